@@ -5,7 +5,7 @@
     python recipes/benchmarks/host_cost.py --parts devices --devices 1 8    # fewer devices
 
 ops: the time to record one op, next to torch's eager op on the CPU with tensors of one element. syncs: the time of a
-sync whose program is known, without the device's work, for programs of 100, 1,000 and 10,000 nodes: from the graph to
+sync whose program is known, without the device's work, for models of 100, 1,000 and 10,000 nodes: from the graph to
 its program (key), and the call of an empty program with the same arguments (dispatch). devices: the host's time of one
 training step of a small GPT under FSDP (trace, key, dispatch), in a process for each number of simulated devices. What
 is compared is measured in turns. It leaves OUT/host_cost.png. Nothing here asserts a time.
@@ -18,7 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -39,6 +39,7 @@ from recipes.gpt import GPT, GPTConfig
 
 PARTS = ("ops", "syncs", "devices")
 REPEAT = 100  # ops between two syncs
+LAYER = 20  # ops of a layer
 TRACE, KEY, DISPATCH = "trace", "key", "dispatch"
 Costs = dict[str, float]  # milliseconds
 
@@ -123,12 +124,12 @@ def ops_table(found: dict[str, list[tuple[float, float]]]) -> Table:
 # -- A sync.
 
 
-def chain(x: Tensor, nodes: int) -> Tensor:
-    """Returns a value of so many recorded ops, in an order that does not repeat, as equal stretches become loops."""
-    state = 1
-    for _ in range(nodes):
-        state = state * 1_103_515_245 + 12_345 & 0x7FFFFFFF  # the order is the same in each call
-        x = (torch.sin, torch.neg, torch.tanh, torch.abs)[state >> 16 & 3](x)
+def deep(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Returns a value of layers of `LAYER` ops, each with a weight of its own; deep ones run as a loop over layers."""
+    for weight in weights:
+        x = x * weight
+        for number in range(LAYER - 1):
+            x = (torch.sin, torch.neg, torch.tanh, torch.abs)[number % 4](x)
     return x
 
 
@@ -150,9 +151,12 @@ def host_costs(step: Callable[[], object], rounds: int) -> Costs:
 
 
 def sync_costs(args: argparse.Namespace) -> dict[int, Costs]:
-    x = torch.ones(4, device="xla")
-    spmd.sync()
-    return {nodes: host_costs(partial(chain, x, nodes), args.rounds) for nodes in args.nodes}
+    found = {}
+    for nodes in args.nodes:
+        x, *weights = (torch.ones(4, device="xla") for _ in range(1 + nodes // LAYER))
+        spmd.sync()
+        found[nodes] = host_costs(partial(deep, x, weights), args.rounds)
+    return found
 
 
 def costs_table(found: dict[int, Costs], what: str, title: str) -> Table:

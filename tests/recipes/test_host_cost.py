@@ -28,20 +28,22 @@ def test_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(time > 0 for pairs in found.values() for pair in pairs for time in pair)
 
 
-def test_a_chain_is_one_known_program() -> None:
-    """It records as many ops as it says, and compiles once."""
-    x, plain = (torch.linspace(-1, 1, 4, device=device) for device in ("xla", "cpu"))
-    spmd.sync()
-    before = spmd.metrics.counter("recorded_ops")
-    made = host_cost.chain(x, 60)
-    assert spmd.metrics.counter("recorded_ops") - before == 60
-    spmd.sync()
-    compiles = spmd.metrics.num_compiles()
-    again = host_cost.chain(x, 60)
-    spmd.sync()
-    assert spmd.metrics.num_compiles() == compiles
-    torch.testing.assert_close(again.cpu(), host_cost.chain(plain, 60))
-    torch.testing.assert_close(again.cpu(), made.cpu(), rtol=0, atol=0)
+def test_layers_are_one_known_program() -> None:
+    """They record as many ops as is said, and compile once."""
+    made = {}
+    for device in ("xla", "cpu"):
+        x, *weights = (torch.linspace(0.5, 1.5, 4, device=device) for _ in range(4))
+        spmd.sync()
+        before = spmd.metrics.counter("recorded_ops"), spmd.metrics.num_compiles()
+        made[device] = host_cost.deep(x, weights)
+        if device == "xla":
+            assert spmd.metrics.counter("recorded_ops") - before[0] == 3 * host_cost.LAYER
+            spmd.sync()
+            again = host_cost.deep(x, weights)
+            spmd.sync()
+            assert spmd.metrics.num_compiles() - before[1] == 1
+            torch.testing.assert_close(again.cpu(), made["xla"].cpu(), rtol=0, atol=0)
+    torch.testing.assert_close(made["xla"].cpu(), made["cpu"])
 
 
 @pytest.mark.long
