@@ -7,7 +7,7 @@
 ops: the time to record one op, next to torch's eager op on the CPU with tensors of one element. syncs: the time of a
 sync whose program is known, without the device's work, for models of 100, 1,000 and 10,000 nodes: from the graph to
 its program (key), and the call of an empty program with the same arguments (dispatch). devices: the host's time of one
-training step of a small GPT under FSDP (trace, key, dispatch), in a process for each number of simulated devices. What
+training step of a tiny GPT under FSDP (trace, key, dispatch), in a process for each number of simulated devices. What
 is compared is measured in turns. It leaves OUT/host_cost.png. Nothing here asserts a time.
 """
 
@@ -50,7 +50,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds of each (default 9)")
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1_000, 10_000], help="sizes of the programs")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 64, 256], help="numbers of simulated devices")
-    parser.add_argument("--layers", type=int, default=4, help="of the GPT that the devices train (default 4)")
+    parser.add_argument("--layers", type=int, default=1, help="of the GPT that the devices train (default 1)")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
     return parser.parse_args(arguments)
