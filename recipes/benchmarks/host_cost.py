@@ -8,7 +8,7 @@ ops: the time to record one op, next to torch's eager op on the CPU with tensors
 sync whose program is known, without the device's work, for models of 100, 1,000 and 10,000 nodes: from the graph to
 its program (key), and the call of an empty program with the same arguments (dispatch). devices: the host's time of one
 training step of a tiny GPT under FSDP (trace, key, dispatch), in a process for each number of simulated devices. What
-is compared is measured in turns. It leaves OUT/host_cost.png. Nothing here asserts a time.
+is compared alternates. It leaves OUT/host_cost.png. Nothing here asserts a time.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
 
 
 def op_costs(args: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Returns the microseconds of each op, recorded and on the CPU, by rounds in turns."""
+    """Returns the microseconds of each op, recorded and on the CPU, by rounds, alternating."""
     ours, theirs = cases("xla"), cases("cpu")
     spmd.sync()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ours}

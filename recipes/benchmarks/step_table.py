@@ -96,7 +96,7 @@ def make_side(name: str, layout: str, weights: dict[str, torch.Tensor], args: ar
 
 
 def run_row(layout: str, names: Sequence[str], args: argparse.Namespace, console: Console) -> dict[str, Side]:
-    """Runs the programs of a row in turns; returns them with their times and losses."""
+    """Runs the programs of a row alternately; returns them with their times and losses."""
     torch._dynamo.reset()  # the graphs of one layout are not those of another
     torch.manual_seed(0)
     weights = GPT(
