@@ -130,13 +130,13 @@ def table_of(found: dict[tuple[str, str], tuple[Figures, Figures]]) -> Table:
     for _, heading, _ in shown:
         table.add_column(heading, justify="right")
     for (target, layout), pair in found.items():
-        cells = []
+        values = []
         for name, _, unit in shown:
             digits = 0 if unit == 1 else 1
             mine, theirs = (f"{figures[name] / unit:,.{digits}f}" for figures in pair)
             ratio = ratio_of(pair, name)
-            cells.append(f"{mine} / {theirs} = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}")
-        table.add_row(target, TITLES[layout], *cells)
+            values.append(f"{mine} / {theirs} = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}")
+        table.add_row(target, TITLES[layout], *values)
     return table
 
 

@@ -132,13 +132,13 @@ def ratio_table(rows: dict[str, dict[str, Side]], names: Sequence[str]) -> Table
     for name in names:
         table.add_column(name, justify="right")
     for layout, row in rows.items():
-        cells = []
+        values = []
         for name in names:
             found = ratios(row, name)
             shown = f"{statistics.median(found):.3f} ({min(found):.2f} to {max(found):.2f})"
             median = f"{1e3 * statistics.median(row[name].seconds):.0f} ms"
-            cells.append(median if name == JAX else shown)
-        table.add_row(TITLES[layout], *cells)
+            values.append(median if name == JAX else shown)
+        table.add_row(TITLES[layout], *values)
     return table
 
 
