@@ -1,5 +1,8 @@
 """The tables of one training step, tiny: by the clock and by the compiler, ours next to JAX by hand and torch."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +10,7 @@ import pytest
 
 import spmd
 from recipes.benchmarks import step_plans, step_table
-from recipes.benchmarks.step_table import COMPILED, EAGER, JAX, LAZY, SIDES
+from recipes.benchmarks.step_table import COMPILED, EAGER, JAX, LAZY
 
 SIZES = ["--layers=1", "--width=16", "--heads=8", "--sequence=8", "--batch=8"]
 
@@ -39,9 +42,13 @@ class TestByTheClock:
 
     @pytest.mark.long
     def test_all(self, tmp_path: Path) -> None:
-        found = self.run(tmp_path)
-        expected = set(SIDES) if step_table.without_inductor() is None else set(SIDES[:-1])
-        assert list(found) == ["fsdp", "data", "tensor"] and all(set(row) == expected for row in found.values())
+        """In a process of its own: torch's own compilers warn of themselves, and warnings are errors here."""
+        command = [sys.executable, step_table.__file__, *SIZES, "--pairs=1", "--out", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        for title in step_table.TITLES.values():
+            assert len(re.findall(rf"^│ {title} ", done.stdout, re.MULTILINE)) == 2, "ratios and losses"
+        assert is_picture(tmp_path / "step_table.png")
 
     def test_another_loss_is_an_error(self) -> None:
         with pytest.raises(SystemExit, match="must be equal bit for bit"):
