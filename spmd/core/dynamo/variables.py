@@ -22,7 +22,6 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
-from torch._dynamo.variables.script_object import TorchScriptObjectVariable
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ..ir.meta import meta_of
@@ -276,6 +275,8 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
             f"spmd.{body.name}",
             set_subgraph_inputs="flatten_manual",
             should_flatten_outputs=True,
+            supports_input_mutation=True,
+            supports_aliasing=True,
         )
     (_, spec), graph, captured = made
     body.results = spec.treespec.as_python_constant()
@@ -437,7 +438,7 @@ def register() -> None:
 
     def before_our_with(self: Any, inst: Any) -> None:
         top = self.stack[-1].realize()
-        if isinstance(top, TorchScriptObjectVariable) and hasattr(top.value, "axis_names"):
+        if hasattr(getattr(top, "value", None), "axis_names"):  # a mesh
             self.stack[-1] = MeshVariable(top)
         before_with(self, inst)
 
