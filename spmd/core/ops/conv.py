@@ -26,14 +26,25 @@ _KERNEL_SPECS = {1: ("CNW", "IOW", "CNW"), 2: ("CNHW", "IOHW", "CNHW"), 3: ("CND
 # The most elements of a window whose pixels are taken one element after the other: 3 x 3 x 3; of groups 7 x 7.
 _MOST = 27
 _MOST_OF_GROUPS = 49
+# From so many pixels of a gradient on each image has a product of its own, and their results are summed.
+_MANY = 512
 
 
-def _is_few(num_pixels, window, groups):
-    """True where the window has more elements than the result or gradient has pixels."""
-    # XLA's own loops compute what Eigen's kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2
-    # under a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/12 and 1/10; at
-    # 4 x 4 with 64 channels it takes twice the time of Eigen's. A large window would make as many slices.
-    return groups == 1 and num_pixels < math.prod(window) <= _MOST
+def _is_product(num_pixels, window, groups):
+    """True for a window of one element, and for one that has more elements than the image or gradient has pixels."""
+    # XLA's own loops compute what its kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2
+    # under a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/100 and 1/10; at
+    # 4 x 4 with 64 channels it takes twice the time of the kernels. A large window would make as many slices. Of 1 x 1
+    # it takes 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/benchmarks.md).
+    size = math.prod(window)
+    return groups == 1 and (size == 1 or num_pixels < size <= _MOST)
+
+
+def _is_wide(num_pixels, x, grad):
+    """True for many pixels and features: products of single images take 0.57 to 0.73 of the time of XLA's convolution."""
+    # The image of the gradient is the window of that convolution. Of fewer it takes as long, or a third.
+    features = x.shape[1], grad.shape[1]
+    return num_pixels >= _MANY and min(features) >= 64 and max(features) >= 128 and _is_whole(x, grad)
 
 
 def _is_depthwise(x, kernel):
@@ -42,11 +53,15 @@ def _is_depthwise(x, kernel):
 
 
 def _is_by_element(window, *images):
-    """True for groups whose pixels may be taken one element of the window after the other. Sharded pixels may not: each
-    element would be an exchange with the neighbour."""
+    """True for groups whose pixels may be taken one element of the window after the other."""
+    return math.prod(window) <= _MOST_OF_GROUPS and _is_whole(*images)
+
+
+def _is_whole(*images):
+    """True for unsharded pixels. Of sharded ones each element of the window would be an exchange with the neighbour."""
     dims = [(image, dim) for image in images for dim in range(2, image.ndim)]
     known = split.axes_of_dims(*dims) if split.num_devices() > 1 else None
-    return math.prod(window) <= _MOST_OF_GROUPS and (known is None or not any(known[1]))
+    return known is None or not any(known[1])
 
 
 def _on_cpu(product, convolution, *operands):
@@ -78,6 +93,9 @@ def _patches(x, window, stride, pads, dilation):
 
 def _product(x, kernel, stride, pads, dilation):
     """`_plain` of one group as a product over patches; of groups of one feature as a sum over the window's elements."""
+    if kernel.size == x.shape[1] * kernel.shape[0]:
+        (pixels,) = _taken(x, kernel.shape[2:], stride, pads, dilation)
+        return jnp.einsum("nc...,oc->no...", pixels, kernel.astype(pixels.dtype).reshape(kernel.shape[:2]))
     if kernel.shape[1] < x.shape[1]:
         taken = _taken(x, kernel.shape[2:], stride, pads, dilation)
         factors = kernel.astype(taken[0].dtype).reshape(x.shape[1], -1, len(taken), *[1] * (x.ndim - 2))
@@ -94,7 +112,7 @@ def _convolve(x, kernel, stride, pads, dilation, groups):
     num_pixels = math.prod((size + sum(pad) - (w - 1) * d - 1) // s + 1 for size, w, pad, d, s in sizes)
     product = partial(_product, stride=stride, pads=pads, dilation=dilation)
     convolution = partial(_plain, stride=stride, pads=pads, dilation=dilation, groups=groups)
-    is_faster = _is_few(num_pixels, kernel.shape[2:], groups) or _is_depthwise(x, kernel)
+    is_faster = _is_product(num_pixels, kernel.shape[2:], groups) or _is_depthwise(x, kernel)
     return _on_cpu(product if is_faster else None, convolution, x, kernel)
 
 
@@ -117,27 +135,55 @@ def _spread(x, kernel, stride, padding, dilation, groups, sizes):
         low = reach - padding[dim]
         pads.append((low, sizes[dim] + reach - low - (x.shape[2 + dim] - 1) * stride[dim] - 1))
 
-    def product(x, flipped):
+    def product(x, kernel, flipped):
+        if groups == 1:
+            return _spread_by_element(x, kernel, stride, padding, dilation, sizes)
         config = ((0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in stride))
         spaced = lax.pad(x, jnp.zeros((), x.dtype), config)
         return _product(spaced, flipped, (1,) * rank, pads, dilation)
 
-    def convolution(x, flipped):
+    def convolution(x, kernel, flipped):
         return lax.conv_general_dilated(
             x, flipped, (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation, dimension_numbers=_SPECS[rank],
             feature_group_count=groups, preferred_element_type=wide(x.dtype),
         )  # fmt: skip
 
-    is_faster = _is_few(math.prod(sizes), window, groups) or _is_depthwise(x, flipped)
-    return _on_cpu(product if is_faster else None, convolution, x, flipped)
+    # Between pixels that a stride spaces out XLA has no kernel for a window larger than the gradient.
+    num_pixels = math.prod(x.shape[2:] if max(stride) > 1 else sizes)
+    is_faster = _is_product(num_pixels, window, groups) or _is_depthwise(x, flipped)
+    return _on_cpu(product if is_faster else None, convolution, x, kernel, flipped)
+
+
+def _spread_by_element(x, kernel, stride, padding, dilation, sizes):
+    """`_spread` of one group: one product, and for each element of the window its part of it added where it belongs."""
+    window, dtype = kernel.shape[2:], wide(x.dtype)
+    # The kernel is read as it is: turned, with its features swapped, it would be copied (38 ms of 512 x 512 x 3 x 3).
+    parts = jnp.einsum("no...,ock->knc...", x.astype(dtype), kernel.astype(dtype).reshape(*kernel.shape[:2], -1))
+    made = jnp.zeros((), dtype)
+    for part, at in zip(parts, itertools.product(*map(range, window)), strict=True):
+        config = [(0, 0, 0), (0, 0, 0)]
+        for i, d, pad, n, step, size in zip(at, dilation, padding, x.shape[2:], stride, sizes, strict=True):
+            low = i * d - pad
+            config.append((low, size - low - (n - 1) * step - 1, step - 1))
+        made += lax.pad(part, jnp.zeros((), dtype), config)
+    return made
 
 
 def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
     """The gradient of `_convolve` in its kernel: x [N, C, ...], grad [N, O, ...], result [O, C / groups, *window]."""
-    rank, pads = x.ndim - 2, []
+    rank, pads, num_pixels = x.ndim - 2, [], math.prod(grad.shape[2:])
     for dim in range(rank):
         covered = (window[dim] - 1) * dilation[dim] + (grad.shape[2 + dim] - 1) * stride[dim] + 1
         pads.append((padding[dim], covered - x.shape[2 + dim] - padding[dim]))
+
+    def product_of_elements(x, grad):
+        taken = _taken(x, window, stride, pads, dilation)
+        grad = grad.astype(taken[0].dtype)
+        if num_pixels < _MANY:
+            made = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in taken]
+        else:
+            made = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in taken]
+        return jnp.stack(made, -1).reshape(grad.shape[1], x.shape[1], *window)
 
     def product(x, grad):
         patches, _ = _patches(x, window, stride, pads, dilation)
@@ -163,8 +209,9 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
 
     if groups > 1:
         return _on_cpu(product_of_groups if _is_by_element(window, x, grad) else None, convolution, x, grad)
-    is_few = _is_few(math.prod(grad.shape[2:]), window, groups)
-    return _on_cpu(product if is_few else None, convolution, x, grad)
+    if math.prod(window) == 1 or _is_wide(num_pixels, x, grad):
+        return _on_cpu(product_of_elements, convolution, x, grad)
+    return _on_cpu(product if _is_product(num_pixels, window, groups) else None, convolution, x, grad)
 
 
 def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
