@@ -39,7 +39,11 @@ class SqueezeExcitation(nn.Module):
     def __init__(self, channels: int, inner: int) -> None:
         super().__init__()
         self.scale = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, inner, 1), nn.SiLU(), nn.Conv2d(inner, channels, 1), nn.Sigmoid()
+            nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(channels, inner, 1),
+            nn.SiLU(),
+            nn.Conv2d(inner, channels, 1),
+            nn.Sigmoid(),
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -51,9 +51,7 @@ def convnext(width: int = 32) -> nn.Module:
 def net(block: Callable[[], nn.Module]) -> nn.Module:
     """A stem that halves the image, three blocks, a mean over the pixels and a linear layer."""
     blocks = [block() for _ in range(BLOCKS)]
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
-    )
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
 NETS: dict[str, Callable[[], nn.Module]] = {
@@ -99,20 +97,22 @@ class Side:
 
 def row(name: str, theirs: Side, ours: Side) -> list[str]:
     """Returns the cells of a net: the steps after the first two, which compile."""
-    cells = [name]
+    cells, ratios = [name], []
     for side in (theirs, ours):
-        cells.append(f"{statistics.median(side.wall[2:]) * 1e3:.0f} ({statistics.median(side.processor[2:]) * 1e3:.0f})")
+        wall, processor = (statistics.median(seconds[2:]) * 1e3 for seconds in (side.wall, side.processor))
+        cells.append(f"{wall:.0f} ({processor:.0f})")
     for kind in (statistics.median, min):
-        wall, processor = kind(ours.wall[2:]) / kind(theirs.wall[2:]), kind(ours.processor[2:]) / kind(theirs.processor[2:])
-        cells.append(f"{wall:.2f} ({processor:.2f})")
-    return [*cells, f"{theirs.loss:.4f} {ours.loss:.4f}"]
+        wall = kind(ours.wall[2:]) / kind(theirs.wall[2:])
+        processor = kind(ours.processor[2:]) / kind(theirs.processor[2:])
+        ratios.append(f"{wall:.2f} ({processor:.2f})")
+    return [*cells, *ratios, f"{theirs.loss:.4f} {ours.loss:.4f}"]
 
 
 def main() -> None:
     args = parse()
     dtype = getattr(torch, args.dtype)
-    title = f"{args.batch} images of {args.size} x {args.size}, {args.dtype}, one device, {torch.get_num_threads()} threads"
-    table = Table(title=f"{title} of torch; in brackets: processor time")
+    images = f"{args.batch} images of {args.size} x {args.size}, {args.dtype}"
+    table = Table(title=f"{images}; torch's threads: {torch.get_num_threads()}; in brackets: processor time")
     for column in ("net", "torch ms", "xla ms", "xla / torch", "of the fastest", "loss of both"):
         table.add_column(column, justify="left" if column == "net" else "right")
     for name in args.nets:

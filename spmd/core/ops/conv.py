@@ -29,16 +29,18 @@ _MOST = 27
 _MOST_TERMS = 49
 # The most groups that are computed each by itself.
 _MOST_GROUPS = 32
-# From so many pixels on images are taken one after the other, as long as one device has them all: they fit its cache.
+# From so many pixels of a gradient on the gradient of the kernel is a sum of products of single images.
 _MANY = 512
+# From so many on groups are computed image by image, which fit the cache, as long as one device has them all.
+_MANY_OF_GROUPS = 256
 
 
 def _is_product(num_pixels, window, groups):
     """True for a window of one element, and for one that has more elements than the image or gradient has pixels."""
     # XLA's own loops compute what its kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2 under
-    # a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/100 and 1/10; at 4 x 4
-    # with 64 channels it takes twice the time of the kernels. A large window would make as many slices. Of 1 x 1 it
-    # takes 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/benchmarks.md).
+    # a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/100 and 1/10; at
+    # 4 x 4 with 64 channels twice the time of the kernels. A large window would make as many slices. Of 1 x 1 it takes
+    # 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/benchmarks.md).
     size = math.prod(window)
     return groups == 1 and (size == 1 or num_pixels < size <= _MOST)
 
@@ -123,7 +125,7 @@ def _sum(x, kernel, stride, pads, dilation, groups):
         made = sum(terms)
         return made.reshape(x.shape[0], kernel.shape[0], *made.shape[3:])
 
-    if split.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY:
+    if split.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
         return one(x)
     # XLA would also compute parts of such a sum again in each op that reads it; the results of a loop it does not.
     return lax.map(lambda image: one(image[None])[0], x)
@@ -172,8 +174,8 @@ def _spread(x, kernel, stride, padding, dilation, groups, sizes):
 
     def convolution(x, kernel):
         return lax.conv_general_dilated(
-            x, turned(kernel), (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation, dimension_numbers=_SPECS[rank],
-            feature_group_count=groups, preferred_element_type=wide(x.dtype),
+            x, turned(kernel), (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation,
+            dimension_numbers=_SPECS[rank], feature_group_count=groups, preferred_element_type=wide(x.dtype),
         )  # fmt: skip
 
     # Between pixels that a stride spaces out XLA has no kernel for a window larger than the gradient.
@@ -235,7 +237,7 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
             taken = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in taken]
             return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in taken], -1)
 
-        if split.num_devices() > 1 or num_pixels < _MANY:
+        if split.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
             made = one(x, grad)
         else:
             zeros = jnp.zeros((*grad.shape[1:3], inner, math.prod(window)), grad.dtype)
