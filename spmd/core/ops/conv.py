@@ -78,7 +78,7 @@ def _each_group(function, groups, x, other, *, into):
 
 def _on_cpu(product, convolution, *operands):
     """The convolution; in the program of a CPU the equal product (None: none is faster)."""
-    if product is None:
+    if product is None or split.platform() not in (None, "cpu"):
         return convolution(*operands)
     return lax.platform_dependent(*operands, cpu=product, default=convolution)
 

@@ -1,11 +1,14 @@
 """Convolutions and their transposes of one, two and three dimensions, with all gradients, against torch on CPU."""
 
+import jax
 import pytest
 import torch
 from support import Batch
 from torch.nn import functional as F
 
 import spmd
+from spmd.core.ops import split
+from spmd.core.ops.conv import aten_convolution, aten_convolution_backward
 
 PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -233,6 +236,32 @@ class TestOthers:
             gradient=False,
         )
         batch.check()
+
+
+class TestOtherPlatforms:
+    """What is faster on a CPU alone is in no other program."""
+
+    def test_convolutions_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(split, "platform", lambda: "tpu")
+        settings = ([1, 1], [0, 0], [1, 1], False, [0, 0])
+        for groups, size, window in ((1, 4, 1), (1, 2, 2), (4, 20, 3), (2, 20, 9)):
+            shapes = (2, 4, size, size), (4, 4 // groups, window, window)
+            x, kernel = (jax.ShapeDtypeStruct(shape, "float32") for shape in shapes)
+            made = jax.ShapeDtypeStruct((2, 4, size - window + 1, size - window + 1), "float32")
+
+            def forward(x, kernel, groups=groups, made=made):
+                return aten_convolution(x, kernel, None, *settings, groups, returns=made)
+
+            def backward(grad, x, kernel, groups=groups):
+                masks = [True, True, False]
+                return aten_convolution_backward(
+                    grad, x, kernel, None, *settings, groups, masks, returns=(x, kernel, None)
+                )
+
+            for function, operands, count in ((forward, (x, kernel), 1), (backward, (made, x, kernel), 2)):
+                text = jax.jit(function).lower(*operands).as_text()
+                assert text.count("stablehlo.convolution") == count, text
+                assert "case" not in text and "dot_general" not in text, text
 
 
 class TestSharded:
