@@ -1,4 +1,4 @@
-"""Time torch's own CPU kernels, called back by XLA, beside torch eager and XLA's kernels.
+"""Time torch's own CPU kernels, called back by XLA, next to torch eager and XLA's kernels.
 
     OMP_NUM_THREADS=1 python recipes/benchmarks/callbacks.py              # one device
     OMP_NUM_THREADS=1 python recipes/benchmarks/callbacks.py --devices 8  # a part of the batch on each of 8
@@ -80,7 +80,7 @@ def tensor(buffer: Any) -> torch.Tensor:
 @ctypes.CFUNCTYPE(POINTER, ctypes.POINTER(Frame))
 def handler(pointer: Any) -> None:
     frame = pointer.contents
-    if frame.extension:  # XLA asks for the version, once
+    if frame.extension:  # XLA reads the version, once
         version = frame.extension.contents.metadata.contents.version
         version.major, version.minor = 0, 3
         return

@@ -1,4 +1,4 @@
-"""Time a training step of convolution nets on one device beside the same step in torch on the CPU.
+"""Time a training step of convolution nets on one device next to the same step in torch on the CPU.
 
     python recipes/benchmarks/convolutions.py                       # four kinds of blocks, ResNet-18, EfficientNet-B0
     python recipes/benchmarks/convolutions.py --nets resnet18 efficientnet --dtype bfloat16
@@ -96,7 +96,7 @@ class Side:
 
 
 def row(name: str, theirs: Side, ours: Side) -> list[str]:
-    """Returns the cells of a net: the steps after the first two, which compile."""
+    """Returns a row of the table: the steps after the first two, which compile."""
     cells, ratios = [name], []
     for side in (theirs, ours):
         wall, processor = (statistics.median(seconds[2:]) * 1e3 for seconds in (side.wall, side.processor))

@@ -1,9 +1,9 @@
-"""Time XLA's own options for the CPU beside its defaults and torch: single ops, and the GPT step written in JAX.
+"""Time XLA's own options for the CPU next to its defaults and torch: single ops, and the GPT step written in JAX.
 
     OMP_NUM_THREADS=1 python recipes/benchmarks/cpu_options.py             # ops, and a step of 4 layers on one device
     python recipes/benchmarks/cpu_options.py --only step --layers 12 --rounds 9
 
-All sides alternate in one process; a cell is the fastest wall time over torch's fastest, with the median of processor
+All sides alternate in one process; printed are the fastest wall time over torch's fastest, and the median of processor
 time over torch's in brackets. Benchmarks report; nothing here asserts a time.
 """
 
@@ -34,7 +34,7 @@ from recipes.benchmarks import jax_gpt
 from recipes.benchmarks.step import JaxStep, torch_side
 from recipes.gpt import GPT, GPTConfig
 
-# By name: the options of one program. An empty fusion type turns the library off; DOT and the others name its patterns.
+# By name: the options of one program. An empty fusion type leaves the library out.
 OPTIONS: dict[str, dict[str, str]] = {
     "defaults": {},
     "no YNNPACK": {"xla_cpu_experimental_ynn_fusion_type": ""},
@@ -95,7 +95,7 @@ def times(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, tupl
 
 
 def row(name: str, sides: Mapping[str, Callable[[], Any]], rounds: int) -> list[str]:
-    """Returns the cells of a table's row; the first side is torch's."""
+    """Returns a row of the table; the first side is torch's."""
     measured = times(sides, rounds)
     (wall, processor), *others = measured.values()
     return [
