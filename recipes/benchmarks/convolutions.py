@@ -1,10 +1,11 @@
-"""Time a training step of small convolution nets on one device beside the same step in torch on the CPU.
+"""Time a training step of convolution nets on one device next to the same step in torch on the CPU.
 
-    python recipes/benchmarks/convolutions.py                       # plain, depthwise and grouped blocks, a ConvNeXt
-    python recipes/benchmarks/convolutions.py --nets grouped --batch 32
+    python recipes/benchmarks/convolutions.py                       # four kinds of blocks, ResNet-18, EfficientNet-B0
+    python recipes/benchmarks/convolutions.py --nets resnet18 efficientnet --dtype bfloat16
+    OMP_NUM_THREADS=1 python recipes/benchmarks/convolutions.py     # a busy machine: torch's threads wait busily
 
-Forward, backward and SGD on random images; the median of the steps after the two that compile. Benchmarks report;
-nothing here asserts a time.
+Forward, backward and SGD on random images; both alternate, step by step, after the two that compile. A row has medians
+of wall and of processor time, all threads together. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 from rich.console import Console
@@ -24,6 +25,10 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 import spmd
+from recipes.efficientnet import EfficientNet, EfficientNetConfig
+from recipes.resnet import ResNet, ResNetConfig
+
+BLOCKS = 3
 
 
 def bottleneck(groups: int, width: int = 32, inner: int = 128) -> nn.Module:
@@ -43,11 +48,19 @@ def convnext(width: int = 32) -> nn.Module:
     )  # fmt: skip
 
 
+def net(block: Callable[[], nn.Module]) -> nn.Module:
+    """A stem that halves the image, three blocks, a mean over the pixels and a linear layer."""
+    blocks = [block() for _ in range(BLOCKS)]
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "plain": lambda: bottleneck(1),
-    "depthwise": lambda: bottleneck(128),
-    "grouped": lambda: bottleneck(32),
-    "convnext": convnext,
+    "plain": lambda: net(lambda: bottleneck(1)),
+    "depthwise": lambda: net(lambda: bottleneck(128)),
+    "grouped": lambda: net(lambda: bottleneck(32)),
+    "convnext": lambda: net(convnext),
+    "resnet18": lambda: ResNet(ResNetConfig(classes=10)),
+    "efficientnet": lambda: EfficientNet(EfficientNetConfig(classes=10)),
 }
 
 
@@ -56,41 +69,63 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nets", nargs="+", choices=tuple(NETS), default=list(NETS))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=64, help="height and width of an image (default 64)")
-    parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--steps", type=int, default=7, help="timed steps (default 7)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     return parser.parse_args()
 
 
-def seconds(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int) -> tuple[float, float]:
-    """Returns the median seconds of a step, and the last loss."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    times, loss = [], 0.0
-    for _ in range(steps + 2):
-        start = perf_counter()
-        optimizer.zero_grad()
-        made = F.cross_entropy(model(images), labels)
-        made.backward()
-        optimizer.step()
-        loss = made.item()
-        times.append(perf_counter() - start)
-    return statistics.median(times[2:]), loss
+class Side:
+    """A model on one device: `step()` trains it once, and keeps seconds of wall and processor time and the loss."""
+
+    def __init__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.model, self.images, self.labels = model, images, labels
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        self.wall: list[float] = []
+        self.processor: list[float] = []
+        self.loss = 0.0
+
+    def step(self) -> None:
+        start, used = perf_counter(), process_time()
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(self.images).float(), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        self.loss = loss.item()
+        self.wall.append(perf_counter() - start)
+        self.processor.append(process_time() - used)
+
+
+def row(name: str, theirs: Side, ours: Side) -> list[str]:
+    """Returns a row of the table: the steps after the first two, which compile."""
+    cells, ratios = [name], []
+    for side in (theirs, ours):
+        wall, processor = (statistics.median(seconds[2:]) * 1e3 for seconds in (side.wall, side.processor))
+        cells.append(f"{wall:.0f} ({processor:.0f})")
+    for kind in (statistics.median, min):
+        wall = kind(ours.wall[2:]) / kind(theirs.wall[2:])
+        processor = kind(ours.processor[2:]) / kind(theirs.processor[2:])
+        ratios.append(f"{wall:.2f} ({processor:.2f})")
+    return [*cells, *ratios, f"{theirs.loss:.4f} {ours.loss:.4f}"]
 
 
 def main() -> None:
     args = parse()
-    table = Table(title=f"{args.blocks} blocks, {args.batch} images of {args.size} x {args.size}, one device")
-    for column in ("net", "torch ms", "xla ms", "xla / torch", "loss of both"):
+    dtype = getattr(torch, args.dtype)
+    images = f"{args.batch} images of {args.size} x {args.size}, {args.dtype}"
+    table = Table(title=f"{images}; torch's threads: {torch.get_num_threads()}; in brackets: processor time")
+    for column in ("net", "torch ms", "xla ms", "xla / torch", "of the fastest", "loss of both"):
         table.add_column(column, justify="left" if column == "net" else "right")
     for name in args.nets:
         torch.manual_seed(0)
-        blocks = [NETS[name]() for _ in range(args.blocks)]
-        stem, head = nn.Conv2d(3, 32, 3, 2, 1), [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
-        model = nn.Sequential(stem, *blocks, *head)
-        images, labels = torch.randn(args.batch, 3, args.size, args.size), torch.randint(0, 10, (args.batch,))
-        theirs, expected = seconds(copy.deepcopy(model), images, labels, args.steps)
-        ours, loss = seconds(model.to("xla"), images.to("xla"), labels.to("xla"), args.steps)
-        times = f"{theirs * 1e3:.0f}", f"{ours * 1e3:.0f}", f"{ours / theirs:.2f}"
-        table.add_row(name, *times, f"{expected:.4f} {loss:.4f}")
+        model = NETS[name]().to(dtype)
+        images = torch.randn(args.batch, 3, args.size, args.size, dtype=dtype)
+        labels = torch.randint(0, 10, (args.batch,))
+        theirs = Side(copy.deepcopy(model), images, labels)
+        ours = Side(model.to("xla"), images.to("xla"), labels.to("xla"))
+        for _ in range(args.steps + 2):
+            theirs.step()
+            ours.step()
+        table.add_row(*row(name, theirs, ours))
         spmd.sync()
     Console(width=140).print(table)
 

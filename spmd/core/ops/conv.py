@@ -23,35 +23,62 @@ _SPECS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "O
 _KERNEL_SPECS = {1: ("CNW", "IOW", "CNW"), 2: ("CNHW", "IOHW", "CNHW"), 3: ("CNDHW", "IODHW", "CNDHW")}
 
 
-# The most elements of a window whose pixels are taken one element after the other: 3 x 3 x 3; of groups 7 x 7.
+# The most elements of a window whose pixels are taken one element after the other, 3 x 3 x 3; the most terms of a sum
+# in groups, the elements of a window times the features of a group: 7 x 7 of depthwise ones, 3 x 3 of four.
 _MOST = 27
-_MOST_OF_GROUPS = 49
+_MOST_TERMS = 49
+# The most groups that are computed each by itself.
+_MOST_GROUPS = 32
+# From so many pixels of a gradient on the gradient of the kernel is a sum of products of single images.
+_MANY = 512
+# From so many on groups are computed image by image, which fit the cache, as long as one device has them all.
+_MANY_OF_GROUPS = 256
 
 
-def _is_few(num_pixels, window, groups):
-    """True where the window has more elements than the result or gradient has pixels."""
-    # XLA's own loops compute what Eigen's kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2
-    # under a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/12 and 1/10; at
-    # 4 x 4 with 64 channels it takes twice the time of Eigen's. A large window would make as many slices.
-    return groups == 1 and num_pixels < math.prod(window) <= _MOST
+def _is_product(num_pixels, window, groups):
+    """True for a window of one element, and for one that has more elements than the image or gradient has pixels."""
+    # XLA's own loops compute what its kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2 under
+    # a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/100 and 1/10; at
+    # 4 x 4 with 64 channels twice the time of the kernels. A large window would make as many slices. Of 1 x 1 it takes
+    # 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/benchmarks.md).
+    size = math.prod(window)
+    return groups == 1 and (size == 1 or num_pixels < size <= _MOST)
 
 
-def _is_depthwise(x, kernel):
-    """True for groups of one feature of x with unsharded pixels: the CPU's time is 1/6 to 1/38 of XLA's own loops."""
-    return x.shape[1] > kernel.shape[1] == 1 and _is_by_element(kernel.shape[2:], x)
+def _is_wide(num_pixels, x, grad):
+    """True for many pixels and features: products of single images take 0.57 to 0.73 of XLA's convolution."""
+    # The image of the gradient is the window of that convolution, which takes as long or less where there are fewer.
+    features = x.shape[1], grad.shape[1]
+    return num_pixels >= _MANY and min(features) >= 64 and max(features) >= 128 and _is_whole(x, grad)
 
 
-def _is_by_element(window, *images):
-    """True for groups whose pixels may be taken one element of the window after the other. Sharded pixels may not: each
-    element would be an exchange with the neighbour."""
-    dims = [(image, dim) for image in images for dim in range(2, image.ndim)]
+def _is_sum(inner, window, *images):
+    """True for groups whose elements of the window are added one after the other: 1/6 to 1/38 of XLA's own loops."""
+    return inner * math.prod(window) <= _MOST_TERMS and _is_whole(*images)
+
+
+def _is_apart(groups, *arrays):
+    """True for groups that are convolved each by itself: 1/2 to 1/7 of the time of XLA's kernels for groups."""
+    return groups <= _MOST_GROUPS and _is_whole(*arrays, first=1)
+
+
+def _is_whole(*images, first=2):
+    """True for unsharded pixels. Of sharded ones each element of the window would be an exchange with the neighbour."""
+    dims = [(image, dim) for image in images for dim in range(first, image.ndim)]
     known = split.axes_of_dims(*dims) if split.num_devices() > 1 else None
-    return math.prod(window) <= _MOST_OF_GROUPS and (known is None or not any(known[1]))
+    return known is None or not any(known[1])
+
+
+def _each_group(function, groups, x, other, *, into):
+    """A function of one group for each of them: x and the other operand (its features are dim `into`) are split, the
+    results joined in the other of the first two dims."""
+    parts = zip(jnp.split(x, groups, 1), jnp.split(other, groups, into), strict=True)
+    return jnp.concatenate([function(*part) for part in parts], 1 - into)
 
 
 def _on_cpu(product, convolution, *operands):
     """The convolution; in the program of a CPU the equal product (None: none is faster)."""
-    if product is None:
+    if product is None or split.platform() not in (None, "cpu"):
         return convolution(*operands)
     return lax.platform_dependent(*operands, cpu=product, default=convolution)
 
@@ -77,25 +104,46 @@ def _patches(x, window, stride, pads, dilation):
 
 
 def _product(x, kernel, stride, pads, dilation):
-    """`_plain` of one group as a product over patches; of groups of one feature as a sum over the window's elements."""
-    if kernel.shape[1] < x.shape[1]:
-        taken = _taken(x, kernel.shape[2:], stride, pads, dilation)
-        factors = kernel.astype(taken[0].dtype).reshape(x.shape[1], -1, len(taken), *[1] * (x.ndim - 2))
-        made = sum(pixels[:, :, None] * factors[:, :, i] for i, pixels in enumerate(taken))
-        return made.reshape(x.shape[0], kernel.shape[0], *made.shape[3:])
+    """`_plain` of one group as a product over patches."""
+    if math.prod(kernel.shape[2:]) == 1:
+        (pixels,) = _taken(x, kernel.shape[2:], stride, pads, dilation)
+        return jnp.einsum("nc...,oc->no...", pixels, kernel.astype(pixels.dtype).reshape(kernel.shape[:2]))
     patches, sizes = _patches(x, kernel.shape[2:], stride, pads, dilation)
     kernel = kernel.astype(patches.dtype).reshape(*kernel.shape[:2], -1)
     return jnp.einsum("nckp,ock->nop", patches, kernel).reshape(x.shape[0], kernel.shape[0], *sizes)
+
+
+def _sum(x, kernel, stride, pads, dilation, groups):
+    """`_plain` as a sum over the elements of the window and the features of a group."""
+    inner, window = kernel.shape[1], kernel.shape[2:]
+    factors = kernel.astype(wide(x.dtype)).reshape(groups, -1, inner, math.prod(window), *[1] * len(window))
+
+    def one(x):
+        taken = _taken(x, window, stride, pads, dilation)
+        apart = (pixels.reshape(x.shape[0], groups, 1, inner, *pixels.shape[2:]) for pixels in taken)
+        terms = (pixels[:, :, :, c] * factors[:, :, c, i] for i, pixels in enumerate(apart) for c in range(inner))
+        made = sum(terms)
+        return made.reshape(x.shape[0], kernel.shape[0], *made.shape[3:])
+
+    if split.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
+        return one(x)
+    # XLA would also compute parts of such a sum again in each op that reads it; the results of a loop it does not.
+    return lax.map(lambda image: one(image[None])[0], x)
 
 
 def _convolve(x, kernel, stride, pads, dilation, groups):
     """The plain convolution: x [N, C, ...], kernel [O, C / groups, ...], pads one (low, high) per dim."""
     sizes = zip(x.shape[2:], kernel.shape[2:], pads, dilation, stride, strict=True)
     num_pixels = math.prod((size + sum(pad) - (w - 1) * d - 1) // s + 1 for size, w, pad, d, s in sizes)
-    product = partial(_product, stride=stride, pads=pads, dilation=dilation)
-    convolution = partial(_plain, stride=stride, pads=pads, dilation=dilation, groups=groups)
-    is_faster = _is_few(num_pixels, kernel.shape[2:], groups) or _is_depthwise(x, kernel)
-    return _on_cpu(product if is_faster else None, convolution, x, kernel)
+    how = {"stride": stride, "pads": pads, "dilation": dilation}
+    product = None
+    if _is_product(num_pixels, kernel.shape[2:], groups):
+        product = partial(_product, **how)
+    elif groups > 1 and _is_sum(*kernel.shape[1:2], kernel.shape[2:], x):
+        product = partial(_sum, **how, groups=groups)
+    elif groups > 1 and _is_apart(groups, x, kernel):
+        product = partial(_each_group, partial(_convolve, **how, groups=1), groups, into=0)
+    return _on_cpu(product, partial(_plain, **how, groups=groups), x, kernel)
 
 
 def _plain(x, kernel, stride, pads, dilation, groups):
@@ -108,36 +156,71 @@ def _plain(x, kernel, stride, pads, dilation, groups):
 def _spread(x, kernel, stride, padding, dilation, groups, sizes):
     """The transpose of `_convolve` in x: x [N, O, ...], kernel [O, C / groups, ...], result [N, C, *sizes]."""
     rank, (features, inner, *window) = x.ndim - 2, kernel.shape
-    # Within each group input and output features are swapped; space is flipped.
-    flipped = jnp.flip(kernel, tuple(range(2, kernel.ndim))).reshape(groups, features // groups, inner, *window)
-    flipped = jnp.swapaxes(flipped, 1, 2).reshape(groups * inner, features // groups, *window)
     pads = []
     for dim in range(rank):
         reach = dilation[dim] * (window[dim] - 1)
         low = reach - padding[dim]
         pads.append((low, sizes[dim] + reach - low - (x.shape[2 + dim] - 1) * stride[dim] - 1))
 
-    def product(x, flipped):
+    def turned(kernel):
+        # Within each group input and output features are swapped; space is flipped.
+        flipped = jnp.flip(kernel, tuple(range(2, kernel.ndim))).reshape(groups, features // groups, inner, *window)
+        return jnp.swapaxes(flipped, 1, 2).reshape(groups * inner, features // groups, *window)
+
+    def product_of_groups(x, kernel):
         config = ((0, 0, 0), (0, 0, 0), *((0, 0, step - 1) for step in stride))
         spaced = lax.pad(x, jnp.zeros((), x.dtype), config)
-        return _product(spaced, flipped, (1,) * rank, pads, dilation)
+        return _sum(spaced, turned(kernel), (1,) * rank, pads, dilation, groups)
 
-    def convolution(x, flipped):
+    def convolution(x, kernel):
         return lax.conv_general_dilated(
-            x, flipped, (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation, dimension_numbers=_SPECS[rank],
-            feature_group_count=groups, preferred_element_type=wide(x.dtype),
+            x, turned(kernel), (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation,
+            dimension_numbers=_SPECS[rank], feature_group_count=groups, preferred_element_type=wide(x.dtype),
         )  # fmt: skip
 
-    is_faster = _is_few(math.prod(sizes), window, groups) or _is_depthwise(x, flipped)
-    return _on_cpu(product if is_faster else None, convolution, x, flipped)
+    # Between pixels that a stride spaces out XLA has no kernel for a window larger than the gradient.
+    num_pixels = math.prod(x.shape[2:] if max(stride) > 1 else sizes)
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "sizes": sizes}
+    product = None
+    if _is_product(num_pixels, window, groups):
+        product = partial(_spread_by_element, **how)
+    elif groups > 1 and _is_sum(features // groups, window, x):
+        product = product_of_groups
+    elif groups > 1 and _is_apart(groups, x, kernel):
+        product = partial(_each_group, partial(_spread, **how, groups=1), groups, into=0)
+    return _on_cpu(product, convolution, x, kernel)
+
+
+def _spread_by_element(x, kernel, stride, padding, dilation, sizes):
+    """`_spread` of one group: one product, and for each element of the window its part of it added where it belongs."""
+    window, dtype = kernel.shape[2:], wide(x.dtype)
+    # The kernel is read as it is: turned, with its features swapped, it would be copied (38 ms of 512 x 512 x 3 x 3).
+    parts = jnp.einsum("no...,ock->knc...", x.astype(dtype), kernel.astype(dtype).reshape(*kernel.shape[:2], -1))
+    made = jnp.zeros((), dtype)
+    for part, at in zip(parts, itertools.product(*map(range, window)), strict=True):
+        config = [(0, 0, 0), (0, 0, 0)]
+        for i, d, pad, n, step, size in zip(at, dilation, padding, x.shape[2:], stride, sizes, strict=True):
+            low = i * d - pad
+            config.append((low, size - low - (n - 1) * step - 1, step - 1))
+        made += lax.pad(part, jnp.zeros((), dtype), config)
+    return made
 
 
 def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
     """The gradient of `_convolve` in its kernel: x [N, C, ...], grad [N, O, ...], result [O, C / groups, *window]."""
-    rank, pads = x.ndim - 2, []
+    rank, pads, num_pixels = x.ndim - 2, [], math.prod(grad.shape[2:])
     for dim in range(rank):
         covered = (window[dim] - 1) * dilation[dim] + (grad.shape[2 + dim] - 1) * stride[dim] + 1
         pads.append((padding[dim], covered - x.shape[2 + dim] - padding[dim]))
+
+    def product_of_elements(x, grad):
+        taken = _taken(x, window, stride, pads, dilation)
+        grad = grad.astype(taken[0].dtype)
+        if num_pixels < _MANY:
+            made = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in taken]
+        else:
+            made = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in taken]
+        return jnp.stack(made, -1).reshape(grad.shape[1], x.shape[1], *window)
 
     def product(x, grad):
         patches, _ = _patches(x, window, stride, pads, dilation)
@@ -146,14 +229,20 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
 
     def product_of_groups(x, grad):
         # XLA's own loops, its only way on a CPU, take up to 300 times as long (32 groups of 4, docs/benchmarks.md).
-        inner, features = x.shape[1] // groups, grad.shape[1] // groups
-        grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, features, -1)
-        taken = [pixels.reshape(x.shape[0], groups, inner, -1) for pixels in _taken(x, window, stride, pads, dilation)]
-        if inner == 1:
-            made = [(pixels * grad).sum((0, 3))[..., None] for pixels in taken]
+        inner = x.shape[1] // groups
+        grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, -1, *grad.shape[2:])
+
+        def one(x, grad):
+            taken = _taken(x, window, stride, pads, dilation)
+            taken = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in taken]
+            return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in taken], -1)
+
+        if split.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
+            made = one(x, grad)
         else:
-            made = [jnp.einsum("ngcp,ngop->goc", pixels, grad) for pixels in taken]
-        return jnp.stack(made, -1).reshape(groups * features, inner, *window)
+            zeros = jnp.zeros((*grad.shape[1:3], inner, math.prod(window)), grad.dtype)
+            made, _ = lax.scan(lambda made, image: (made + one(*(a[None] for a in image)), None), zeros, (x, grad))
+        return made.reshape(-1, inner, *window)
 
     def convolution(x, grad):
         return lax.conv_general_dilated(
@@ -161,10 +250,15 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
             batch_group_count=groups, preferred_element_type=wide(x.dtype),
         )  # fmt: skip
 
+    if groups > 1 and x.shape[1] > groups and _is_apart(groups, x, grad):
+        one = partial(_kernel_grad, window=window, stride=stride, padding=padding, dilation=dilation, groups=1)
+        return _on_cpu(partial(_each_group, one, groups, into=1), convolution, x, grad)
     if groups > 1:
-        return _on_cpu(product_of_groups if _is_by_element(window, x, grad) else None, convolution, x, grad)
-    is_few = _is_few(math.prod(grad.shape[2:]), window, groups)
-    return _on_cpu(product if is_few else None, convolution, x, grad)
+        is_few = math.prod(window) <= _MOST_TERMS and _is_whole(x, grad)
+        return _on_cpu(product_of_groups if is_few else None, convolution, x, grad)
+    if math.prod(window) == 1 or _is_wide(num_pixels, x, grad):
+        return _on_cpu(product_of_elements, convolution, x, grad)
+    return _on_cpu(product if _is_product(num_pixels, window, groups) else None, convolution, x, grad)
 
 
 def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):

@@ -1,11 +1,14 @@
 """Convolutions and their transposes of one, two and three dimensions, with all gradients, against torch on CPU."""
 
+import jax
 import pytest
 import torch
 from support import Batch
 from torch.nn import functional as F
 
 import spmd
+from spmd.core.ops import split
+from spmd.core.ops.conv import aten_convolution, aten_convolution_backward
 
 PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -102,6 +105,64 @@ class TestPlain:
         batch.case("bfloat16", lambda x, w: F.conv1d(x, w, groups=8), *half, gradient=False)
         batch.check()
 
+    @pytest.mark.parametrize("axis", [None, "fsdp"])
+    def test_windows_of_one_element(self, axis: str | None, mesh8: spmd.Mesh) -> None:
+        """A CPU computes them as products, their gradients as well."""
+        batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
+        for size, settings in (
+            ((5, 4), {}),
+            ((5, 4), {"stride": 2}),
+            ((5, 4), {"stride": (1, 3), "padding": (2, 0)}),
+            ((24, 24), {}),  # of many pixels the gradient of the kernel is a sum over images
+            ((24, 24), {"stride": 2, "padding": 1, "groups": 2}),
+        ):
+            x, groups = torch.randn(8, 4, *size) / 2, settings.get("groups", 1)
+            weight = torch.randn(4, 4 // groups, 1, 1) / 4
+            batch.case(f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight)
+            name = f"transposed {size} {settings}"
+            batch.case(name, lambda x, w, s=settings: F.conv_transpose2d(x, w, output_padding=0, **s), x, weight)
+        line, filters = torch.randn(8, 4, 3), torch.randn(2, 4, 1)
+        batch.case("one dim", lambda x, w: F.conv1d(x, w, stride=2), line, filters)
+        batch.case("float64", lambda x, w: F.conv1d(x, w), line.double(), filters.double())
+        batch.case("bfloat16", lambda x, w: F.conv1d(x, w), line.bfloat16(), filters.bfloat16(), gradient=False)
+        batch.check()
+
+    @pytest.mark.parametrize("axis", [None, "fsdp"])
+    def test_gradients_of_few_and_many_pixels(self, axis: str | None, mesh8: spmd.Mesh) -> None:
+        """A stride that leaves fewer pixels than the window has, and a kernel's gradient image by image."""
+        batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
+        x, weight = torch.randn(8, 4, 5, 6), torch.randn(8, 4, 3, 3) / 4
+        batch.case("few", lambda x, w: F.conv2d(x, w, stride=2, padding=(1, 0), dilation=(1, 2)), x, weight)
+        batch.case("few, uneven", lambda x, w: F.conv2d(x, w, stride=(4, 3)), x, weight)
+        x, weight = torch.randn(8, 64, 24, 26) / 32, torch.randn(128, 64, 2, 2) / 8
+        batch.case("many", lambda x, w: F.conv2d(x, w, padding=1, dilation=2), x, weight)
+        batch.check()
+
+    @pytest.mark.parametrize("axis", [None, "fsdp"])
+    def test_groups_of_many_pixels_or_features(self, axis: str | None, mesh8: spmd.Mesh) -> None:
+        """One device takes large images one after the other, few large groups each by itself."""
+        batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
+        for channels, features, groups, size, window, settings in (
+            (6, 6, 6, 20, (3, 3), {"padding": 1}),
+            (6, 12, 6, 33, (2, 2), {"stride": 2, "dilation": (2, 1)}),
+            (8, 4, 2, 18, (3, 3), {"padding": 1}),
+            (24, 12, 3, 6, (3, 3), {"padding": 1, "stride": 2}),
+            (24, 48, 3, 5, (1, 1), {}),
+        ):
+            how = {**settings, "groups": groups}
+            x, weight = torch.randn(8, channels, size, size), torch.randn(features, channels // groups, *window) / 8
+            batch.case(f"{x.shape} {how}", lambda x, w, how=how: F.conv2d(x, w, **how), x, weight)
+            weight = torch.randn(channels, features // groups, *window) / 8
+            batch.case(f"transposed {x.shape} {how}", lambda x, w, how=how: F.conv_transpose2d(x, w, **how), x, weight)
+        batch.check()
+
+    def test_groups_do_not_meet(self) -> None:
+        """An infinity stays in its group."""
+        x, weight = torch.ones(1, 32, 4, 4), torch.ones(2, 16, 3, 3)
+        x[:, :16] = torch.inf
+        made = F.conv2d(x.to("xla"), weight.to("xla"), groups=2).cpu()
+        torch.testing.assert_close(made, F.conv2d(x, weight, groups=2))
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
     def test_other_dtypes(self, dtype):
         batch = Batch()
@@ -177,6 +238,32 @@ class TestOthers:
         batch.check()
 
 
+class TestOtherPlatforms:
+    """What is faster on a CPU alone is in no other program."""
+
+    def test_convolutions_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(split, "platform", lambda: "tpu")
+        settings = ([1, 1], [0, 0], [1, 1], False, [0, 0])
+        for groups, size, window in ((1, 4, 1), (1, 2, 2), (4, 20, 3), (2, 20, 9)):
+            shapes = (2, 4, size, size), (4, 4 // groups, window, window)
+            x, kernel = (jax.ShapeDtypeStruct(shape, "float32") for shape in shapes)
+            made = jax.ShapeDtypeStruct((2, 4, size - window + 1, size - window + 1), "float32")
+
+            def forward(x, kernel, groups=groups, made=made):
+                return aten_convolution(x, kernel, None, *settings, groups, returns=made)
+
+            def backward(grad, x, kernel, groups=groups):
+                masks = [True, True, False]
+                return aten_convolution_backward(
+                    grad, x, kernel, None, *settings, groups, masks, returns=(x, kernel, None)
+                )
+
+            for function, operands, count in ((forward, (x, kernel), 1), (backward, (made, x, kernel), 2)):
+                text = jax.jit(function).lower(*operands).as_text()
+                assert text.count("stablehlo.convolution") == count, text
+                assert "case" not in text and "dot_general" not in text, text
+
+
 class TestSharded:
     """Batch split over eight devices; groups as well."""
 
@@ -204,6 +291,21 @@ class TestSharded:
                         torch.randn(4, 4, size, size) / 4 / size,
                     )
         batch.check()
+
+    def test_features_of_groups(self, mesh8):
+        """Groups whose features are split stay one convolution, and equal torch's."""
+        x, w = torch.randn(2, 64, 5, 5), torch.randn(64, 8, 3, 3) / 8
+        ours, weight = x.to("xla").requires_grad_(), w.to("xla").requires_grad_()
+        spmd.mark_sharding(ours, mesh8, (None, "fsdp", None, None))
+        spmd.mark_sharding(weight, mesh8, ("fsdp", None, None, None))
+        made = F.conv2d(torch.relu(ours), weight, padding=1, groups=8)
+        made.square().sum().backward()
+        x.requires_grad_()
+        w.requires_grad_()
+        expected = F.conv2d(torch.relu(x), w, padding=1, groups=8)
+        expected.square().sum().backward()
+        for one, other in ((made, expected), (ours.grad, x.grad), (weight.grad, w.grad)):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
 
     def test_height_of_groups(self, mesh8):
         """Sharded rows are one exchange with the neighbours, not one for each element of the window."""
