@@ -149,7 +149,8 @@ class TestReads:
     def test_raises(self, read: Any, mesh8: Mesh) -> None:
         _, optimizer, step = training(mesh8)
         with pytest.raises(
-            AbstractError, match=r"test_plan_targets\.py:\d+ in .*which has no value: spmd\.plan and spmd\.export record"
+            AbstractError,
+            match=r"test_plan_targets\.py:\d+ in .*which has no value: spmd\.plan and spmd\.export record",
         ) as caught:
             spmd.plan(lambda x: read(step(x)), tokens())
         assert "not the loop that prints" in str(caught.value)

@@ -16,6 +16,8 @@ from .when_imported import patch_when_imported
 def join_control_flow() -> None:
     """Has torch call the ops of `torch.cond` and its like directly where a tensor of the device is among their
     arguments."""
+    if not hasattr(utils, "_hop_compile_and_call"):  # torch 2.11, where each function compiles its op itself
+        return
     compiled = utils._hop_compile_and_call
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:

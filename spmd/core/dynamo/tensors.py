@@ -9,6 +9,9 @@ import importlib
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch.torch_version import TorchVersion
+
 from ..backend.when_imported import patch_when_imported
 from ..lazy.tensor import XlaTensor
 
@@ -52,5 +55,6 @@ def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
     patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
     patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
-    patch_when_imported("torch._dynamo.convert_frame", _take_functions)
+    if TorchVersion(torch.__version__) >= (2, 12):  # before it Dynamo has no constants of other libraries' classes
+        patch_when_imported("torch._dynamo.convert_frame", _take_functions)
     patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)
