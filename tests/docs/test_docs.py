@@ -32,7 +32,8 @@ class TestPages:
     """A page's blocks run top to bottom, as a reader would run them."""
 
     @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # peft's use of transformers 5
-    def test_runs(self, page):
+    def test_runs(self, page, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # for the files that a page writes
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in blocks(page):
             exec(compile(block, str(page), "exec"), namespace)

@@ -12,7 +12,7 @@ def constant_of_graphs(cls: Any, *members: str) -> None:
 
     torch 2.11 takes only classes of a metaclass of its own; there no graph has this library's functions.
     """
-    if TorchVersion(torch.__version__) < (2, 12):
+    if TorchVersion(torch.__version__) < "2.12":
         return
     cls.__fx_repr__ = _as_text
     register_opaque_type(cls, typ="value", members=dict.fromkeys(members, MemberType.USE_REAL))

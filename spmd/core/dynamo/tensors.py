@@ -55,6 +55,6 @@ def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
     patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
     patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
-    if TorchVersion(torch.__version__) >= (2, 12):  # before it Dynamo has no constants of other libraries' classes
+    if TorchVersion(torch.__version__) >= "2.12":  # before it Dynamo has no constants of other libraries' classes
         patch_when_imported("torch._dynamo.convert_frame", _take_functions)
     patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)
