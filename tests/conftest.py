@@ -31,6 +31,7 @@ spmd.simulate(8)
 def seed() -> None:
     """Every test draws the same numbers whichever ran before it; barriers and messages have no past."""
     torch.manual_seed(0)
+    torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile turns it off in the process
     changing.forget()
     messages.forget()
     waiting_device.forget()
