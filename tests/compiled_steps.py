@@ -1,4 +1,4 @@
-"""What the tests of `spmd.compile` share: a small model with its optimizer, and a comparison with the plain step."""
+"""A small model with its optimizer, and comparisons with the plain step, for the tests of `spmd.compile`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -96,3 +96,7 @@ def both(
         assert torch.equal(mine.cpu(), its.cpu())
     assert seen[0] >= 2, compiled.explain()  # it was replayed before the change
     return compiled
+
+
+def caused(compiled: Any, text: str) -> None:
+    assert any(text in cause for cause in compiled.causes), compiled.explain()

@@ -292,8 +292,8 @@ class TestNoHang:
 
 
 class TestLateImports:
-    """What torch imports in the middle of a step is imported at the first use of the device, and the collector is as it
-    was."""
+    """Modules that torch imports in the middle of a step are imported at the first use of the device, and the
+    collector is as it was."""
 
     def test_collector(self) -> None:
         printed = run_script("""

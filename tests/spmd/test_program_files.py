@@ -1,4 +1,4 @@
-"""What was planned is what starts: programs written by one process are taken by another, or the difference is named."""
+"""Programs as files: those written by one process are taken by another, or the difference is named."""
 
 import json
 from collections.abc import Iterator

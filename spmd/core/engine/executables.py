@@ -62,7 +62,6 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
         made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
-    waiting_device.note_launched()
     return stacks.given(program, graph, made, weakref.ref(program))
 
 
@@ -90,4 +89,5 @@ def launch(
     runs.note_run(made[program.smallest], weakref.ref(program))
     counters.add_time("dispatch", counters.now() - started)
     counters.add("runs")
+    waiting_device.note_launched()
     return made

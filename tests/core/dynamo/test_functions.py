@@ -331,7 +331,7 @@ class TestArguments:
 
 
 class TestGuards:
-    """What a function reads besides its tensors is guarded, or read anew."""
+    """Values that a function reads besides its tensors are guarded, or read at each call."""
 
     def test_mesh_and_spec(self) -> None:
         own = SimpleNamespace(mesh=MESH, spec=P("data", None))

@@ -241,7 +241,7 @@ class TestMeshes:
 
 
 class TestRefused:
-    """What one program cannot say is refused, with what to do."""
+    """Functions that are not one program are refused, with what to do."""
 
     def test_numbers_that_change(self) -> None:
         count = [0.0]
