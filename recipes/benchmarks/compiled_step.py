@@ -1,12 +1,13 @@
 """Time the host's part of a training step: recorded by Python, compiled by `spmd.compile`, and a call of `jax.jit`.
 
     python recipes/benchmarks/compiled_step.py                  # 12 layers, 8 simulated devices, FSDP, AdamW
-    python recipes/benchmarks/compiled_step.py --scan never     # an argument for each tensor of the state
     python recipes/benchmarks/compiled_step.py --layers 2 --pairs 5
 
-The step's program is replaced by one with the same arguments, donation and results that computes nothing, as the time
-of a call on a CPU would hold device work otherwise. `jax.jit` is called with the same arrays, as a list. The three are
-timed one after the other, so that other load of the machine falls on all. Nothing here asserts a time.
+The step is compiled twice: with the layers' weights in stacks, as this library does unasked, and with an argument for
+each tensor of the state (`config.scan_layers = "never"`). Its program is replaced by one with the same arguments,
+donation and results that computes nothing, as the time of a call on a CPU would hold device work otherwise. `jax.jit`
+is called with the same arrays, as a list, and its results replace them, which frees the old ones. All are timed one
+after the other, so that other load of the machine falls on all. Nothing here asserts a time.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,7 +44,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64, help="of the model, which is not run (default 64)")
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--pairs", type=int, default=15, help="timed rounds (default 15)")
-    parser.add_argument("--scan", choices=("auto", "never"), default="auto", help="config.scan_layers")
     return parser.parse_args(arguments)
 
 
@@ -111,14 +111,14 @@ class Trivial:
         self._into = {place: i for i, place in enumerate(taken) if place is not None}
 
     def call(self) -> float:
-        """Calls the function under `jax.jit` with the results of the last call; returns the seconds of the call."""
+        """Calls the function under `jax.jit` with the results of the last call, which the new ones replace; returns the
+        seconds."""
         jax.block_until_ready(self.state)
         with jax.enable_x64(True):
             started = perf_counter()
             made = self.calls(*self.state, *self.vectors)
-            seconds = perf_counter() - started
-        self.state = [made[self._into[i]] if i in self._into else one for i, one in enumerate(self.state)]
-        return seconds
+            self.state = [made[self._into[i]] if i in self._into else one for i, one in enumerate(self.state)]
+            return perf_counter() - started
 
 
 def _changed(array: jax.Array) -> jax.Array:
@@ -134,11 +134,19 @@ def timed(step: Callable[..., Any], batch: Sequence[torch.Tensor]) -> float:
     return perf_counter() - started
 
 
-def main(arguments: list[str] | None = None) -> None:
-    args = parse(arguments)
-    console = Console(width=140)
-    spmd.simulate(args.devices)
-    spmd.config.scan_layers = args.scan
+class Side(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    num_arguments: int
+    call: Callable[[], float]
+    jit: str  # the row of `jax.jit` with the same arguments
+    seconds: list[float]
+
+
+def sides(args: argparse.Namespace, scan: str, words: str) -> list[Side]:
+    """Returns the step as it is recorded, compiled, and `jax.jit`, for one way to pass the state."""
+    spmd.config.scan_layers = scan
     torch.manual_seed(0)
     step, batch = training(args)
     compiled = spmd.compile(step)
@@ -150,34 +158,43 @@ def main(arguments: list[str] | None = None) -> None:
     with compiler_context():
         trivial = Trivial(program)
     program.executable = trivial.executable
-    sides: dict[str, tuple[Callable[[], float], list[float]]] = {
-        "recorded by Python at each step": (lambda: timed(step, batch), []),
-        "spmd.compile": (lambda: timed(compiled, batch), []),
-        "jax.jit": (trivial.call, []),
+    calls = {
+        "recorded at each step": lambda: timed(step, batch),
+        "spmd.compile": lambda: timed(compiled, batch),
+        "jax.jit": trivial.call,
     }
+
+    def called(call: Callable[[], float]) -> float:
+        spmd.config.scan_layers = scan  # a guard of the compiled step
+        return call()
+
+    return [
+        Side(f"{name}, {words}", len(program.inputs), partial(called, call), f"jax.jit, {words}", [])
+        for name, call in calls.items()
+    ]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
+    spmd.simulate(args.devices)
+    every = [*sides(args, "auto", "stacks"), *sides(args, "never", "each tensor")]
     for number in range(args.pairs + 2):
-        for call, seconds in sides.values():
+        for side in every:
+            seconds = side.call()
             if number >= 2:
-                seconds.append(call())
-            else:
-                call()
+                side.seconds.append(seconds)
+    by_name = {side.name: side for side in every}
     table = Table(title="The host's time of one step, on a program that computes nothing", title_justify="left")
-    for heading in ("", "median ms", "fastest ms", "to jax.jit", "from", "to"):
+    for heading in ("", "arguments", "median ms", "fastest ms", "to jax.jit of the same", "to jax.jit, each tensor"):
         table.add_column(heading, justify="right" if heading else "left")
-    jit = sides["jax.jit"][1]
-    for name, (_, seconds) in sides.items():
-        ratios = [one / other for one, other in zip(seconds, jit, strict=True)]
-        table.add_row(
-            name,
-            f"{1e3 * statistics.median(seconds):.2f}",
-            f"{1e3 * min(seconds):.2f}",
-            *(f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))),
-        )
-    console.print(
-        f"{len(program.inputs)} arguments, {len(program.outputs)} results, {args.devices} devices", highlight=False
-    )
-    console.print(table)
-    console.print(compiled.explain().splitlines()[0], highlight=False)
+    for side in every:
+        ratios = [
+            statistics.median(one / other for one, other in zip(side.seconds, by_name[jit].seconds, strict=True))
+            for jit in (side.jit, "jax.jit, each tensor")
+        ]
+        times = (1e3 * statistics.median(side.seconds), 1e3 * min(side.seconds))
+        table.add_row(side.name, str(side.num_arguments), *(f"{value:.2f}" for value in (*times, *ratios)))
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

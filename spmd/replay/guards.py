@@ -1,7 +1,7 @@
 """The guards of a recorded call: Python state that must be what it was for the call to be replayed."""
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,10 +11,39 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from ..core.base.config import config
 from ..core.passes import nans
 from ..mesh.global_mesh import get_global_mesh
+from .dict_versions import OF_ATTRIBUTES, versions
 from .snapshot import Change, Held, Kind, Snapshot, is_same
 
 _CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
 _is = operator.is_
+
+
+class _Dicts:
+    """The contents of dicts as they were, compared by identity; of dicts with versions only where one has changed."""
+
+    def __init__(self, dicts: Sequence[dict[Any, Any]], *, have_versions: bool):
+        self._dicts = dicts
+        self._versions: list[int] | None = versions(dicts) if have_versions else None
+        self._lengths = [*map(dict.__len__, dicts)]
+        self._keys = [*chain.from_iterable(map(dict.keys, dicts))]
+        self._values = [*chain.from_iterable(map(dict.values, dicts))]
+
+    def kept(self) -> "_Dicts":
+        """The contents of the same dicts now."""
+        return _Dicts(self._dicts, have_versions=self._versions is not None)
+
+    def is_same(self) -> bool:
+        now = None if self._versions is None else versions(self._dicts)
+        if now is not None and now == self._versions:
+            return True
+        is_same = (
+            [*map(dict.__len__, self._dicts)] == self._lengths
+            and all(map(_is, chain.from_iterable(map(dict.values, self._dicts)), self._values))
+            and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
+        )
+        if is_same:
+            self._versions = now
+        return is_same
 
 
 class Guards:
@@ -29,11 +58,13 @@ class Guards:
         self._volatile = volatile
         own = {box for box, _ in volatile}
         whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in own]
-        self._dicts = [held.container for held in whole]
+        counted = [held.container for held in whole if OF_ATTRIBUTES or held.kind is Kind.DICT]
+        others = [held.container for held in whole if not OF_ATTRIBUTES and held.kind is not Kind.DICT]
+        self._dicts = _Dicts(counted, have_versions=True), _Dicts(others, have_versions=False)
         self._lists = [
             held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in own
         ]
-        taken = {id(box) for box in (*self._dicts, *self._lists)}
+        taken = {id(box) for box in (*counted, *others, *self._lists)}
         self._captured = [
             variable for held in self._held if held.kind is Kind.CAPTURED for variable in held.container.__closure__
         ]
@@ -53,12 +84,10 @@ class Guards:
         self._keep()
 
     def _keep(self) -> None:
-        self._lengths = [*map(dict.__len__, self._dicts), *map(list.__len__, self._lists)]
-        self._keys = [*chain.from_iterable(map(dict.keys, self._dicts))]
-        self._values = [
-            *chain.from_iterable(map(dict.values, self._dicts)),
-            *chain.from_iterable(map(list.__iter__, self._lists)),
-        ]
+        counted, others = self._dicts
+        self._dicts = counted.kept(), others.kept()
+        self._lengths = [*map(list.__len__, self._lists)]
+        self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
 
@@ -80,18 +109,9 @@ class Guards:
     def _is_same(self) -> bool:
         try:
             return (
-                [*map(dict.__len__, self._dicts), *map(list.__len__, self._lists)] == self._lengths
-                and all(
-                    map(
-                        _is,
-                        chain(
-                            chain.from_iterable(map(dict.values, self._dicts)),
-                            chain.from_iterable(map(list.__iter__, self._lists)),
-                        ),
-                        self._values,
-                    )
-                )
-                and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
+                all([dicts.is_same() for dicts in self._dicts])  # noqa: C419  # a list is faster than a generator
+                and [*map(list.__len__, self._lists)] == self._lengths
+                and all(map(_is, chain.from_iterable(map(list.__iter__, self._lists)), self._items))
                 and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
                 and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
             )

@@ -21,6 +21,7 @@ from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.pjrt import transfer
 from ..core.sharding.value import Sharding
+from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
 from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
 from .recipe import Constant, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
@@ -165,32 +166,46 @@ class Known:
     def __init__(self, recipe: Recipe, call: ObservedCall):
         given = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
+        self._attributes = [vars(tensor) for tensor in self._tensors] if OF_ATTRIBUTES else []
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
-        self._facts = self._now()
+        self._versions = versions(self._attributes)
+        self._data, self._facts = self._data_now(), self._facts_now()
         self._has_gradient = [had for _, had, _ in recipe.gradients]
 
-    def _now(self) -> list[list[Any]]:
+    def _data_now(self) -> list[list[Any]]:
+        return [[tensor._storage for tensor in self._tensors], [tensor._meta for tensor in self._tensors]]
+
+    def _facts_now(self) -> list[list[Any]]:
+        trainable = self._trainable
         return [
-            [tensor._storage for tensor in self._tensors],
-            [tensor._meta for tensor in self._tensors],
             [tensor.requires_grad for tensor in self._tensors],
             [storage.sharding for storage in self._storages],
-            [hook for t in self._trainable for hook in (t._backward_hooks or {}).values()],
-            [hook for t in self._trainable for hook in (t._post_accumulate_grad_hooks or {}).values()],
+            [hook for t in trainable if (hooks := t._backward_hooks) for hook in hooks.values()],
+            [hook for t in trainable if (hooks := t._post_accumulate_grad_hooks) for hook in hooks.values()],
         ]
 
+    _DATA_WORDS = "the data of a tensor was replaced", "the shape of a tensor has changed"
     _WORDS = (
-        "the data of a tensor was replaced", "the shape of a tensor has changed", "requires_grad has changed",
-        "a sharding was annotated", "a hook was added or removed", "a hook was added or removed",
+        "requires_grad has changed", "a sharding was annotated", "a hook was added or removed",
+        "a hook was added or removed",
     )  # fmt: skip
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
-        for before, now, words in zip(self._facts, self._now(), self._WORDS, strict=True):
-            if len(before) != len(now) or not all(map(_is, before, now)):
+        now = versions(self._attributes)
+        if now != self._versions or not OF_ATTRIBUTES:
+            for before, data, words in zip(self._data, self._data_now(), self._DATA_WORDS, strict=True):
+                if not all(map(_is, before, data)):
+                    return words
+            self._versions = now
+        with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
+            now_facts = self._facts_now()
+            has_gradient = [tensor.grad is not None for tensor in self._trainable]
+        for before, facts, words in zip(self._facts, now_facts, self._WORDS, strict=True):
+            if len(before) != len(facts) or not all(map(_is, before, facts)):
                 return words
-        if [tensor.grad is not None for tensor in self._trainable] != self._has_gradient:
+        if has_gradient != self._has_gradient:
             return "other parameters have a gradient"
         if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
             return "it is called inside spmd.use_sharding"
@@ -209,8 +224,9 @@ class Replay:
             for origin, sharding in zip(run.inputs, run.shardings, strict=True):
                 if isinstance(origin, State):
                     self._shardings[origin.place] = sharding
-        self._written = sorted({root.place for run in recipe.runs for root in run.roots if isinstance(root, State)})
-        written = {id(recipe.storages[place]) for place in self._written}
+        places = {root.place for run in recipe.runs for root in run.roots if isinstance(root, State)}
+        self._written = [recipe.storages[place] for place in sorted(places)]
+        written = {id(storage) for storage in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
         self._known = Known(recipe, call)
         self._data: list[Any] | None = None
@@ -271,9 +287,8 @@ class Replay:
                 if data.is_lost():
                     data.give_up(f"its buffer was donated to the run at {self.line}, which did not finish")
             raise
-        storages = self.recipe.storages
-        for place in self._written:
-            storages[place].stamp += 1
+        for storage in self._written:
+            storage.stamp += 1
         torch._C._increment_version(self._tensors)
         self.numbers.advance()
         return self._results(found)

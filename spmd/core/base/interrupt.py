@@ -6,6 +6,7 @@ Python is replaced by one that calls it a moment later: at the next op that is r
 one, after `PATIENCE`.
 """
 
+import _signal
 import _thread
 import _weakrefset
 import contextlib
@@ -140,7 +141,7 @@ def watch() -> None:
     if _put_off or not _is_main():
         return
     for number in _SIGNALS:
-        handler: Any = signal.getsignal(number)
+        handler: Any = _signal.getsignal(number)
         if callable(handler) and type(handler) is not _Patient:
             signal.signal(number, _Patient(handler))
 
@@ -187,7 +188,7 @@ def later() -> Iterator[None]:
         return
     try:
         for number in _SIGNALS:
-            handler: Any = signal.getsignal(number)
+            handler: Any = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
             if callable(handler):
                 _put_off[number] = handler
                 signal.signal(number, _note)
