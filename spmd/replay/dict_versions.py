@@ -1,14 +1,22 @@
 """Versions of dicts: numbers that change at each write, which CPython counts and Dynamo reads."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torch._C._dynamo.guards import dict_version
 
 
-def versions(dicts: Iterable[dict[Any, Any]]) -> list[int]:
-    """Returns the version of each dict. Of an object's `__dict__` see `OF_ATTRIBUTES`."""
-    return [*map(dict_version, dicts)]
+def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
+    """Returns a list that differs once one of the dicts was written to. Of an object's `__dict__` see `OF_ATTRIBUTES`.
+
+    From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one; its length changes.
+    """
+    counts = [*map(dict_version, dicts)]
+    return counts if _COUNTS_ALL else [*counts, *map(dict.__len__, dicts)]
+
+
+_COUNTS_ALL = sys.version_info < (3, 12)
 
 
 class _Probe:

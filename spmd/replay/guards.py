@@ -23,7 +23,7 @@ class _Dicts:
 
     def __init__(self, dicts: Sequence[dict[Any, Any]], *, have_versions: bool):
         self._dicts = dicts
-        self._versions: list[int] | None = versions(dicts) if have_versions else None
+        self._versions = versions(dicts) if have_versions else None
         self._lengths = [*map(dict.__len__, dicts)]
         self._keys = [*chain.from_iterable(map(dict.keys, dicts))]
         self._values = [*chain.from_iterable(map(dict.values, dicts))]
