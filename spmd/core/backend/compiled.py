@@ -85,14 +85,16 @@ def join_associative_scan() -> None:
     names["_associative_scan_of_torch"] = FunctionType(
         function.__code__, names, function.__name__, function.__defaults__
     )
-    function.__code__ = _associative_scan.__code__
+    before = function.__code__
+    # At torch's place: Dynamo traces what stands there.
+    function.__code__ = _associative_scan.__code__.replace(
+        co_filename=before.co_filename, co_firstlineno=before.co_firstlineno
+    )
 
 
 def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
-    # Runs with the names of torch's module.
-    if combine_mode == "pointwise" and any(
-        isinstance(x, torch.Tensor) and x.device.type == "xla"
-        for x in pytree.tree_leaves(xs)  # noqa: F821
-    ):
-        combine_mode = "generic"
+    # Runs with the names of torch's module; it has no function of its own, which Dynamo would find here.
+    for x in pytree.tree_leaves(xs):  # noqa: F821
+        if combine_mode == "pointwise" and isinstance(x, torch.Tensor) and x.device.type == "xla":
+            combine_mode = "generic"
     return _associative_scan_of_torch(combine_fn, xs, dim, reverse, combine_mode)  # noqa: F821

@@ -81,7 +81,7 @@ def _run_what_is_finished() -> None:
         give_up(storages, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
-    forget_reads(all_of_them=False)
+    forget_reads(set(nodes[: ends[-1]]) if ends else ())
     left = len(nodes) - ends[-1] if ends else len(nodes)
     pace.synced_ops = pace.recorded_ops - num_ops * left // len(nodes)
     if not is_loop:

@@ -3,11 +3,11 @@
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..base import forking
-from ..ir.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, topological
+from ..ir.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, origin, topological
 from ..ir.meta import Meta
 from ..sharding.value import Sharding
 from . import manual_shards, recorders
@@ -228,22 +228,34 @@ def note_read(view: Any, storage: Storage) -> None:
     READ.append((view, storage.ref, recorders.number() if recorders.is_several else 0))
 
 
-def forget_reads(*, all_of_them: bool = True) -> None:
+def forget_reads(ran: Collection[Node] | None = None) -> None:
     """Takes from the views the values they keep: a value that has run must not be held by an earlier read.
 
-    After a run of finished iterations, and for reads of other threads, only from views whose storage has another value
-    by now: the rest may be read again by recorded ops.
+    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only from views whose
+    storage has another value by now, or whose value waited for other ops: the rest may be read again by recorded ops.
     """
     is_run_here = recorders.is_run_here()
     kept = []
     for view, ref, reader in READ:
         storage = ref()
-        stays = not all_of_them or not is_run_here(reader)
-        if stays and storage is not None and view.stamp == storage.stamp:
+        stays = ran is not None or not is_run_here(reader)
+        if stays and storage is not None and view.stamp == storage.stamp and not _waited(view.value, ran or ()):
             kept.append((view, ref, reader))
         else:
             view.value, view.stamp = None, -1
     READ[:] = kept
+
+
+def _waited(value: Value, ran: Collection[Node]) -> bool:
+    """True for the value of a view, among ops that have run, that is not of its storage's data alone: it is behind a
+    barrier with other ops (`reads.renew`), whose own data may be overwritten by now."""
+    node = origin(value)
+    while node in ran:
+        makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        if makers and len(node.operands) > 1:
+            return True
+        node = makers[0] if makers else None
+    return False
 
 
 def _waiting() -> list[Storage]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import check
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan
 
 import fsdp
 import spmd
@@ -263,6 +264,30 @@ class TestGuards:
             assert function(x).item() == 4.0 * length
         assert len(graphs) == 1
         assert len(counters.compiles()) - programs <= 1
+
+
+class TestFullGraph:
+    """What this library adds to torch ends no graph, on the device or elsewhere."""
+
+    @pytest.mark.parametrize(("device", "backend"), [("cpu", "eager"), ("xla", "xla")])
+    def test_a_module_with_a_buffer_made_inside(self, device: str, backend: str) -> None:
+        def loss(x: Tensor) -> Tensor:
+            return nn.BCEWithLogitsLoss()(x, torch.ones_like(x))  # it registers buffers
+
+        x = torch.randn(3)
+        check(compiled(loss, backend=backend)(x.to(device)), loss(x))
+
+    @pytest.mark.parametrize(("device", "backend"), [("cpu", "eager"), ("xla", "xla")])
+    def test_associative_scan(self, device: str, backend: str) -> None:
+        def scanned(x: Tensor) -> Tensor:
+            return associative_scan(lambda a, b: a * b + b, x, 0, combine_mode="generic")
+
+        x = torch.randn(5, 2)
+        check(compiled(scanned, backend=backend)(x.to(device)), scanned(x))
+
+    def test_associative_scan_of_single_values(self) -> None:
+        x = torch.randn(5, 2)
+        check(compiled(lambda x: associative_scan(lambda a, b: a + b, x, 0))(x.to("xla")), x.cumsum(0))
 
 
 class TestBreaks:

@@ -1,11 +1,13 @@
 """A loop that nobody syncs runs turn by turn, as the loop that syncs does; layers are no loop."""
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import fsdp
 import spmd
 from spmd.core.ir.graph import topological
 from spmd.core.lazy.storage import pending
@@ -225,3 +227,39 @@ class TestRelations:
             (first, batch, False),
         ):
             assert unsynced_loops._shares(some, others, (one, other), {one: 0, other: 1}, 1) is expected
+
+
+class Recurrent(nn.Module):
+    """A layer that goes through a sequence in Python, and writes each state into its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay, self.first, self.last = nn.Parameter(torch.rand(8)), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        out, state = torch.zeros_like(x), torch.zeros_like(x[:, 0])
+        for i in range(x.shape[1]):
+            state = (state * self.decay + x[:, i]).tanh()
+            out[:, i] = state
+        return self.last(out)
+
+
+def test_parameters_gathered_for_a_backward_whose_start_has_run(mesh8: spmd.Mesh) -> None:
+    """Under FSDP a unit's second gather waits for a gradient: the ops behind that are not run once more, for a read of
+    the gathered value after a cut; their data may be overwritten."""
+    plain = nn.Sequential(Recurrent(), Recurrent())
+    ours = copy.deepcopy(plain).to("xla")
+    for layer in ours:
+        fsdp.fully_shard(layer, mesh=mesh8)
+    fsdp.fully_shard(ours, mesh=mesh8)
+    turns = spmd.metrics.counter("loop_turns")
+    for _ in range(2):
+        x = torch.randn(8, 12, 8)
+        for model, device in ((plain, "cpu"), (ours, "xla")):
+            model.zero_grad()
+            model(x.to(device)).square().mean().backward()
+        spmd.sync()
+        for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-6)
+    assert spmd.metrics.counter("loop_turns") > turns
