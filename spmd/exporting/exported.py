@@ -1,5 +1,6 @@
 """An exported program with its manifest and the tensors of its state; written as a folder."""
 
+import contextlib
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ import torch
 from jax import export as jax_export
 
 from ..checkpoint.files import SAFETENSORS
+from ..core.ir.source import user_line
 from ..core.lazy.tensor import XlaTensor
+from ..core.pjrt import agreement, processes
 from ..core.pjrt.transfer import host_array
 from ..tensors.launch import full_tensor
 
@@ -55,13 +58,18 @@ class Exported:
         """Writes the program, the state as it is now and the manifest into a folder, which is made; a sync.
 
         Files of an earlier export are replaced. The manifest is written last: a folder without one is not complete.
+        Of several processes all must call it: the first writes, and all return when the folder is complete.
         """
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        (folder / PROGRAM).write_bytes(self.serialized)
-        write_safetensors(folder / WEIGHTS, self.state())
-        (folder / MANIFEST).write_text(json.dumps(self.manifest, indent=1) + "\n")
+        folder, is_first = Path(path), processes.index() == 0
+        if is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)
+            (folder / PROGRAM).write_bytes(self.serialized)
+        write_safetensors(folder / WEIGHTS if is_first else None, self.state())
+        if is_first:
+            (folder / MANIFEST).write_text(json.dumps(self.manifest, indent=1) + "\n")
+        if processes.several():
+            agreement.agree("an exported program that is written", b"", user_line())
 
     def __repr__(self) -> str:
         program = self.manifest["program"]
@@ -78,8 +86,14 @@ def state_names(manifest: dict[str, Any]) -> list[str]:
 _NAMES = {dtype: name for name, dtype in SAFETENSORS.items()}
 
 
-def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's."""
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The full value on the CPU; of several processes all must call it."""
+    return full_tensor(tensor) if isinstance(tensor, XlaTensor) else tensor
+
+
+def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
+    takes part in this only, for the process that writes."""
     header: dict[str, Any] = {}
     begin = 0
     for name, tensor in tensors.items():
@@ -90,8 +104,10 @@ def write_safetensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         begin = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # data begins at a multiple of eight
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    with contextlib.nullcontext() if path is None else path.open("wb") as file:
+        if file is not None:
+            file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
-            whole = full_tensor(tensor) if isinstance(tensor, XlaTensor) else tensor
-            file.write(host_array(whole).tobytes())
+            whole = on_host(tensor)
+            if file is not None:
+                file.write(host_array(whole).tobytes())

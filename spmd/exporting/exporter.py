@@ -16,10 +16,10 @@ from ..core.base.config import config
 from ..core.base.jax_private import without_shardings
 from ..core.compile.options import options_of, platform_of
 from ..core.ir.graph import Graph, pack_numbers
-from ..core.ir.source import describe
+from ..core.ir.source import describe, user_line
 from ..core.lower.build import build
 from ..core.lower.constants import has_complex
-from ..core.pjrt import processes
+from ..core.pjrt import agreement, processes
 from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.tracing import program_devices
 from ..core.sharding.value import Sharding
@@ -41,7 +41,7 @@ def export(
     the program's state, which a training step overwrites. Numbers are constants of the program, a learning rate among
     them unless it is a tensor; the counter of Adam is state, as with `capturable=True`; a random draw takes its key
     from the stream of the process that runs it. `save` writes the program, the values of the state and a manifest into
-    a folder, and `spmd.load_exported` runs it.
+    a folder, and `spmd.load_exported` runs it. Of several processes all must call it.
 
     Args:
         step: a module (its forward, without gradients), an `ExportedProgram` of `torch.export`, or a function. The
@@ -53,8 +53,8 @@ def export(
         custom_calls: targets of custom calls that the program may have, besides those that jax keeps stable.
 
     Raises ValueError for a step that is not one program, that differs from call to call, or that reads state its first
-    call makes; ModuleNotFoundError without `flatbuffers` (the extra `export`). Source: `jax.export`;
-    `torch_xla.stablehlo`.
+    call makes; `ProcessError` where the processes export different steps; ModuleNotFoundError without `flatbuffers`
+    (the extra `export`). Source: `jax.export`; `torch_xla.stablehlo`.
 
     >>> import tempfile, torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="xla")
@@ -66,10 +66,6 @@ def export(
     True
     """
     needs_flatbuffers("export")
-    if processes.several():
-        raise NotImplementedError(
-            "export: expected one process; export the step in a process that simulates the devices"
-        )
     if isinstance(step, torch.export.ExportedProgram):
         step = step.module()
         if any(tensor.device.type == "xla" for tensor in (*step.parameters(), *step.buffers())):
@@ -84,9 +80,13 @@ def export(
     else:
         recorded = record(step, args, kwargs or {})
     program = _Arguments(recorded)
-    serialized = _serialize(recorded, program, platforms, custom_calls)
+    exported = _lowered(recorded, program, platforms, custom_calls)
+    if processes.several():
+        mark = hashlib.sha256(exported.mlir_module().encode()).digest()
+        agreement.agree(f"spmd.export of {len(recorded.graph.nodes):,} ops", mark, user_line())
+    serialized = bytes(exported.serialize())
     return Exported(
-        serialized, _manifest(recorded, program, serialized), [source.tensor for source in recorded.sources]
+        serialized, _manifest(recorded, program, exported, serialized), [source.tensor for source in recorded.sources]
     )
 
 
@@ -120,9 +120,9 @@ class _Arguments:
         return [*made, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else made
 
 
-def _serialize(
+def _lowered(
     call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]
-) -> bytes:
+) -> jax_export.Exported:
     graph, draws = call.graph, call.draws
     compute = build(graph, describe)
     floats, integers = (np.array(numbers, kind) for numbers, kind in zip(pack_numbers(graph.nodes), "dq", strict=True))
@@ -142,9 +142,7 @@ def _serialize(
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
         structs = program.structs(draws)
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
-        if config.partitioner == "gspmd" or several:
-            exported = without_shardings(exported)
-        return bytes(exported.serialize())
+        return without_shardings(exported) if config.partitioner == "gspmd" or several else exported
 
 
 def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -156,7 +154,9 @@ def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return seeds, counts, offsets
 
 
-def _manifest(call: RecordedCall, program: _Arguments, serialized: bytes) -> dict[str, Any]:
+def _manifest(
+    call: RecordedCall, program: _Arguments, lowered: jax_export.Exported, serialized: bytes
+) -> dict[str, Any]:
     graph = call.graph
     meshes = _Meshes(graph)
     names = [("argument", path) for path in call.paths]
@@ -176,7 +176,6 @@ def _manifest(call: RecordedCall, program: _Arguments, serialized: bytes) -> dic
     for root, place in call.overwrites.items():
         results[root]["overwrites"] = place
     versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
-    lowered = jax_export.deserialize(bytearray(serialized))
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -27,7 +27,7 @@ from ..core.lazy.constraints import sharding_now
 from ..core.lazy.storage import LOCK, Storage
 from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.lower.constants import hide
-from ..core.pjrt import processes, runs, transfer
+from ..core.pjrt import agreement, processes, runs, transfer
 from ..core.pjrt.devices import devices
 from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.spec import Spec
@@ -36,7 +36,7 @@ from ..core.sharding.value import Sharding
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..tensors.annotate import mark_sharding, reshard
-from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers
+from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host
 from .nested_values import matched, rebuild
 
 
@@ -52,6 +52,8 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
             of the program's. Arguments are resharded to what the program takes. None: the mesh of `with mesh:` or
             `set_global_mesh` if it has as many devices, else the devices of the export.
 
+    Of several processes all must call it, and the program each time; each reads the shards of its own devices.
+
     Raises FileNotFoundError, ValueError for another number of devices, another platform, a newer format, or files that
     do not belong together. Source: `jax.export.deserialize`.
 
@@ -62,10 +64,8 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     32.0
     """
     needs_flatbuffers("load_exported")
-    if processes.several():
-        raise NotImplementedError("load_exported: expected one process; programs of several cannot be loaded yet")
     if isinstance(path, Exported):
-        state = {name: tensor.detach().cpu() for name, tensor in path.state().items()}
+        state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
         return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh)
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
@@ -102,6 +102,9 @@ class LoadedProgram:
                 f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again"
             )
         self._order = _devices(manifest, mesh)
+        self._mark: bytes = manifest["program"]["sha256"].encode()
+        if processes.several():
+            agreement.agree("load_exported", self._mark + repr(self._order).encode(), user_line())
         platform = devices()[self._order[0]].platform
         if platform not in manifest["program"]["platforms"]:
             raise ValueError(
@@ -184,8 +187,13 @@ class LoadedProgram:
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for (buffer, _), struct in zip(buffers, self._structs, strict=False)
         ]
-        if self._num_draws:
-            arrays.append(np.array(self._draw(), np.int64))
+        draw = self._draw() if self._num_draws else ()
+        if draw:
+            arrays.append(np.array(draw, np.int64))
+        if processes.several():
+            agreement.note(
+                f"a run of a loaded program, its draws {draw}", self._mark + repr(draw).encode(), user_line()
+            )
         in_flight.make_room(len(self._order))
         with self._context():
             made = self._program(*arrays)

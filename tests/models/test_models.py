@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from models.zoo import ZOO, Case, Inputs
+from models.families import FAMILIES, NAMES
+from models.zoo import Case, Inputs
 from torch import Tensor, nn
 
 import spmd
@@ -90,10 +91,10 @@ def build(case: Case) -> tuple[nn.Module, Inputs]:
     return case.build(), case.inputs()
 
 
-@pytest.fixture(scope="module", params=list(ZOO))
+@pytest.fixture(scope="module", params=NAMES)
 def case(request: pytest.FixtureRequest) -> tuple[Case, Step]:
-    """A model of the zoo and the results of its step in plain torch."""
-    chosen = ZOO[request.param]
+    """A family and the results of its step in plain torch."""
+    chosen = FAMILIES[request.param]
     return chosen, train(chosen, *build(chosen))
 
 

@@ -24,7 +24,7 @@ class Case:
     loss: Callable[[nn.Module, Inputs], tuple[Tensor, Tensor]]
 
 
-def _labelled(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def labelled(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
     result = model(**inputs)
     return result.loss, result.logits
 
@@ -39,18 +39,18 @@ def _denoising(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
     return nn.functional.mse_loss(noise, inputs["noise"]), noise
 
 
-def _tokens(length: int = SEQUENCE) -> Tensor:
+def sentences(length: int = SEQUENCE) -> Tensor:
     return torch.randint(3, VOCABULARY, (BATCH, length))
 
 
-def _causal() -> Inputs:
-    tokens = _tokens()
+def causal() -> Inputs:
+    tokens = sentences()
     return {"input_ids": tokens, "labels": tokens}
 
 
-def _padded() -> Inputs:
+def padded() -> Inputs:
     """Sequences of unequal length, as a tokenizer pads them; padding has no label."""
-    tokens = _tokens()
+    tokens = sentences()
     mask = (torch.arange(SEQUENCE) < torch.randint(SEQUENCE // 2, SEQUENCE + 1, (BATCH, 1))).long()
     return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
 
@@ -59,7 +59,7 @@ def _pixels(size: int = IMAGE) -> Tensor:
     return torch.randn(BATCH, 3, size, size)
 
 
-def _classes(size: int = IMAGE) -> Inputs:
+def classes(size: int = IMAGE) -> Inputs:
     return {"pixel_values": _pixels(size), "labels": torch.randint(4, (BATCH,))}
 
 
@@ -172,25 +172,25 @@ def unet() -> nn.Module:
 
 
 def _contrastive_inputs() -> Inputs:
-    tokens = _tokens()
+    tokens = sentences()
     tokens[:, -1] = 2  # CLIP pools the end of the text
     return {"input_ids": tokens, "pixel_values": _pixels()}
 
 
 def _speech() -> Inputs:
-    return {"input_features": torch.randn(BATCH, 8, FRAMES), "labels": _tokens()}
+    return {"input_features": torch.randn(BATCH, 8, FRAMES), "labels": sentences()}
 
 
 ZOO: dict[str, Case] = {
-    "gpt2": Case(gpt2, _padded, _labelled),
-    "llama": Case(llama, _causal, _labelled),
-    "mistral": Case(mistral, _padded, _labelled),
-    "mixtral": Case(mixtral, _causal, _labelled),
-    "bert": Case(bert, _padded, _labelled),
-    "t5": Case(t5, _padded, _labelled),
-    "vit": Case(vit, _classes, _labelled),
+    "gpt2": Case(gpt2, padded, labelled),
+    "llama": Case(llama, causal, labelled),
+    "mistral": Case(mistral, padded, labelled),
+    "mixtral": Case(mixtral, causal, labelled),
+    "bert": Case(bert, padded, labelled),
+    "t5": Case(t5, padded, labelled),
+    "vit": Case(vit, classes, labelled),
     "clip": Case(clip, _contrastive_inputs, _contrastive),
-    "whisper": Case(whisper, _speech, _labelled),
-    "resnet18": Case(resnet18, partial(_classes, 64), _labelled),
+    "whisper": Case(whisper, _speech, labelled),
+    "resnet18": Case(resnet18, partial(classes, 64), labelled),
     "unet": Case(unet, _diffusion, _denoising),
 }

@@ -384,6 +384,59 @@ def take_programs() -> Any:
     return {"losses": found, "given": count, "compiled": spmd.metrics.num_compiles()}
 
 
+def exported_job() -> tuple[Any, list[Tensor]]:
+    """A step of a sharded network with dropout, whose state it exports, and its batch."""
+    torch.manual_seed(0)
+    mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
+    layers = torch.nn.Linear(12, 24), torch.nn.Dropout(0.1), torch.nn.Linear(24, 4)
+    model = fsdp.FullyShardedDataParallel(torch.nn.Sequential(*layers), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    torch.manual_seed(1)
+    whole = torch.randn(16, 12), torch.randn(16, 4)
+    parts = [one.chunk(spmd.process_count())[spmd.process_index()].contiguous() for one in whole]
+    return step, [spmd.from_process_local(part, mesh, ("fsdp", None)) for part in parts]
+
+
+def _losses(step: Any, batch: list[Tensor]) -> list[float]:
+    torch.manual_seed(2)
+    found = []
+    for _ in range(3):
+        loss = step(*batch)
+        spmd.sync()
+        found.append(loss.item())
+    return found
+
+
+def export_step() -> Any:
+    """Exports a step of both processes and loads it in both; the first alone writes."""
+    step, batch = exported_job()
+    spmd.export(step, batch).save(os.environ["FOLDER"])
+    program = spmd.load_exported(os.environ["FOLDER"])
+    weight = program.state["0.weight"]
+    pieces = [list(shard.data.shape) for shard in spmd.local_shards(weight)]
+    return {"losses": _losses(program, batch), "pieces": pieces, "expected": _losses(step, batch)}
+
+
+def export_different_steps() -> Any:
+    step, batch = exported_job()
+    steps = step, lambda x, y: step(x, y) * 2
+    return raised(lambda: spmd.export(steps[spmd.process_index()], batch).save(os.environ["FOLDER"]))
+
+
+def load_step() -> Any:
+    """Loads a program that one process has written."""
+    _, batch = exported_job()
+    return _losses(spmd.load_exported(os.environ["FOLDER"]), batch)
+
+
 if __name__ == "__main__":
     name, port = sys.argv[1:3]
     if port == "env":

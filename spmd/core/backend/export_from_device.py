@@ -1,4 +1,5 @@
-"""`torch.export.export` of a model on the device: a copy on the CPU is traced; the program has the model's tensors."""
+"""`torch.export.export` of a model on the device, and `run_decompositions` of its program: a copy on the CPU is traced;
+the program has the model's tensors."""
 
 import copy
 import functools
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.exported_program import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -31,24 +33,65 @@ def join_export() -> None:
                 f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
             )
         traced = original(_on_cpu(mod, held), _without_device(args), _without_device(kwargs), **how)
-        program = move_to_device_pass(traced, "xla")
         own = {**dict(mod.named_parameters(remove_duplicate=False)), **dict(mod.named_buffers(remove_duplicate=False))}
-        for table in (program._state_dict, program._constants):
-            table.update({name: own[name] for name in table if name in own})
-        program._example_inputs = tuple(args), dict(kwargs or {})
-        return program
+        return _on_xla(traced, own, (tuple(args), dict(kwargs or {})))
 
     torch.export.export = export
 
 
+def join_decompositions() -> None:
+    """Wraps `ExportedProgram.run_decompositions`, which traces the program once more."""
+    original = ExportedProgram.run_decompositions
+
+    @functools.wraps(original)
+    def run_decompositions(self: ExportedProgram, *args: Any, **how: Any) -> ExportedProgram:
+        own = {**self.state_dict, **self.constants}
+        if not any(isinstance(one, XlaTensor) for one in tree_leaves((own, self.example_inputs))):
+            return original(self, *args, **how)
+        return _on_xla(original(_program_on_cpu(self), *args, **how), own, self.example_inputs)
+
+    ExportedProgram.run_decompositions = run_decompositions  # type: ignore[method-assign]
+
+
+def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: Any) -> ExportedProgram:
+    """A program of the CPU moved to the device, with these tensors as its state."""
+    program = move_to_device_pass(program, "xla")
+    for table in (program._state_dict, program._constants):
+        table.update({name: own[name] for name in table if name in own})
+    program._example_inputs = example_inputs
+    return program
+
+
+def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
+    """A copy of a program with memory on the CPU in place of its state's data."""
+    graph_module = copy.deepcopy(program.graph_module)
+    made = ExportedProgram(
+        root=graph_module,
+        graph=graph_module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=copy.deepcopy(program.state_dict, _memory(list(program.state_dict.values()))),
+        range_constraints=copy.deepcopy(program.range_constraints),
+        module_call_graph=program.module_call_graph,
+        example_inputs=_without_device(program.example_inputs),
+        constants=_without_device(program.constants),
+        verifiers=program.verifiers,
+    )
+    return move_to_device_pass(made, "cpu")
+
+
 def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
     """A copy of a module with memory on the CPU in place of its tensors' data, which no trace reads or writes."""
+    return copy.deepcopy(mod, _memory(held))
+
+
+def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
+    """What `deepcopy` takes in place of tensors on the device."""
     memo: dict[int, Any] = {}
     for tensor in held:
         if isinstance(tensor, XlaTensor):
             made: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
             memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-    return copy.deepcopy(mod, memo)
+    return memo
 
 
 def _without_device(nested: Any) -> Any:

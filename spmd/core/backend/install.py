@@ -21,7 +21,7 @@ from .checkpoint_hooks import join_checkpointing
 from .compiled import join_associative_scan, join_control_flow, join_flex_attention
 from .device_module import join_accelerator, join_methods, make_module
 from .dynamic_marks import join_marks
-from .export_from_device import join_export
+from .export_from_device import join_decompositions, join_export
 from .factories import register_factories
 from .generator import join_generators
 from .grad_scaler import join_grad_scaler
@@ -149,6 +149,7 @@ AT_IMPORT = (
     Patch("`nn.Module._load_from_state_dict`", "assigned state keeps its sharding", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
     Patch("`torch.export.export`", "a copy on the CPU is traced", "the types of tensors", join_export),
+    Patch("`ExportedProgram.run_decompositions`", "the same", "the types of tensors", join_decompositions),
     Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
     Patch("the checks of `flex_attention`", "its op is one of ours", "the device of the query", join_flex_attention),
     Patch("the body of `associative_scan`", "its pointwise mode is CUDA's", "the devices", join_associative_scan),

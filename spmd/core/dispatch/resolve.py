@@ -8,7 +8,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from ..ops import CHECKS, base_name
-from . import bounds, precision
+from . import bounds, library_ops, precision
 from .fallback import no_rule
 from .out import out_form
 from .overloads import FUNCTION, MUTATION, VIEW, Handler, Plan, aten, kind_of
@@ -44,7 +44,7 @@ def new_plan(op: Op) -> Plan:
 def _handler(plan: Plan) -> Handler | None:
     """The handler that replaces an op's rule; an op without a rule is decomposed, or raises an error."""
     overload = plan.overload
-    special = SPECIALS.get(overload)
+    special = SPECIALS.get(overload) or library_ops.HANDLERS.get(overload._schema.name)
     if special is not None or plan.is_list:
         return special
     if any(argument.is_out for argument in overload._schema.arguments):

@@ -62,8 +62,8 @@ PURE = tuple(
 # Classes of context managers: a graph makes, enters and leaves them. A `Mesh` is one, too.
 CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_sharding")
 
-# Functions and files of Python that only calls such functions, or does nothing in a graph (the hook of a buffer): Dynamo
-# traces it.
+# Functions and files of Python that only calls such functions, or that does nothing in a graph (the hook of a buffer):
+# Dynamo traces it.
 TRACED = (
     "spmd.core.backend.modules._hold", "spmd.core.backend.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
     "spmd.torch_xla.custom_kernel.flash_attention",

@@ -250,7 +250,7 @@ def _waited(value: Value, ran: Collection[Node]) -> bool:
     """True for the value of a view, among ops that have run, that is not of its storage's data alone: it is behind a
     barrier with other ops (`reads.renew`), whose own data may be overwritten by now."""
     node = origin(value)
-    while node in ran:
+    while node is not None and node in ran:
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
         if makers and len(node.operands) > 1:
             return True

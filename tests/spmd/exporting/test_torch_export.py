@@ -110,6 +110,28 @@ class TestFromDevice:
         file.seek(0)
         check(torch.export.load(file).module()(ids)["y"], net(IDS)["y"])
 
+    @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")
+    @pytest.mark.parametrize("mode", [True, False])
+    def test_decomposed(self, mode: bool) -> None:
+        """With the model's own tensors, sharded, and again on the CPU's; running statistics are written."""
+        net, ids = Net().train(mode), spmd.mark_sharding(IDS.to("xla"), MESH, P("fsdp", None))
+        model = copy.deepcopy(net).to("xla")
+        spmd.mark_sharding(model.up.weight, MESH, P("fsdp", None))
+        program = torch.export.export(model, (ids,))
+        before = program.graph_module.code
+        decomposed = program.run_decompositions()
+        assert program.graph_module.code == before and "aten.linear" in before
+        assert "aten.linear" not in decomposed.graph_module.code and "device='cpu'" not in decomposed.graph_module.code
+        assert decomposed.state_dict["up.weight"] is program.state_dict["up.weight"]
+        made, expected = decomposed.module()(ids)["y"], net(IDS)["y"]
+        check(made, expected)
+        assert len(spmd.local_shards(made)) == 8
+        check(model.norm.running_mean, net.norm.running_mean)
+        if not mode:  # torch gives no gradient through decomposed statistics of a batch, on the CPU either
+            made.square().mean().backward()
+            expected.square().mean().backward()
+            check(model.up.weight.grad, net.up.weight.grad)
+
     def test_two_devices(self) -> None:
         with pytest.raises(RuntimeError, match=r"expected the model and its arguments on one device"):
             torch.export.export(Net(), (IDS.to("xla"),))
