@@ -3,11 +3,13 @@
     pip install 'torch-spmd[torchtitan]'
     python recipes/train_torchtitan.py                                  # llama3_debugmodel, bfloat16 over float32
     python recipes/train_torchtitan.py --tensor 2 --sequence 256        # fsdp=4, tensor=2
+    python recipes/train_torchtitan.py --attention sdpa --compile       # the step recorded once
     python recipes/train_torchtitan.py --config llama3_8b --target v5p:2x4x4   # plan it for a TPU slice
 
 Model, optimizer groups, learning rates, clipping and precision are torchtitan's objects as its configuration has them;
-only what places them on devices (its `parallelize`) is this library's. Attention is torchtitan's own
-`ScaledDotProductAttention`, since a batch here is one document a row; the text is Python's documentation, as bytes.
+only what places them on devices (its `parallelize`) is this library's. Attention is torchtitan's `FlexAttention` under
+its mask of documents, of which a row here is one, or its `ScaledDotProductAttention`; the text is Python's documentation,
+as bytes.
 """
 
 import argparse
@@ -41,6 +43,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tensor", type=int, default=1, help="size of the mesh axis tensor; the rest is fsdp")
     parser.add_argument("--steps", type=int, help="default: the configuration's")
     parser.add_argument("--sequence", type=int, default=128, help="bytes of a row (default 128)")
+    parser.add_argument("--attention", choices=("flex", "sdpa"), default="flex", help="default: flex, as torchtitan's")
     training.add_compile_flag(parser)
     parser.add_argument("--target", help="plan the step for a TPU slice, v5p:2x4x4; nothing is trained")
     args = parser.parse_args(arguments)
@@ -49,10 +52,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def configuration(name: str) -> Any:
-    """Returns torchtitan's configuration of a name, for rows of one document each."""
+def configuration(name: str, attention: str) -> Any:
+    """Returns torchtitan's configuration of a name, with this attention."""
     try:
-        from torchtitan.models.common.attention import ScaledDotProductAttention
+        from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
         from torchtitan.models.llama3 import config_registry
     except ModuleNotFoundError as error:
         raise SystemExit(f"{error}; pip install 'torch-spmd[torchtitan]'") from error
@@ -61,7 +64,7 @@ def configuration(name: str) -> Any:
         raise SystemExit(f"--config {name} is not in torchtitan's registry; it has {known}")
     config = getattr(config_registry, name)()
     for layer in config.model_spec.model.layers:
-        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+        layer.attention.inner_attention = {"flex": FlexAttention, "sdpa": ScaledDotProductAttention}[attention].Config()
     return config
 
 
@@ -92,11 +95,17 @@ def factor(step: int, *, schedule: Any, steps: int) -> float:
     return max(schedule.min_lr_factor, min(1.0, (steps - step) / max(1, decay)))
 
 
+def masks_of(model: Any, tokens: Tensor) -> Any:
+    """Returns torchtitan's mask of FlexAttention, for rows of one document each."""
+    return model.get_attention_masks(torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens))
+
+
 def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, clip: float
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, *, clip: float, is_flex: bool
 ) -> Tensor:
     """Runs a step, written as for one device."""
-    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), labels.flatten())
+    logits = model(tokens, attention_masks=masks_of(model, tokens) if is_flex else None)
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimizer.step()
@@ -108,7 +117,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     """Trains; returns the losses."""
     args = parse(arguments)
     spmd.simulate(args.devices)
-    console, config = training.make_console(), configuration(args.config)
+    console, config = training.make_console(), configuration(args.config, args.attention)
     shape = {"fsdp": args.devices // args.tensor} | ({"tensor": args.tensor} if args.tensor > 1 else {})
     mesh = spmd.Mesh(range(args.devices), tuple(shape.values()), tuple(shape))
     torch.manual_seed(0)
@@ -125,14 +134,15 @@ def main(arguments: list[str] | None = None) -> list[float]:
     def put(tokens: Tensor) -> Tensor:
         return spmd.mark_sharding(tokens.to("xla"), mesh, ("fsdp", None))
 
+    how = {"clip": config.training.max_norm, "is_flex": args.attention == "flex"}
     if args.target:
         given = torch.zeros(batch, args.sequence, dtype=torch.long)
-        step = model, optimizer, put(given), put(given), config.training.max_norm
-        console.print(training.plan_step(train_step, *step, target=args.target))
+        step = model, optimizer, put(given), put(given)
+        console.print(training.plan_step(partial(train_step, **how), *step, target=args.target))
         return []
 
     def update(tokens: Tensor, labels: Tensor) -> Tensor:
-        loss = train_step(model, optimizer, tokens, labels, config.training.max_norm)
+        loss = train_step(model, optimizer, tokens, labels, **how)
         schedule.step()
         return loss
 
