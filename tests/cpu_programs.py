@@ -139,6 +139,9 @@ def exported_programs() -> None:
     show(exported.module().to(torch.float64).code, exported.module()(torch.ones(3, 2)).shape)
     moved = torch.export.unflatten(exported).to("cpu")
     print(moved, torch.export.export.__name__, exported.graph_signature)
+    with warnings.catch_warnings(action="ignore"):  # torch's own, about its pytrees
+        decomposed = exported.run_decompositions()
+    print(decomposed.graph_module.code, decomposed.run_decompositions.__name__)
     with contextlib.suppress(Exception):
         torch.export.export(nn.Linear(2, 2), [torch.ones(3, 2)])
 
@@ -420,6 +423,8 @@ def compiled_functions() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.tensor([1.0, 2.0]), x * 2]).sum() + 1
 
+    made_inside = torch.compile(lambda x: nn.BCEWithLogitsLoss()(x, x), backend="eager", fullgraph=True)
+    show(made_inside(torch.ones(3)))
     for backend in ("eager", "aot_eager"):
         x = torch.ones(3, requires_grad=True)
         loss = torch.compile(function, backend=backend, fullgraph=True)(x)

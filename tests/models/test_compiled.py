@@ -18,8 +18,13 @@ import spmd
 NEAR = 1e-4  # as in test_models
 QUICK = ("electra", "mixtral")  # a module with a buffer made inside of it; experts
 
-# torch's own line, in its trace of a tensor with a history
-pytestmark = pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning")
+pytestmark = [
+    # torch's own lines, in its traces: of a tensor with a history, of a function of transformers that has a cache, of an
+    # autograd.Function of transformers
+    pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -103,16 +108,16 @@ def num_programs(call: Callable[[], Tensor]) -> tuple[float, int, int]:
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_inference_is_one_program(name: str, is_sharded: bool, mesh8: spmd.Mesh) -> None:
     """A graph is one program, sharded by annotations or not, and another call of it compiles nothing."""
-    plain = built(name).eval()
+    plain, inputs = built(name).eval(), FAMILIES[name].inputs()
+    with torch.no_grad():  # in eval mode RWKV's first call rescales its weights
+        expected = FAMILIES[name].loss(plain, inputs)[0].item()
     ours = copy.deepcopy(plain).to("xla")
     for parameter in ours.parameters() if is_sharded else ():
         spmd.mark_sharding(parameter, mesh8, ("fsdp", *[None] * (parameter.dim() - 1))[: parameter.dim()])
     function = torch.compile(ours, backend="xla", fullgraph=True)
-    inputs = FAMILIES[name].inputs()
     on_device = {key: value.to("xla") for key, value in inputs.items()}
     spmd.sync()
     with torch.no_grad():
-        expected = FAMILIES[name].loss(plain, inputs)[0].item()
         first = num_programs(lambda: FAMILIES[name].loss(function, on_device)[0])
         second = num_programs(lambda: FAMILIES[name].loss(function, on_device)[0])
     assert first == (pytest.approx(expected, abs=NEAR), 1, 1), spmd.metrics.report()
@@ -122,14 +127,15 @@ def test_inference_is_one_program(name: str, is_sharded: bool, mesh8: spmd.Mesh)
 def test_products_of_experts() -> None:
     """The op that transformers has for experts in a graph reads no value here: groups without rows, rows after all."""
     batch = Batch()
+    runs = spmd.metrics.counter("runs")
     for size in (7, 9):
 
         def product(rows: Tensor, weight: Tensor) -> Tensor:
-            return torch.ops.transformers.grouped_mm_fallback(rows, weight, torch.tensor([3, 3, 7]).to(rows.device))
+            ends = torch.tensor([3, 0, 4]).to(rows.device).cumsum(0)
+            return torch.ops.transformers.grouped_mm_fallback(rows, weight, ends)
 
-        reads = spmd.metrics.counter("host_reads")
         batch.case(f"{size} rows", product, torch.randn(size, 4), torch.randn(3, 4, 5))
-        assert spmd.metrics.counter("host_reads") == reads
+    assert spmd.metrics.counter("runs") == runs
     batch.check()
 
 
