@@ -8,8 +8,8 @@
 
 Model, optimizer groups, learning rates, clipping and precision are torchtitan's objects as its configuration has them;
 only what places them on devices (its `parallelize`) is this library's. Attention is torchtitan's `FlexAttention` under
-its mask of documents, of which a row here is one, or its `ScaledDotProductAttention`; the text is Python's documentation,
-as bytes.
+its mask of documents, of which a row here is one, or its `ScaledDotProductAttention`; the text is Python's
+documentation, as bytes.
 """
 
 import argparse

@@ -19,8 +19,8 @@ NEAR = 1e-4  # as in test_models
 QUICK = ("electra", "mixtral")  # a module with a buffer made inside of it; experts
 
 pytestmark = [
-    # torch's own lines, in its traces: of a tensor with a history, of a function of transformers that has a cache, of an
-    # autograd.Function of transformers
+    # torch's own lines, in its traces: of a tensor with a history, of a function of transformers that has a cache, of
+    # an autograd.Function of transformers
     pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning"),
     pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),

@@ -85,7 +85,7 @@ def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
 
 
 def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
-    """What `deepcopy` takes in place of tensors on the device."""
+    """Memory on the CPU in place of tensors on the device, as `deepcopy` takes it."""
     memo: dict[int, Any] = {}
     for tensor in held:
         if isinstance(tensor, XlaTensor):
