@@ -30,7 +30,8 @@ class TestState:
         whole = {
             "rows": torch.randn(16, 8), "uneven": torch.randn(10, 6), "both": torch.randn(8, 8),
             "half": torch.randn(16).bfloat16(), "flags": torch.arange(16) % 3 == 0, "one": torch.tensor(3.0),
-            "small": torch.randn(8).to(torch.float8_e5m2), "complex": torch.randn(4, dtype=torch.complex64), "empty": torch.empty(0, 3),
+            "small": torch.randn(8).to(torch.float8_e5m2), "complex": torch.randn(4, dtype=torch.complex64),
+            "empty": torch.empty(0, 3),
         }  # fmt: skip
         specs = {"rows": ("fsdp", None), "uneven": (None, "fsdp"), "both": ("data", "fsdp"), "half": ("fsdp",)}
         state: dict[str, Any] = {
