@@ -128,6 +128,7 @@ class CheckpointManager:
         staged = StagedState(self._room)
         try:
             values = {path: state_entries.described(path, value, staged.put) for path, value in found.items()}
+            staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
             self._writer = Writer(self.folder, staged, description, _exchange(), self.keep, self.last_save, began)

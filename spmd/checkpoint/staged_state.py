@@ -1,6 +1,7 @@
 """The values of a save: their buffers are lent and read to the host one shard after the other, while steps go on."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -39,35 +40,51 @@ class StagedState:
         self.lender = Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         self._names: dict[Any, str] = {}  # by what tied weights share
+        self._texts: dict[tuple[Sharding, int], dict[str, Any]] = {}
         self._arrays: dict[int, tuple[jax.Array, list[_Member]]] = {}
         self._on_host: dict[str, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # so that no other tensor gets the identity of one
 
     def put(self, tensor: torch.Tensor, path: str) -> str:
         """Takes a tensor; returns its name, that of an earlier one where they are tied."""
-        tensor = tensor.detach()
-        if tensor.layout is not torch.strided or tensor.is_meta:
-            raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         key = identity(tensor)
         if key in self._names:
             return self._names[key]
         self._names[key] = path
         self._kept.append(tensor)
-        facts = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-        if isinstance(tensor, XlaTensor) and can_fill(tensor):
-            loan = lent_to(self.lender, tensor._storage, _CALL)
-            _, members = self._arrays.setdefault(id(loan.array), (loan.array, []))
-            if members:
-                self.lender.give_back(loan.array)  # it is lent once
-            members.append(_Member(path, tuple(tensor.shape), loan.row))
-            self.tensors[path] = {**facts, "on_host": False, "sharding": _text(loan.sharding, tensor.dim())}
-            return path
-        if isinstance(tensor, XlaTensor):  # a view has no shards of its own; each process has all of it
+        facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        if isinstance(tensor, XlaTensor):
+            if can_fill(tensor):
+                loan = lent_to(self.lender, tensor._storage, _CALL)
+                _, members = self._arrays.setdefault(id(loan.array), (loan.array, []))
+                if members:
+                    self.lender.give_back(loan.array)  # it is lent once
+                members.append(_Member(path, tuple(facts["shape"]), loan.row))
+                text = self._text(loan.sharding, len(facts["shape"]))
+                self.tensors[path] = {**facts, "on_host": False, "sharding": text}
+                return path
+            # A view has no shards of its own; each process has all of it.
             self._on_host[path] = host_copy(tensor, _CALL, together=True)
+        elif tensor.layout is not torch.strided or tensor.is_meta:
+            raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         else:
-            self._on_host[path] = tensor.clone(memory_format=torch.contiguous_format)
+            self._on_host[path] = tensor.detach().clone(memory_format=torch.contiguous_format)
         self.tensors[path] = {**facts, "on_host": True}
         return path
+
+    def _text(self, sharding: Sharding, rank: int) -> dict[str, Any]:
+        """A sharding as the manifest says it."""
+        found = self._texts.get((sharding, rank))
+        if found is None:
+            axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
+            found = {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
+            self._texts[sharding, rank] = found
+        return found
+
+    def seal(self) -> None:
+        """Ends the taking of tensors, which are kept alive no longer."""
+        self._names.clear()
+        self._kept.clear()
 
     def shards(self) -> Iterator[Shard]:
         """Yields the shards that this process writes: of each, its first copy. At most two of the arrays' are on the
@@ -79,8 +96,8 @@ class StagedState:
         waiting = [
             (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
         ]
-        of_each = {key: sum(1 for other, _, _ in waiting if other == key) for key in self._arrays}
-        for key in [key for key, count in of_each.items() if not count]:
+        of_each = Counter(key for key, _, _ in waiting)
+        for key in [key for key in self._arrays if not of_each[key]]:
             self._give_back(key)
         following = _on_its_way(waiting[0][2]) if waiting else None
         for place, (key, index, _) in enumerate(waiting):
@@ -104,7 +121,6 @@ class StagedState:
         for key in [*self._arrays]:
             self._give_back(key)
         self._on_host.clear()
-        self._kept.clear()
 
 
 def identity(tensor: torch.Tensor) -> Any:
@@ -113,11 +129,6 @@ def identity(tensor: torch.Tensor) -> Any:
         place = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
         return place, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
     return id(tensor._storage) if tensor._view is None else id(tensor)
-
-
-def _text(sharding: Sharding, rank: int) -> dict[str, Any]:
-    axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
-    return {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
 
 
 def _first_copies(array: jax.Array) -> list[tuple[tuple[slice, ...], jax.Array]]:

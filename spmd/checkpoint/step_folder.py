@@ -155,10 +155,12 @@ def _write_part(saving: Path, index: int, shards: Iterable[Shard], description: 
     file = f"shards-{index}.bin"
     with _Written(saving / file) as written:
         for shard in shards:
+            size = shard.data.nbytes
             offset, crc = written.append(shard.data)
+            shard.data.release()  # before the next one is read
             tensors[shard.name]["shards"].append(
                 {"at": list(shard.at), "shape": list(shard.shape), "file": file, "offset": offset,
-                 "bytes": shard.data.nbytes, "crc32": f"{crc:08x}"}
+                 "bytes": size, "crc32": f"{crc:08x}"}
             )  # fmt: skip
     part = {"tensors": tensors, "values": description.values, "files": {file: written.size}}
     with _Written(saving / f"process-{index}.json") as written:

@@ -17,8 +17,9 @@ class SaveReport:
 
     Attributes:
         step: the step. path: its folder, None until it is committed.
-        seconds_blocked: for which `save_async` kept its caller. seconds_waited: for which later steps waited for room
-            for copies. seconds: until it was committed. processor_seconds: of the thread that writes.
+        seconds_blocked: for which `save_async` kept its caller. seconds_copying: for which later steps copied what they
+            overwrite. seconds_waited: for which they waited for room for copies. seconds: until it was committed.
+        processor_seconds: of the thread that writes.
         num_bytes: written by this process.
     """
 
@@ -26,6 +27,7 @@ class SaveReport:
     path: Path | None = None
     seconds_blocked: float = 0.0
     seconds_waited: float = 0.0
+    seconds_copying: float = 0.0
     seconds: float = 0.0
     processor_seconds: float = 0.0
     num_bytes: int = 0
@@ -61,6 +63,7 @@ class Writer:
         finally:
             self.staged.close()
             self.report.seconds_waited = self.staged.lender.waited
+            self.report.seconds_copying = self.staged.lender.copying
             self.report.processor_seconds = time.thread_time() - used
             self.report.seconds = time.perf_counter() - self.began
 

@@ -21,10 +21,11 @@ def _unlimited() -> float:
 @dataclass(eq=False)
 class Lender:
     """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of which one launch makes
-    no more: it waits until enough of them are given back. waited: the seconds of such waits."""
+    no more: it waits until enough of them are given back. waited, copying: the seconds of such waits and copies."""
 
     room: Callable[[], float] = _unlimited
     waited: float = field(default=0.0, init=False)
+    copying: float = field(default=0.0, init=False)
 
     def lend(self, array: jax.Array) -> None:
         """Keeps an array from being overwritten; the caller holds the lock of recording."""
@@ -79,9 +80,13 @@ def spare(buffers: list[Any], donated: Iterable[int]) -> None:
             _changed.wait()
             late.waited += time.perf_counter() - begin
         places = [i for i in places if is_lent(buffers[i])]
+        lenders = {lender for i in places for lender in _lent[id(buffers[i])].lenders}
+    begin = time.perf_counter()
     for i in places:
         counters.add("buffers_spared")
         buffers[i] = jax.device_put(buffers[i], buffers[i].sharding, may_alias=False)
+    for lender in lenders:
+        lender.copying += time.perf_counter() - begin
 
 
 def _short_of_room(found: list[_Lent]) -> Lender | None:

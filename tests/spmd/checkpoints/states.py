@@ -51,17 +51,20 @@ class Run:
         )
         self.loader = spmd.DataLoader(source, MESHES[mesh or "1"], spmd.P())
         self.batches: Any = None
+        model, stepped = self.model, self.optimizer
+
+        def update(tokens: torch.Tensor) -> torch.Tensor:
+            loss = nn.functional.cross_entropy(model(tokens), tokens)
+            loss.backward()
+            stepped.step()
+            stepped.zero_grad()
+            return loss.detach()
+
+        self.update: Any = update
         self.state: dict[str, Any] = {
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "loader": self.loader,
             "random": spmd.checkpoint.RandomState(), "progress": {"step": 0},
         }  # fmt: skip
-
-    def update(self, tokens: torch.Tensor) -> torch.Tensor:
-        loss = nn.functional.cross_entropy(self.model(tokens), tokens)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
 
     def train(self, steps: int) -> list[float]:
         self.batches = self.batches or iter(self.loader)

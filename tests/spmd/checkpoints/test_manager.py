@@ -126,7 +126,7 @@ class TestResume:
         """Bit for bit, dropout, schedule and loader included."""
         first = Run()
         if is_compiled:
-            first.update = spmd.compile(first.update)  # type: ignore[method-assign]
+            first.update = spmd.compile(first.update)
         first.train(3)
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(3, first.state)
@@ -135,7 +135,7 @@ class TestResume:
         expected = first.train(3)
         second = Run()
         if is_compiled:
-            second.update = spmd.compile(second.update)  # type: ignore[method-assign]
+            second.update = spmd.compile(second.update)
         torch.manual_seed(9)
         assert manager.restore(second.state) == 3 and second.state["progress"]["step"] == 3
         assert second.train(3) == expected
@@ -145,14 +145,16 @@ class TestResume:
     def test_back_in_the_same_run(self, tmp_path: Path) -> None:
         """Restoring into tensors that compiled steps use: they are replayed on."""
         run = Run()
-        run.update = spmd.compile(run.update)  # type: ignore[method-assign]
+        run.update = spmd.compile(run.update)
         run.train(3)
         manager = spmd.CheckpointManager(tmp_path)
         manager.save(3, run.state)
         expected = run.train(3)
         manager.restore(run.state)
         run.batches = None
+        replayed = run.update.num_replayed
         assert run.train(3) == expected
+        assert run.update.num_replayed > replayed > 0, run.update.causes
 
     @pytest.mark.parametrize(("source", "target"), [("8", "2x4"), ("2x4", "3"), ("3", None), (None, "8")])
     def test_other_mesh(self, source: str | None, target: str | None, tmp_path: Path) -> None:
