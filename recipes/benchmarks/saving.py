@@ -115,12 +115,10 @@ def main() -> None:
             during.append(training.step())
         manager.wait()
         blocked.append(report.seconds_blocked + report.seconds_copying + report.seconds_waited)
-        table.add_row(
-            str(number), f"{report.seconds_blocked:.4f}", f"{report.seconds_copying:.4f}", f"{report.seconds_waited:.4f}",
-            f"{report.seconds:.2f}",
-            f"{report.processor_seconds:.3f}", f"{report.num_bytes / 1e6:.0f}",
-            " ".join(f"{seconds:.3f}" for seconds in during[:6]),
-        )  # fmt: skip
+        seconds = [f"{each:.4f}" for each in (report.seconds_blocked, report.seconds_copying, report.seconds_waited)]
+        meanwhile = " ".join(f"{each:.3f}" for each in during[:6])
+        writer = f"{report.seconds:.2f}", f"{report.processor_seconds:.3f}", f"{report.num_bytes / 1e6:.0f}"
+        table.add_row(str(number), *seconds, *writer, meanwhile)
         free += [training.step() for _ in range(args.steps)]
     console.print(table)
     share = median(blocked) / median(free)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import torch
 
-from ..core.base import messages
+from ..core.base import messages, observation
 from ..core.engine.syncs import sync
 from ..core.ir.source import user_line
 from ..core.pjrt import agreement, devices, held, processes
@@ -235,7 +235,10 @@ def _exchange() -> Exchange:
 
 
 def _agree(what: str) -> None:
-    """Compares the call with those of the other processes."""
+    """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
+    observing = observation.active()
+    if observing is not None:
+        observing.reads.append(f"{what} at {user_line()}")
     if processes.several():
         agreement.agree(what, what.encode(), user_line())
 

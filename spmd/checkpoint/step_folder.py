@@ -4,6 +4,7 @@ A step is there as a whole or not at all, whenever a process or the machine stop
 this can be tried in a process that is killed at each of its writes (`tests/spmd/checkpoints/kill_saves.py`).
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -14,7 +15,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -82,42 +83,58 @@ def save(
     keep: the number of steps that stay; the oldest are deleted. Raises SaveError in all processes if one has failed.
     """
     saving = folder / f"{SAVING}{step}"
-    what = f"step {step} was not saved in {folder}"
-    _by_first(exchange, "begin", lambda: _begin(folder, saving), what)
-    failure = _failure(lambda: _write_part(saving, exchange.index, shards, description))
-    exchange.publish(f"written/{exchange.index}", _words(failure))
+    unsaved = f"step {step} was not saved in {folder}: {{}}. Earlier steps are unchanged"
+    with _under_way(saving):
+        _by_first(exchange, "begin", lambda: _begin(folder, saving), unsaved)
+        failure = _failure(lambda: _write_part(saving, exchange.index, shards, description))
+        exchange.publish(f"written/{exchange.index}", _words(failure))
+        _by_first(exchange, "end", lambda: _end(folder, step, saving, exchange, description), unsaved, failure)
+    undeleted = f"step {step} is saved in {folder}, and older ones are not deleted: {{}}"
+    _by_first(exchange, "deleted", lambda: _delete_old(folder, step, keep), undeleted)
+    return steps(folder).get(step, folder / str(step))  # a shared disk may show it to this process later
 
-    def commit() -> None:
-        said = [exchange.read(f"written/{process}") for process in range(exchange.count)]
-        failed = [f"process {process}: {words}" if exchange.count > 1 else words
-                  for process, words in enumerate(said) if words]  # fmt: skip
-        try:
-            if failed:
-                raise SaveError("; ".join(failed))
-            _commit(folder, step, saving, exchange.count, description.facts)
-        except BaseException:
-            shutil.rmtree(saving, ignore_errors=True)  # the next save removes what is left
-            raise
-        _delete_old(folder, step, keep)
 
-    _by_first(exchange, "end", commit, what, failure)
-    return steps(folder)[step]
+_saving: set[Path] = set()  # the folders that threads of this process write
+
+
+@contextlib.contextmanager
+def _under_way(saving: Path) -> Iterator[None]:
+    if saving in _saving:
+        raise SaveError(f"CheckpointManager: {saving} is being written by another thread of this process")
+    _saving.add(saving)
+    try:
+        yield
+    finally:
+        _saving.discard(saving)
+
+
+def _end(folder: Path, step: int, saving: Path, exchange: Exchange, description: Description) -> None:
+    """Commits the step when all processes have written their parts; removes it where one has failed."""
+    said = [exchange.read(f"written/{process}") for process in range(exchange.count)]
+    failed = [
+        f"process {process}: {words}" if exchange.count > 1 else words for process, words in enumerate(said) if words
+    ]
+    try:
+        if failed:
+            raise SaveError("; ".join(failed))
+        _commit(folder, step, saving, exchange.count, description.facts)
+    except BaseException:
+        shutil.rmtree(saving, ignore_errors=True)  # the next save removes what is left
+        raise
 
 
 def _by_first(
-    exchange: Exchange, name: str, action: Callable[[], Any], what: str, cause: BaseException | None = None
+    exchange: Exchange, name: str, action: Callable[[], Any], form: str, cause: BaseException | None = None
 ) -> None:
-    """Has the first process do something; raises in all processes if it fails."""
+    """Has the first process do something; raises in all processes if it fails, with the words in this form."""
     if exchange.index == 0:
         failure = _failure(action)
         exchange.publish(name, _words(failure))
         cause, words = cause or failure, _words(failure)
     else:
         words = exchange.read(name)
-    if isinstance(cause, (KeyboardInterrupt, SystemExit)):
-        raise cause
     if words:
-        raise SaveError(f"CheckpointManager: {what}: {words}. Earlier steps are unchanged.") from cause
+        raise SaveError(f"CheckpointManager: {form.format(words)}") from cause
 
 
 def _failure(action: Callable[[], Any]) -> BaseException | None:
@@ -143,7 +160,7 @@ def _begin(folder: Path, saving: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
     for left in folder.iterdir():
-        if left.name.startswith((SAVING, DELETING)):
+        if left.name.startswith((SAVING, DELETING)) and left not in _saving - {saving}:
             shutil.rmtree(left)
     saving.mkdir()
 
