@@ -31,9 +31,9 @@ _signal: _Signal | None = None
 
 
 def reached(step: int) -> bool:
-    """True at the step at which all processes are to save: the one that is asked for next after the notice.
+    """True at the step at which all processes are to save: that of the next call after the notice.
 
-    With several processes jax chooses the step, the same in all, from the steps that they ask for.
+    With several processes jax chooses the step, the same in all, from those that they pass.
     """
     global _signal
     if processes.several():

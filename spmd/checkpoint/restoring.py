@@ -146,7 +146,7 @@ class Restoring:
         """The state of an object, with tensors of its own where it has them, filled, and new ones elsewhere."""
         own: dict[str, torch.Tensor] = {}
         is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in _names(encoded))
-        if is_on_devices:  # asked of no loader, whose workers would start
+        if is_on_devices:  # a loader has none, and the call may start its workers
             own = dict(_tensors(value.state_dict(), path))
         parameters = [p for group in value.param_groups for p in group["params"]] if _is_optimizer(value) else []
 
