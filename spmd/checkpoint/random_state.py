@@ -12,6 +12,9 @@ from ..core.base import seed
 class RandomState:
     """The random streams of the device, of torch on the CPU, of Python and of NumPy, as one entry of a checkpoint.
 
+    With several processes each takes the streams that the process of its number had. A process that there was not
+    before takes the device's, which is the same in all, and keeps the others.
+
     >>> import torch, spmd
     >>> streams = spmd.checkpoint.RandomState()
     >>> state = streams.state_dict()
@@ -31,9 +34,12 @@ class RandomState:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Sets the streams to these states."""
-        first, second = state_dict["device"]
-        seed.set_state((first, second))
-        torch.set_rng_state(state_dict["torch"])
-        random.setstate(state_dict["python"])
-        np.random.set_state(state_dict["numpy"])
+        """Sets the streams to these states; one that the dict lacks stays as it is."""
+        if "device" in state_dict:
+            first, second = state_dict["device"]
+            seed.set_state((first, second))
+        for name, set_state in (
+            ("torch", torch.set_rng_state), ("python", random.setstate), ("numpy", np.random.set_state)
+        ):  # fmt: skip
+            if name in state_dict:
+                set_state(state_dict[name])

@@ -15,6 +15,7 @@ from ..core.lazy.tensor import XlaTensor
 from ..tensors.annotate import mark_sharding
 from .loading import bare_name
 from .plain_values import decode
+from .random_state import RandomState
 from .staged_state import identity
 from .state_entries import Entry, checked, kind_of, replaced
 from .step_reader import StepReader
@@ -38,7 +39,7 @@ class Restoring:
                 hint = did_you_mean(path, stored)
                 self._wrong.append(f"{path!r} is not in the step, which has {_some(list(stored))}{hint}")
                 continue
-            entry = self._of_this_process(path, stored[path])
+            entry = self._of_this_process(path, value, stored[path])
             if entry is None:
                 continue
             self._entries[path] = entry
@@ -58,13 +59,16 @@ class Restoring:
                 + (f"\n    and {len(self._wrong) - 12} more" if len(self._wrong) > 12 else "")
             )
 
-    def _of_this_process(self, path: str, entry: Entry) -> Entry | None:
+    def _of_this_process(self, path: str, value: Any, entry: Entry) -> Entry | None:
         if "by_process" not in entry:
             return entry
         index, count = self._process
         saved = entry["by_process"]
         if len(saved) == count and saved[index] is not None:
             return saved[index]
+        if isinstance(value, RandomState) and None not in saved:
+            first = saved[0]
+            return saved[index] if index < len(saved) else {**first, "state": {"device": first["state"]["device"]}}
         self._wrong.append(
             f"{path!r} was another value in each of {len(saved)} processes, and here are {count}: leave it out of the "
             "state, or resume with as many processes"

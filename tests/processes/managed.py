@@ -1,4 +1,4 @@
-"""What `test_managed.py` starts as one of two processes: `python managed.py INDEX PORT FOLDER`."""
+"""What `test_managed.py` starts as one of several processes: `python managed.py INDEX COUNT PORT FOLDER NAME`."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import spmd
+from spmd.checkpoint import step_folder
 from tests.processes.checkpoints import made, train
 
 
@@ -76,7 +77,21 @@ def run(index: int, folder: Path) -> Any:
     return found
 
 
+def dying(index: int, folder: Path) -> Any:
+    """The second process is killed while it writes step 6."""
+    torch.manual_seed(0)
+    model, optimizer = made()
+    state = state_of(model, optimizer)
+    manager = spmd.CheckpointManager(folder / "two")
+    manager.save(5, state)
+    if index == 1:
+        step_folder._Written.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    manager.save(6, state)
+
+
 if __name__ == "__main__":
-    place, port, where = int(sys.argv[1]), *sys.argv[2:]
-    spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4)
-    print(json.dumps(run(place, Path(where))))
+    place, num_processes, port, where, name = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+    spmd.initialize(
+        f"127.0.0.1:{port}", num_processes, place, local_device_count=8 // num_processes, heartbeat_timeout_seconds=10
+    )
+    print(json.dumps(globals()[name](place, Path(where))))

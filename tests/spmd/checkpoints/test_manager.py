@@ -14,7 +14,10 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.checkpoint import preemption
+from spmd.checkpoint import manifest, preemption, step_folder
+from spmd.checkpoint.restoring import Restoring
+from spmd.checkpoint.step_reader import StepReader
+from spmd.core.base import seed
 
 from .states import MESHES, Run, Tied
 
@@ -460,3 +463,34 @@ class TestObjects:
             step()
             manager.restore(found)
             assert found["x"].tolist() == [number + 2] * 4
+
+
+class TestProcesses:
+    """Entries that differed between the processes of a save, restored by other numbers of them."""
+
+    @pytest.mark.parametrize("index", [0, 1, 2])
+    def test_streams(self, index: int, tmp_path: Path) -> None:
+        manager, streams = spmd.CheckpointManager(tmp_path), spmd.checkpoint.RandomState()
+        (tmp_path / "both").mkdir()
+        expected, parts = [], []
+        for process in range(2):
+            random.seed(process)
+            np.random.seed(process)
+            manager.save(process, {"random": streams})
+            expected.append((random.random(), np.random.rand()))
+            body = step_folder.read_manifest(tmp_path / str(process))
+            part = json.dumps({name: body[name] for name in ("tensors", "values", "files")})
+            parts.append(json.loads(part.replace("shards-0.bin", f"of-{process}.bin")))
+            (tmp_path / str(process) / "shards-0.bin").rename(tmp_path / "both" / f"of-{process}.bin")
+        torch.manual_seed(5)
+        random.seed(9)
+        own = random.random()
+        random.seed(9)
+        merged = manifest.merged(parts)
+        (tmp_path / "both/manifest.json").write_text(manifest.text({**body, **merged}))
+        Restoring(StepReader(tmp_path / "both"), {"random": streams}, (index, 3)).run()
+        assert seed.get_state()[0] == 0  # the device's
+        if index < 2:
+            assert (random.random(), np.random.rand()) == expected[index]
+        else:
+            assert random.random() == own
