@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import spmd
-from spmd.checkpoint import step_folder
+from spmd.checkpoint import staged_state, step_folder
 from tests.processes.checkpoints import made, train
 
 
@@ -48,9 +48,18 @@ def run(index: int, folder: Path) -> Any:
     manager = spmd.CheckpointManager(folder / "two", keep=3)
     own = {**state, "own": {"number": index, "tensor": torch.full((3,), float(index))}}
     assert manager.save(5, own) and manager.all_steps() == [5]
+    spared, cut = spmd.metrics.counter("buffers_spared"), staged_state._cut
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.05)
+        return cut(*args)
+
+    staged_state._cut = slow
     manager.save_async(6, state)
     found["expected"] = train(model, optimizer)
+    assert spmd.metrics.counter("buffers_spared") > spared
     manager.wait()
+    staged_state._cut = cut
     assert manager.all_steps() == [5, 6]
     second = made()
     state = state_of(*second)
