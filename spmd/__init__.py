@@ -5,6 +5,7 @@ from . import compat as compat
 from . import data as data
 from . import manual as manual
 from . import torch_xla as torch_xla
+from .checkpoint import CheckpointManager as CheckpointManager
 from .checkpoint import load_checkpoint as load_checkpoint
 from .core.backend.recompute import remat as remat
 from .core.base import checkpoint_policies as checkpoint_policies

@@ -16,8 +16,9 @@ from spmd import P
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError DataLoader Exported HybridMesh LayersDifferError LoadedProgram Mesh P PartitionSpec "
-        "Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax check "
+        "AbstractError BodyError CheckpointManager DataLoader Exported HybridMesh LayersDifferError LoadedProgram "
+        "Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax "
+        "check "
         "checkpoint_name clear_sharding compile cond config device device_ids eager explain export from_local_shards "
         "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
@@ -26,7 +27,10 @@ NAMES = {
         "register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest "
         "sync use use_sharding warm while_loop"
     ),
-    spmd.checkpoint: "bare_name fill_shards load_checkpoint",
+    spmd.checkpoint: (
+        "CheckpointManager DamagedError RandomState SaveError SaveReport bare_name fill_shards load_checkpoint "
+        "prime_optimizer"
+    ),
     spmd.compat: "install uninstall",
     spmd.data: "DataLoader PackedDocuments",
     spmd.dtensor: (
@@ -118,6 +122,19 @@ SIGNATURES = {
     spmd.compat.install: "()",
     spmd.compat.uninstall: "()",
     spmd.checkpoint.fill_shards: "(tensor, read)",
+    spmd.checkpoint.prime_optimizer: "(optimizer)",
+    spmd.CheckpointManager: (
+        "(folder, save_interval=1, keep=None, *, async_=False, on_preemption=True, device_bytes=None)"
+    ),
+    spmd.CheckpointManager.all_steps: "(self)",
+    spmd.CheckpointManager.latest_step: "(self)",
+    spmd.CheckpointManager.reached_preemption: "(self, step)",
+    spmd.CheckpointManager.restore: "(self, state, step=None, *, skip_damaged=False)",
+    spmd.CheckpointManager.save: "(self, step, state, *, force=False)",
+    spmd.CheckpointManager.save_async: "(self, step, state, *, force=False)",
+    spmd.CheckpointManager.should_save: "(self, step)",
+    spmd.CheckpointManager.verify: "(self, step=None)",
+    spmd.CheckpointManager.wait: "(self)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
     spmd.full_tensor: "(tensor)",

@@ -129,10 +129,9 @@ NAMES: dict[str, dict[str, str]] = {
     "torch_xla.experimental": _EAGER,
     "torch_xla.experimental.assume_pure": _same("spmd.torch_xla.purity", "PureModule assume_pure assume_pure_torch"),
     "torch_xla.experimental.custom_kernel": _same("spmd.torch_xla.custom_kernel", "flash_attention"),
-    "torch_xla.experimental.distributed_checkpoint": {
-        "SPMDLoadPlanner": "torch.distributed.checkpoint:DefaultLoadPlanner",
-        "SPMDSavePlanner": "torch.distributed.checkpoint:DefaultSavePlanner",
-    },
+    "torch_xla.experimental.distributed_checkpoint": _same(
+        "spmd.torch_xla.distributed_checkpoint", "CheckpointManager SPMDLoadPlanner SPMDSavePlanner prime_optimizer"
+    ),
     "torch_xla.experimental.eager": _EAGER,
     "torch_xla.experimental.fori_loop": _same(_LOOPS, "while_loop"),
     "torch_xla.experimental.gradient_accumulation": _same("fsdp", "gradient_accumulation"),
@@ -205,10 +204,6 @@ HINTS: dict[str, str] = {
     "torch_xla.experimental.custom_kernel.make_kernel_from_pallas": _PALLAS,
     "torch_xla.experimental.custom_kernel.paged_attention": _PALLAS,
     "torch_xla.experimental.custom_kernel.ragged_paged_attention": _PALLAS,
-    "torch_xla.experimental.distributed_checkpoint.CheckpointManager": "torch.distributed.checkpoint.save and .load",
-    "torch_xla.experimental.distributed_checkpoint.prime_optimizer": (
-        "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict initialises the state"
-    ),
     "torch_xla.experimental.fori_loop.fori_loop": "spmd.scan (of a known length) or spmd.while_loop",
     "torch_xla.test": "it is PyTorch/XLA's own test helpers",
 }

@@ -19,6 +19,7 @@ from ..core.base.jax_private import use_shardy_partitioner, without_shardings
 from ..core.engine import host_reads
 from ..core.engine.abstract import recording
 from ..core.engine.syncs import sync
+from ..core.ir import lent
 from ..core.ir.errors import AbstractError
 from ..core.ir.graph import DeviceData
 from ..core.ir.meta import dense_meta
@@ -159,13 +160,16 @@ class LoadedProgram:
             for place, meta in enumerate(self._results):
                 if out[place] is None and any(dim % len(self._order) for dim in meta.shape):
                     out[place] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
-            donated = sorted({place for place in self._overwrites.values() if place >= self._num_given})
+            donated = self._donated()
             jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=donated, keep_unused=True)
             options = self.manifest["program"]["compiler_options"].get(platform, {})
             lowered = jitted.lower(*self._structs)
             if self.manifest["program"]["has_complex"]:
                 hide(lowered.compiler_ir())
             return lowered.compile(compiler_options=options)
+
+    def _donated(self) -> list[int]:
+        return sorted({place for place in self._overwrites.values() if place >= self._num_given})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""
@@ -181,11 +185,12 @@ class LoadedProgram:
         sync()
         with contextlib.ExitStack() as leases:
             buffers = [
-                leases.enter_context(host_reads.leased(tensor._storage, "a loaded program", on_device=True)).placed()
+                leases.enter_context(host_reads.leased(tensor._storage, "a loaded program", on_device=True)).placed()[0]
                 for tensor in tensors
             ]
+        lent.spare(buffers, self._donated())
         arrays: list[Any] = [
-            _spelled(buffer, struct.sharding) for (buffer, _), struct in zip(buffers, self._structs, strict=False)
+            _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]
         draw = self._draw() if self._num_draws else ()
         if draw:

@@ -260,8 +260,6 @@ class Replay:
             if type(tensor._storage.value) is not DeviceData:
                 return "a tensor has no data"
             self._replaced.append(tensor._storage)
-        if any([data.shared for data in self._data]):  # noqa: C419  # a list is faster than a generator
-            return "a value is being read by another thread, or by another library"
         return ""
 
     def _moved(self, place: int, value: Any) -> str:

@@ -21,11 +21,12 @@ from ..base import forking
 from ..base.naming import only_device
 from ..dispatch.copies import changes_values, host_copy
 from ..engine.host_reads import leased
+from ..ir.lent import READERS
 from ..ir.meta import dense_meta
 from ..ir.source import user_line
 from ..lazy import grad_shardings
 from ..lazy.annotations import annotate
-from ..lazy.storage import LOCK, Storage
+from ..lazy.storage import Storage
 from ..lazy.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..pjrt import devices
 from ..sharding.spec import OPEN, Dim, Spec
@@ -146,8 +147,7 @@ def _exchange(tensor: Any) -> Any:
         buffer, sharding = lease.placed()
         if len(sharding.device_ids) > 1 or meta.dtype is torch.bool:
             return host_copy(tensor.detach(), "dlpack")
-        with LOCK:
-            lease.device_data.shared += 1  # for good: the other library does not report when it is done with it
+        READERS.lend(buffer)  # for good: the other library does not report when it is done with it
         return buffer
 
 

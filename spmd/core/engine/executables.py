@@ -11,6 +11,7 @@ from ..base import counters, in_flight, observation
 from ..compile import cache, stack_groups
 from ..explain import failing, waiting_device
 from ..hlo.program import Program
+from ..ir import lent
 from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
 from ..lazy.storage import unlocked
@@ -77,6 +78,7 @@ def launch(
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
     buffers = arguments()
+    lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
     in_flight.make_room(num_devices)

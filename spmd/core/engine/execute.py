@@ -206,11 +206,11 @@ def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) 
 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
-    """The graph with copies of the inputs that its program writes over and others still read: other threads' ops, and
-    reads outside the lock. Which these are is chance, so that they must not make it another program."""
+    """The graph with copies of the inputs that its program writes over and other threads' ops still read. Which these
+    are is chance, so that they must not make it another program."""
     inputs = list(graph.inputs)
     for place, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
-        if is_donated and (device_data.is_held() or flow.is_read_by_others(device_data)):
+        if is_donated and flow.is_read_by_others(device_data):
             inputs[place] = _copy_of(device_data)
     return graph if inputs == graph.inputs else dataclasses.replace(graph, inputs=inputs)
 

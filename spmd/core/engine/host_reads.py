@@ -12,6 +12,7 @@ from ..base.config import config
 from ..explain import failing, waiting_device
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, Node, is_data, is_unpadded, origin
+from ..ir.lent import READERS, Lender
 from ..ir.source import describe, user_line
 from ..lazy import body, recorders
 from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
@@ -160,8 +161,8 @@ def leased(
     try:
         yield lease
     finally:
-        with LOCK:
-            lease.device_data.shared -= 1
+        if lease.array is not None:
+            READERS.give_back(lease.array)
 
 
 def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lease | None:
@@ -172,21 +173,52 @@ def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lea
             (device_data,) = device_data.operands
         if type(device_data) is not DeviceData:
             return None
-        if device_data.is_abstract:
-            why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
-            raise AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
-        device_data.check()
-        if on_device and device_data.host is not None:
-            sharding = wanted(device_data) or devices.default_sharding()
-            device_data.take(transfer.upload(device_data.host, sharding), sharding)
-            storage.set_sharding(sharding)
-        device_data.shared += 1
-        return Lease(
-            device_data,
-            device_data.host,
-            None if device_data.host is not None else device_data.placed()[0],
-            device_data.sharding,
-        )
+        _check(device_data, call)
+        if on_device:
+            _upload(storage, device_data)
+        array = None if device_data.host is not None else device_data.placed()[0]
+        if array is not None:
+            READERS.lend(array)
+        return Lease(device_data, device_data.host, array, device_data.sharding)
+
+
+def _check(device_data: DeviceData, call: str) -> None:
+    """Raises the error of data that cannot be read."""
+    if device_data.is_abstract:
+        why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
+        raise AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
+    device_data.check()
+
+
+def _upload(storage: Storage, device_data: DeviceData) -> None:
+    """Uploads the value of a storage where it is on the host still."""
+    if device_data.host is not None:
+        sharding = wanted(device_data) or devices.default_sharding()
+        device_data.take(transfer.upload(device_data.host, sharding), sharding)
+        storage.set_sharding(sharding)
+
+
+class Loan(NamedTuple):
+    """A value that is lent for longer: the buffer, the value's row in it where that is a store's, and its sharding."""
+
+    array: jax.Array
+    row: int | None
+    sharding: Sharding
+
+
+def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
+    """Lends a storage's value until `lender.give_back(loan.array)`; all processes do it at once."""
+    while True:  # once, unless another thread writes the storage just now
+        materialise(storage, call, together=True)
+        with LOCK:
+            device_data = storage.value
+            if type(device_data) is DeviceData:
+                _check(device_data, call)
+                _upload(storage, device_data)
+                array, row = device_data.held()
+                lender.lend(array)
+                assert device_data.sharding is not None, "it is on devices"
+                return Loan(array, row, device_data.sharding)
 
 
 def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:

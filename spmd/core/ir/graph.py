@@ -14,6 +14,7 @@ from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .encode import digest
 from .errors import AbstractError, LostError
+from .lent import is_lent
 from .meta import Meta, dense_meta
 from .op import OpSpec
 from .store import StackGroup, Store
@@ -26,14 +27,13 @@ class DeviceData:
     only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
 
     `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the buffer was given up;
-    `shared`: counts references to the buffer from outside the graph, and such a buffer is never donated. The data may
-    be a `row` of a `store` instead of a buffer of its own. `source`: the user's (code, last instruction), or the index
-    of the result of its `maker`.
+    the data may be a `row` of a `store` instead of a buffer of its own. `source`: the user's (code, last instruction),
+    or the index of the result of its `maker`.
     """
 
     __slots__ = (
         "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
-        "shared", "source", "store",
+        "source", "store",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +52,6 @@ class DeviceData:
         self.host = host
         self.sharding = sharding
         self.is_abstract = is_abstract
-        self.shared = 0
         self.store: Store | None = None
         self.row = 0
         self.gone: str | None = None
@@ -83,6 +82,12 @@ class DeviceData:
         assert self.buffer is not None
         return self.buffer, self.sharding
 
+    def held(self) -> tuple[jax.Array, int | None]:
+        """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""
+        owner = self if self.store is None else self.store
+        assert owner.buffer is not None
+        return owner.buffer, None if self.store is None else self.row
+
     @property
     def is_state(self) -> bool:
         """True if this is the value of a module's parameter or buffer."""
@@ -99,8 +104,8 @@ class DeviceData:
         return buffer is not None and buffer.is_deleted()
 
     def is_held(self) -> bool:
-        """True if the buffer is referenced from outside the graph; of a row only copies are."""
-        return self.shared > 0 and self.store is None
+        """True if the buffer is lent to a reader outside the graph."""
+        return self.buffer is not None and is_lent(self.buffer)
 
     def is_unheld(self) -> bool:
         """True if the storage of this data is gone and its buffer is not referenced from outside the graph."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from ..sharding.value import Sharding
-from . import store_rows
+from . import lent, store_rows
 
 StackGroup = tuple[int, ...]
 
@@ -73,7 +73,9 @@ class Store:
     def put(self, index: int, device_data: Any) -> None:
         """Copies device data that has a buffer of its own into a free row."""
         assert self.device_data(index) is None, "the row is free"
-        self.buffer = store_rows.with_row(self.buffer, index, device_data.placed()[0], self.sharding)
+        own = [self.buffer]
+        lent.spare(own, [0])
+        self.buffer = store_rows.with_row(own[0], index, device_data.placed()[0], self.sharding)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 

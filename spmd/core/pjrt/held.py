@@ -4,6 +4,7 @@ On GPU and TPU these are the runtime's figures. The CPU's runtime has none: ther
 peak is the most that any of these calls has seen.
 """
 
+import math
 import os
 from collections import OrderedDict
 from typing import Any
@@ -55,6 +56,14 @@ def max_memory_allocated(device: Any = None) -> int:
     """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
     peak, now = _runtime_peak(), memory_allocated()
     return max(_seen, now, peak if peak > _runtime_peak_at_reset else 0)
+
+
+def free_bytes() -> float:
+    """Returns the bytes of device memory that no buffer takes; infinite where the runtime does not report them."""
+    stats = _stats()
+    if stats is None:
+        return math.inf
+    return sum(max(device.get("bytes_limit", 0) - device["bytes_in_use"], 0) for device in stats)
 
 
 def memory_reserved(device: Any = None) -> int:

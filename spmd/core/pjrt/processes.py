@@ -105,6 +105,13 @@ def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeou
     gc.freeze()  # imported modules are no garbage, and `collect_garbage` need not look at them
 
 
+def reached_preemption(step: int) -> bool:
+    """Returns True at the step that the processes have agreed on after one of them got SIGTERM or its cluster's notice;
+    all call it with each step."""
+    manager = distributed_state.preemption_sync_manager
+    return manager is not None and bool(manager.reached_sync_point(step))
+
+
 # --- garbage ----------------------------------------------------------------------------------------------------------
 
 _syncs = itertools.count(1)

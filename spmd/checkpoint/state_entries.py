@@ -1,0 +1,95 @@
+"""The entries of a state: nested dicts and lists of tensors, numbers, text, and objects with a state of their own."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .plain_values import Put, encode
+
+Entry = dict[str, Any]  # {"kind": "tensor", "object" or "value", "state": encoded, "class": of an object}
+
+
+def kind_of(value: Any) -> str:
+    """The kind of an entry."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    is_object = hasattr(value, "state_dict") or isinstance(value, torch.Generator)
+    return "object" if is_object and not isinstance(value, type) else "value"
+
+
+def is_plain(value: Any) -> bool:
+    """True for a value that is one entry: with neither tensors nor objects in it."""
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return kind_of(value) == "value"
+
+
+def entries(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the entries of a state, each with its path: its keys and places, joined by dots."""
+    if isinstance(state, Mapping):
+        inner = state.items()
+    elif isinstance(state, (list, tuple)):
+        inner = enumerate(state)  # type: ignore[assignment]
+    else:
+        yield path, state
+        return
+    if path and is_plain(state):
+        yield path, state
+        return
+    for key, value in inner:
+        yield from entries(value, f"{path}.{key}" if path else str(key))
+
+
+def replaced(state: Any, replace: Callable[[str, Any], Any], path: str = "") -> Any:
+    """Returns a state with other entries: in the same dicts and lists, and in new tuples."""
+    if not isinstance(state, (dict, list, tuple)) or (path and is_plain(state)):
+        return replace(path, state)
+    items = state.items() if isinstance(state, dict) else enumerate(state)
+    new = {key: replaced(value, replace, f"{path}.{key}" if path else str(key)) for key, value in list(items)}
+    if isinstance(state, tuple):
+        return tuple(new.values())
+    for key, value in new.items():
+        if state[key] is not value:
+            state[key] = value
+    return state
+
+
+def checked(state: Any, caller: str) -> dict[str, Any]:
+    """Returns the entries of a state by path; raises TypeError for a state that is no dict, ValueError for a path that
+    two entries have."""
+    if not isinstance(state, dict):
+        raise TypeError(
+            f'{caller}: expected a dict such as {{"model": model, "optimizer": optimizer, "step": 0}}, got '
+            f"{type(state).__name__}"
+        )
+    found: dict[str, Any] = {}
+    for path, value in entries(state):
+        if path in found:
+            raise ValueError(f"{caller}: two entries of the state have the path {path!r}; rename a key")
+        found[path] = value
+    return found
+
+
+def described(path: str, value: Any, put: Put) -> Entry:
+    """Returns an entry as it is written."""
+    kind = kind_of(value)
+    if kind != "object":
+        return {"kind": kind, "state": encode(value, path, put)}
+    if isinstance(value, torch.Generator):
+        state: Any = value.get_state()
+    elif not hasattr(value, "load_state_dict"):
+        raise TypeError(
+            f"CheckpointManager: {path} is a {type(value).__name__} with state_dict and without load_state_dict; save "
+            "its state_dict() instead"
+        )
+    else:
+        state = value.state_dict()
+    entry = {"kind": kind, "class": type(value).__name__}
+    if isinstance(value, nn.Module):
+        entry["metadata"] = encode(getattr(state, "_metadata", None), path, put)
+        state = dict(state)
+    return {**entry, "state": encode(state, path, put)}

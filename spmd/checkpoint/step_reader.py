@@ -1,0 +1,79 @@
+"""The tensors in a step's folder: any part of one is read from its shards, whose checksums are compared."""
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .manifest import DamagedError
+from .plain_values import dtype_of
+from .step_folder import read_manifest
+
+_BLOCK = 1 << 24  # bytes that are compared at once
+
+
+class StepReader:
+    """A committed step. manifest: see `manifest.py`. Raises DamagedError where a file is missing or cut short."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        self.tensors: dict[str, Any] = self.manifest["tensors"]
+        self._compared: set[tuple[str, int]] = set()
+        for name, size in self.manifest["files"].items():
+            found = (path / name).stat().st_size if (path / name).is_file() else None
+            if found != size:
+                said = "is missing" if found is None else f"is cut short or changed: it has {found:,} bytes"
+                held = [tensor for tensor, one in self.tensors.items() if any(s["file"] == name for s in one["shards"])]
+                raise DamagedError(f"{path / name} {said}, expected {size:,}; it holds {', '.join(held[:4])}, ...")
+
+    def read(self, name: str, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
+        """Reads these elements of a tensor (None: all) into a new CPU tensor."""
+        tensor = self.tensors[name]
+        dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
+        bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
+        made = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
+        left = made.numel()
+        for shard in tensor["shards"] if left else ():
+            ends = [at + size for at, size in zip(shard["at"], shard["shape"], strict=True)]
+            common = [
+                (max(start, at), min(stop, end))
+                for (start, stop), at, end in zip(bounds, shard["at"], ends, strict=True)
+            ]
+            if any(start >= stop for start, stop in common):
+                continue
+            there = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
+            here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
+            data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
+            made[here] = data[there]
+            left -= math.prod(b - a for a, b in common)
+        if left:
+            raise DamagedError(f"{self.path}: {left:,} elements of {name!r} are in no shard of the manifest")
+        return made
+
+    def verify(self) -> None:
+        """Compares all checksums; raises DamagedError."""
+        for name, tensor in self.tensors.items():
+            for shard in tensor["shards"]:
+                self._mapped(name, shard)
+
+    def _mapped(self, name: str, shard: dict[str, Any]) -> np.ndarray:
+        """The bytes of a shard, mapped; their checksum is compared once."""
+        file, size = self.path / shard["file"], shard["bytes"]
+        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
+        data = np.memmap(file, mode="c", offset=shard["offset"], shape=(size,))
+        key = shard["file"], shard["offset"]
+        if key not in self._compared:
+            crc = 0
+            for begin in range(0, size, _BLOCK):
+                crc = zlib.crc32(data[begin : begin + _BLOCK].data, crc)
+            if f"{crc:08x}" != shard["crc32"]:
+                raise DamagedError(
+                    f"{file} is damaged: the {size:,} bytes from byte {shard['offset']:,} on, of {name!r} at "
+                    f"{shard['at']}, have the CRC-32 {crc:08x}, not {shard['crc32']}"
+                )
+            self._compared.add(key)
+        return data

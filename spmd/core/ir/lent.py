@@ -1,0 +1,97 @@
+"""Arrays that are lent to readers outside the lock: a program that would overwrite one takes a copy of it instead."""
+
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..base import counters, forking
+
+
+def _unlimited() -> float:
+    return math.inf
+
+
+@dataclass(eq=False)
+class Lender:
+    """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of which one launch makes
+    no more: it waits until enough of them are given back. waited, copying: the seconds of such waits and copies."""
+
+    room: Callable[[], float] = _unlimited
+    waited: float = field(default=0.0, init=False)
+    copying: float = field(default=0.0, init=False)
+
+    def lend(self, array: jax.Array) -> None:
+        """Keeps an array from being overwritten; the caller holds the lock of recording."""
+        with _changed:
+            name = id(array)
+            if name not in _lent:
+                _lent[name] = _Lent(weakref.ref(array, lambda _: _lent.pop(name, None)), _bytes(array))
+            _lent[name].lenders.append(self)
+
+    def give_back(self, array: jax.Array) -> None:
+        """Ends one `lend` of an array; needs no lock."""
+        with _changed:
+            held = _lent[id(array)]
+            held.lenders.remove(self)
+            if not held.lenders:
+                del _lent[id(array)]
+            _changed.notify_all()
+
+
+@dataclass(eq=False)
+class _Lent:
+    """An array that is lent, weakly, with its bytes on the devices of this process."""
+
+    ref: Any
+    nbytes: int
+    lenders: list[Lender] = field(default_factory=list)
+
+
+_changed = threading.Condition(forking.survives_fork(threading.RLock()))
+_lent: dict[int, _Lent] = {}
+READERS = Lender()  # reads that are over soon, and other libraries, which never give back
+
+
+def _bytes(array: jax.Array) -> int:
+    shape, there = array.sharding.shard_shape(array.shape), array.sharding.addressable_devices
+    return int(np.prod(shape)) * array.dtype.itemsize * len(there)
+
+
+def is_lent(array: jax.Array | None) -> bool:
+    """True if a reader outside the lock has this array."""
+    return id(array) in _lent
+
+
+def spare(buffers: list[Any], donated: Iterable[int]) -> None:
+    """Replaces those of the buffers at these places that are lent by copies, which may be overwritten."""
+    if not _lent:
+        return
+    places = list(donated)
+    with _changed:
+        while late := _short_of_room([_lent[id(buffers[i])] for i in places if is_lent(buffers[i])]):
+            begin = time.perf_counter()
+            _changed.wait()
+            late.waited += time.perf_counter() - begin
+        places = [i for i in places if is_lent(buffers[i])]
+        lenders = {lender for i in places for lender in _lent[id(buffers[i])].lenders}
+    begin = time.perf_counter()
+    for i in places:
+        counters.add("buffers_spared")
+        buffers[i] = jax.device_put(buffers[i], buffers[i].sharding, may_alias=False)
+    for lender in lenders:
+        lender.copying += time.perf_counter() - begin
+
+
+def _short_of_room(found: list[_Lent]) -> Lender | None:
+    """A lender that has less room than copies of its arrays would take."""
+    for lender in {lender for one in found for lender in one.lenders}:
+        if sum(one.nbytes for one in found if lender in one.lenders) > lender.room():
+            return lender
+    return None

@@ -1,0 +1,117 @@
+"""`torch_xla.experimental.distributed_checkpoint`: planners of torch's checkpoints, and its CheckpointManager.
+
+torch's own module takes seconds to import, so that this one is not imported with the package.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import is_initialized
+from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+
+from ..checkpoint import CheckpointManager as StateManager
+from ..checkpoint import prime_optimizer as prime_optimizer
+from ..core.pjrt import processes
+
+
+def _check_group(caller: str) -> None:
+    """Raises RuntimeError where each of several processes would take itself for the only one."""
+    if processes.several() and not is_initialized():
+        raise RuntimeError(
+            f"{caller}: torch's checkpoints of {processes.count()} processes agree through a process group, and there "
+            'is none: call torch.distributed.init_process_group("gloo") after spmd.initialize(), or use '
+            "spmd.CheckpointManager, which needs none"
+        )
+
+
+class SPMDSavePlanner(DefaultSavePlanner):
+    """A planner for `torch.distributed.checkpoint.save`: one chunk for each shard, of copies the first.
+
+    Raises RuntimeError where several processes have no process group; one process needs none.
+
+    >>> import tempfile, warnings, torch, spmd
+    >>> import torch.distributed.checkpoint as dcp
+    >>> from spmd.torch_xla.distributed_checkpoint import SPMDLoadPlanner, SPMDSavePlanner
+    >>> x = spmd.mark_sharding(torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> y = {"x": torch.zeros(8, device="xla")}
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+    ...     saved = dcp.save({"x": x}, checkpoint_id=folder, planner=SPMDSavePlanner())
+    ...     dcp.load(y, checkpoint_id=folder, planner=SPMDLoadPlanner())
+    >>> y["x"].sum().item()
+    28.0
+    """
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+        """Called by torch in each process, with the state dict."""
+        _check_group("SPMDSavePlanner")
+        super().set_up_planner(*args, **kwargs)
+
+
+class SPMDLoadPlanner(DefaultLoadPlanner):
+    """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process its own shards."""
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+        """Called by torch in each process, with the state dict."""
+        _check_group("SPMDLoadPlanner")
+        super().set_up_planner(*args, **kwargs)
+
+
+class CheckpointManager:
+    """PyTorch/XLA's manager by its arguments, over `spmd.CheckpointManager`; the files are those of the latter.
+
+    Args:
+        path: the folder. save_interval: as there. max_to_keep: 0: all steps. chkpt_on_preemption: as `on_preemption`.
+        max_pending_async: 1, as one save is under way at a time. num_of_threads, process_group: no use is made of them.
+
+    >>> import tempfile, torch
+    >>> from spmd.torch_xla.distributed_checkpoint import CheckpointManager
+    >>> state = {"x": torch.ones(2, device="xla")}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     manager = CheckpointManager(folder, save_interval=2)
+    ...     saved = [manager.save(step, state) for step in range(3)]
+    ...     manager.restore(2, state)
+    ...     print(saved, manager.all_steps())
+    [True, False, True] [0, 2]
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        save_interval: int,
+        max_to_keep: int | None = 0,
+        max_pending_async: int = 1,
+        num_of_threads: int = 1,
+        process_group: Any = None,
+        chkpt_on_preemption: bool = True,
+    ) -> None:
+        if max_pending_async != 1:
+            raise ValueError(f"CheckpointManager: expected max_pending_async=1, got {max_pending_async!r}")
+        self._manager = StateManager(path, save_interval, max_to_keep or None, on_preemption=chkpt_on_preemption)
+
+    def save(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
+        """Saves where `should_save(step)`, or with `force`; returns True if it does."""
+        return self._manager.save(step, state_dict, force=force)
+
+    def save_async(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
+        """As `save`, and returns while a thread writes."""
+        return self._manager.save_async(step, state_dict, force=force)
+
+    def restore(self, step: int, state_dict: dict[str, Any]) -> None:
+        """Loads a step into a state dict, in place."""
+        self._manager.restore(state_dict, step)
+
+    def all_steps(self) -> list[int]:
+        """The committed steps."""
+        return self._manager.all_steps()
+
+    def join(self) -> None:
+        """Waits for the save under way."""
+        self._manager.wait()
+
+    def should_save(self, step: int) -> bool:
+        """True for a step that `save` writes."""
+        return self._manager.should_save(step)
+
+    def reached_preemption(self, step: int) -> bool:
+        """True at the step that is saved as the job is to end soon."""
+        return self._manager.reached_preemption(step)

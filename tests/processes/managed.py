@@ -1,0 +1,106 @@
+"""What `test_managed.py` starts as one of several processes: `python managed.py INDEX COUNT PORT FOLDER NAME`."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import spmd
+from spmd.checkpoint import staged_state, step_folder
+from tests.processes.checkpoints import made, train
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": model, "optimizer": optimizer, "random": spmd.checkpoint.RandomState(), "progress": {"step": 0}}
+
+
+def unwritable(manager: spmd.CheckpointManager, state: dict[str, Any]) -> str:
+    """The error of a save that fails in the second process alone, as both see it."""
+    opened = os.open
+
+    def full(path: Any, flags: int, *args: Any, **given: Any) -> int:
+        if str(path).endswith("shards-1.bin") and flags & os.O_CREAT:
+            path, flags = "/dev/full", os.O_WRONLY
+        return opened(path, flags, *args, **given)
+
+    os.open = full  # type: ignore[assignment]
+    try:
+        manager.save(9, state)
+    except spmd.checkpoint.SaveError as error:
+        return str(error)
+    finally:
+        os.open = opened
+    return "no error"
+
+
+def run(index: int, folder: Path) -> Any:
+    # of one process with eight devices
+    model, optimizer = made()
+    state = state_of(model, optimizer)
+    assert spmd.CheckpointManager(folder / "one").restore(state) == 4 and state["progress"]["step"] == 4
+    found: dict[str, Any] = {"after one": train(model, optimizer)}
+
+    manager = spmd.CheckpointManager(folder / "two", keep=3)
+    own = {**state, "own": {"number": index, "tensor": torch.full((3,), float(index))}}
+    assert manager.save(5, own) and manager.all_steps() == [5]
+    spared, cut = spmd.metrics.counter("buffers_spared"), staged_state._cut
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.05)
+        return cut(*args)
+
+    staged_state._cut = slow
+    manager.save_async(6, state)
+    found["expected"] = train(model, optimizer)
+    assert spmd.metrics.counter("buffers_spared") > spared
+    manager.wait()
+    staged_state._cut = cut
+    assert manager.all_steps() == [5, 6]
+    second = made()
+    state = state_of(*second)
+    other = {**state, "own": {"number": 7, "tensor": torch.zeros(3)}}
+    assert manager.restore(other, 5) == 5
+    assert other["own"]["number"] == index and other["own"]["tensor"].tolist() == [index] * 3
+    assert train(*second) == found["expected"]
+    assert manager.restore(state) == 6 and train(*second) == found["expected"]
+
+    found["unwritable"] = unwritable(manager, state)
+    found["steps"] = manager.all_steps()
+    found["left"] = sorted(path.name for path in (folder / "two").iterdir())
+
+    manager.save_interval = 1000
+    for step in range(10, 10_000):
+        if step == 12 and index == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        manager.save(step, state)
+        if manager.reached_preemption(step):
+            break
+        time.sleep(0.01)
+    found["preempted"] = step
+    assert manager.latest_step() == step
+    return found
+
+
+def dying(index: int, folder: Path) -> Any:
+    """The second process is killed while it writes step 6."""
+    torch.manual_seed(0)
+    model, optimizer = made()
+    state = state_of(model, optimizer)
+    manager = spmd.CheckpointManager(folder / "two")
+    manager.save(5, state)
+    if index == 1:
+        step_folder._Written.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    manager.save(6, state)
+
+
+if __name__ == "__main__":
+    place, num_processes, port, where, name = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+    spmd.initialize(
+        f"127.0.0.1:{port}", num_processes, place, local_device_count=8 // num_processes, heartbeat_timeout_seconds=10
+    )
+    print(json.dumps(globals()[name](place, Path(where))))
