@@ -129,6 +129,12 @@ FLAGS = (
         "check_graphs", bool, False, "check after each pass that its graph is legal, to find an error of this library"
     ),
     Flag("print_graphs", bool, False, "print each graph that a pass has changed, on stderr, in short"),
+    Flag(
+        "module_paths",
+        bool,
+        False,
+        "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",

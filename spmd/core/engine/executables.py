@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from ..base import counters, in_flight, observation
+from ..base import counters, in_flight, observation, spans
+from ..base.config import config
 from ..compile import cache, stack_groups
 from ..explain import failing, waiting_device
 from ..hlo.program import Program
+from ..ir import module_paths
 from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
 from ..lazy.storage import unlocked
@@ -50,6 +52,8 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     be gone; the next use of their device data raises LostError.
     """
     failing.check_memory(program, graph)
+    if config.module_paths and not any(program.paths):
+        program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
     observing = observation.active()
     if observing is not None:
         observing.num_runs += 1
@@ -80,10 +84,11 @@ def launch(
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
     in_flight.make_room(num_devices)
-    with jax.enable_x64(True):
+    with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
         made = list(program.executable(*buffers, *vectors))
     if program.calls_host:
-        jax.block_until_ready(made)
+        with spans.span("wait", lambda: {"for": "a program that calls Python"}):
+            jax.block_until_ready(made)
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
     runs.note_run(made[program.smallest], weakref.ref(program))
@@ -91,3 +96,11 @@ def launch(
     counters.add("runs")
     waiting_device.note_launched()
     return made
+
+
+def _row(program: Program) -> dict[str, str]:
+    """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
+    return {
+        "program": str(spans.note_program(program)), "name": program.name, "ops": str(len(program.entries)),
+        "line": str(program.line),
+    }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base import counters, interrupt, observation
+from ..base import counters, interrupt, observation, spans
 from ..base.config import config
 from ..explain import failing, waiting_device
 from ..ir.errors import AbstractError
@@ -202,7 +202,8 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         counters.add("host_reads")
         device_data = lease.device_data
         try:
-            array = _download(lease, call, together=together)
+            with spans.span("wait", lambda: {"for": f"{call} at {user_line()}"}):
+                array = _download(lease, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from ..base import forking
+from ..base import forking, spans
 from ..base.dtypes import to_numpy_dtype, to_torch_dtype
 from ..base.jax_private import device_order, local_to_global_shape
 from ..ir.errors import AbstractError
@@ -60,7 +60,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _Room(padded, array.dtype, sharding), compiler_context():
+    with _Room(padded, array.dtype, sharding), compiler_context(), spans.span("upload"):
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
         if processes.several():  # jax's device_put would compare the data of all processes in a program of its own

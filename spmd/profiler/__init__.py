@@ -1,0 +1,12 @@
+"""`spmd.profiler`: where the time of a step goes."""
+
+from .profile_server import capture as capture
+from .profile_server import start_server as start_server
+from .profile_server import stop_server as stop_server
+from .summaries import Summary as Summary
+from .summaries import summary as summary
+from .traces import StepTrace as StepTrace
+from .traces import Trace as Trace
+from .traces import start_trace as start_trace
+from .traces import stop_trace as stop_trace
+from .traces import trace as trace
