@@ -43,7 +43,7 @@ NAMES = {
         "report timer trivial_dispatch_seconds"
     ),
     spmd.profiler: (
-        "StepTrace Summary Trace capture start_server start_trace stop_server stop_trace summary trace"
+        "Hint StepTrace Summary Trace capture hints start_server start_trace stop_server stop_trace summary trace"
     ),
     spmd.torch_xla: (
         "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
@@ -218,6 +218,7 @@ SIGNATURES = {
     spmd.warm: "(step, *args, folder=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.profiler.capture: "(address, folder, seconds=1.0)",
+    spmd.profiler.hints: "()",
     spmd.profiler.start_server: "(port, host='127.0.0.1')",
     spmd.profiler.start_trace: "(folder, *, python=False)",
     spmd.profiler.stop_server: "()",
@@ -331,11 +332,11 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_graphs", "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops",
-            "max_logits_bytes", "max_pending_ops", "max_program_ops", "module_paths", "num_slices", "pad_lengths",
-            "partitioner", "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes",
-            "program_cache_dir", "program_cache_size", "scan_iterations", "scan_layers", "slow_compile_seconds",
-            "sync_on_read",
+            "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file", "hints",
+            "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops", "module_paths", "num_slices",
+            "op_table_size", "pad_lengths", "partitioner", "print_graphs", "process_timeout_seconds", "program_cache",
+            "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_iterations", "scan_layers",
+            "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -1,5 +1,7 @@
 """`spmd.profiler`: where the time of a step goes."""
 
+from ..core.explain.step_hints import Hint as Hint
+from ..core.explain.step_hints import hints as hints
 from .profile_server import capture as capture
 from .profile_server import start_server as start_server
 from .profile_server import stop_server as stop_server

@@ -10,7 +10,7 @@ import numpy as np
 from ..base import counters, in_flight, observation, spans
 from ..base.config import config
 from ..compile import cache, stack_groups
-from ..explain import failing, waiting_device
+from ..explain import failing, step_hints, waiting_device
 from ..hlo.program import Program
 from ..ir import module_paths
 from ..ir.graph import DeviceData, Graph, pack_numbers
@@ -80,6 +80,8 @@ def launch(
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
+    if config.hints > 1:
+        step_hints.note_run(program)
     buffers = arguments()
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
@@ -92,7 +94,9 @@ def launch(
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
     runs.note_run(made[program.smallest], weakref.ref(program))
-    counters.add_time("dispatch", counters.now() - started)
+    seconds = counters.now() - started
+    counters.add_time("dispatch", seconds)
+    counters.add_sample("ExecuteTime", seconds * 1e9)
     counters.add("runs")
     waiting_device.note_launched()
     return made

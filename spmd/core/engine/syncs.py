@@ -99,6 +99,8 @@ def _sync(*, wait: bool, for_read: bool) -> None:
             counters.add("syncs")
             try:
                 num_nodes = run(storages, user_line(), for_read=for_read)
+                if recording() is None:
+                    counters.add_sample("TensorsGraphSize", num_nodes)
             except Exception as error:
                 give_up(storages, error)
                 raise
