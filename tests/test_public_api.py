@@ -43,7 +43,8 @@ NAMES = {
         "report timer trivial_dispatch_seconds"
     ),
     spmd.profiler: (
-        "Hint StepTrace Summary Trace capture hints start_server start_trace stop_server stop_trace summary trace"
+        "Hint StepMeter StepTrace Summary Trace capture hints lightning_callback start_server start_trace stop_server "
+        "stop_trace summary trace trainer_callback"
     ),
     spmd.torch_xla: (
         "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
@@ -218,7 +219,13 @@ SIGNATURES = {
     spmd.warm: "(step, *args, folder=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.profiler.capture: "(address, folder, seconds=1.0)",
+    spmd.profiler.StepMeter: ("(items_per_step=0, *, unit='tokens', plan=None, flops=None, peak_flops=None)"),
+    spmd.profiler.StepMeter.batches: "(self, loader)",
+    spmd.profiler.StepMeter.lap: "(self, kind)",
+    spmd.profiler.StepMeter.spent: "(self, kind)",
     spmd.profiler.hints: "()",
+    spmd.profiler.lightning_callback: "(meter)",
+    spmd.profiler.trainer_callback: "(meter)",
     spmd.profiler.start_server: "(port, host='127.0.0.1')",
     spmd.profiler.start_trace: "(folder, *, python=False)",
     spmd.profiler.stop_server: "()",

@@ -88,6 +88,7 @@ def metrics_report() -> str:
 
     >>> import torch, spmd
     >>> y = torch.ones(2, device="xla") + 1
+    >>> spmd.sync()
     >>> "Counter: recorded_ops" in spmd.torch_xla.xla_metrics.metrics_report()
     True
     """
