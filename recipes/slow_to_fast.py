@@ -1,9 +1,9 @@
 """A slow attention model, taken from slow to fast with `spmd.profiler` alone (docs/profiling.md):
 
-    python recipes/slow_to_fast.py                        # every version: step, tokens/s, what took the rest
-    python recipes/slow_to_fast.py --version slow --hints # the lines that cost
-    python recipes/slow_to_fast.py --version fast --trace folder
-    python recipes/slow_to_fast.py --picture slow_to_fast.png
+python recipes/slow_to_fast.py                        # every version: step, tokens/s, what took the rest
+python recipes/slow_to_fast.py --version slow --hints # the lines that cost
+python recipes/slow_to_fast.py --version fast --trace folder
+python recipes/slow_to_fast.py --picture slow_to_fast.png
 """
 
 import argparse
@@ -124,7 +124,7 @@ class Classifier(nn.Module):
 
 
 def batches(version: Version, number: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches of sentences as long as the longest of them; padded to multiples of `BUCKET` where a version is."""
+    """Yields batches of sentences as long as the longest of them, or padded to a multiple of `BUCKET`."""
     lengths, draws = random.Random(0), torch.Generator().manual_seed(0)
     for _ in range(number):
         longest = lengths.randint(33, 96)
@@ -137,7 +137,7 @@ def step_of(version: Version, width: int, layers: int) -> Callable[[Tensor, Tens
     """Returns a version's training step, from a new model."""
     torch.manual_seed(0)
     model = Classifier(width, layers, version).to("xla")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
         loss = functional.cross_entropy(model(tokens), targets)
@@ -197,7 +197,7 @@ def main() -> None:
     """Trains each version in a process of its own, or one of them here."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", choices=VERSIONS, help="one version alone")
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=1)

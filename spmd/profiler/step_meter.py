@@ -143,7 +143,8 @@ class StepMeter:
         return found if self.mfu is None else {**found, "mfu": self.mfu}
 
     def __str__(self) -> str:
-        parts = [f"{self.num_steps:,} steps of {self.step_seconds * 1e3:,.3f} ms"]
+        timed = f" of {self.step_seconds * 1e3:,.3f} ms" if self._steps else ", none without a compilation"
+        parts = [f"{self.num_steps:,} steps{timed}"]
         if self.items_per_step:
             parts.append(f"{self.items_per_second:,.0f} {self.unit}/s")
         if self.mfu is not None:

@@ -1,9 +1,8 @@
 """Uploads and downloads of buffers."""
 
-import contextlib
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,10 +55,8 @@ def _check_here(sharding: Sharding) -> None:
         raise AbstractError(f"no data can be placed as {sharding!r} (at {user_line()}): its devices are not here")
 
 
-@contextlib.contextmanager
-def _uploading(num_bytes: int) -> Iterator[None]:
-    with spans.span("upload"), samples.transfer("TransferToDeviceTime", "OutboundData", num_bytes):
-        yield
+def _uploaded(num_bytes: int) -> samples.Transfer:
+    return samples.Transfer("TransferToDeviceTime", "OutboundData", num_bytes)
 
 
 def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
@@ -67,7 +64,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _Room(padded, array.dtype, sharding), compiler_context(), _uploading(array.nbytes):
+    with _Room(padded, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(array.nbytes):
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
         if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
@@ -96,7 +93,7 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     if not processes.several():
         return upload(array, sharding)
     forking.check()
-    with _Room(shape, array.dtype, sharding), compiler_context(), _uploading(array.nbytes):
+    with _Room(shape, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(array.nbytes):
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
@@ -127,7 +124,8 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
     """Uploads one shard of an array of this shape to each of its devices, padded as it is stored."""
     forking.check()
     wide = sharding.shard_shape(shape)
-    with _Room(shape, array.dtype, sharding), compiler_context(), _uploading(array.nbytes * len(shard.devices)):
+    size = array.nbytes * len(shard.devices)
+    with _Room(shape, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(size):
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
         shardings = [
@@ -209,6 +207,6 @@ def is_readable_here(buffer: jax.Array) -> bool:
 
 def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the unsharded array on the host, without the padding of uneven dims."""
-    with samples.transfer("TransferFromDeviceTime", "InboundData", buffer.nbytes):
+    with samples.Transfer("TransferFromDeviceTime", "InboundData", buffer.nbytes):
         array = np.asarray(buffer)
     return array[tuple(slice(0, dim) for dim in shape)]

@@ -69,7 +69,7 @@ class TestFigures:
 
     def test_nothing_yet(self) -> None:
         meter = spmd.profiler.StepMeter(10)
-        assert str(meter) == "0 steps of 0.000 ms | 0 tokens/s | goodput 0.0%" and meter.shares() == {}
+        assert str(meter) == "0 steps, none without a compilation | 0 tokens/s | goodput 0.0%" and meter.shares() == {}
 
     def test_a_step_that_raises_is_none(self, clock: Clock) -> None:
         meter = spmd.profiler.StepMeter()
