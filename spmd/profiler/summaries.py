@@ -79,7 +79,7 @@ def summary(folder: str | PathLike[str], *, by: str = "module") -> Summary:
 
     The time of a device's row is its own: that of a loop without its body's. Bytes are those of the operands and the
     results of each instruction, of all devices together. A fusion of several modules' ops has a row of its own that
-    names them; what belongs to no module has its line.
+    names them; what belongs to no module has its line. Several processes are summed.
 
     Args:
         folder: that was given to `trace`, or one inside it. by: "module", "op" or "line".

@@ -181,7 +181,7 @@ class TestStepMeter:
         trainer, *_ = fit(tmp_path, epochs=1, callbacks=callbacks, enable_checkpointing=True)
         assert meter.num_steps == trainer.global_step > 1
         assert {"data", "checkpoint", "evaluation", "compile", "step"} <= set(meter.seconds)
-        assert f"{meter.num_steps:,} steps of" in capsys.readouterr().out
+        assert f"{meter.num_steps:,} steps" in capsys.readouterr().out
 
 
 class TestRefused:

@@ -252,4 +252,4 @@ class TestStepMeter:
         made.train()
         assert meter.num_steps == 4 and {"data", "checkpoint", "compile", "step"} <= set(meter.seconds)
         assert made.state.log_history[-2]["rows_per_second"] > 0
-        assert "4 steps of" in capsys.readouterr().out
+        assert "4 steps" in capsys.readouterr().out

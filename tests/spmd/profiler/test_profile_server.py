@@ -16,7 +16,7 @@ from spmd.__main__ import main
 from spmd.torch_xla import xla_profiler
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server of this process."""
     yield spmd.profiler.start_server(0)
