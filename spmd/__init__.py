@@ -4,6 +4,7 @@ from . import checkpoint as checkpoint
 from . import compat as compat
 from . import data as data
 from . import manual as manual
+from . import profiler as profiler
 from . import torch_xla as torch_xla
 from .checkpoint import CheckpointManager as CheckpointManager
 from .checkpoint import load_checkpoint as load_checkpoint

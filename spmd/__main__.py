@@ -1,4 +1,4 @@
-"""The library from a shell: `python -m spmd run script.py`, `python -m spmd where aten.gelu`, `python -m spmd ops`."""
+"""The library from a shell: `python -m spmd run script.py`, `python -m spmd profile host:port folder`, ..."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from .compat import script
 from .core.debug import catalog
 from .core.pjrt.devices import simulate
 from .frameworks.choice import use
+from .profiler import capture, summary
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
 and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and
@@ -24,17 +25,25 @@ _EXAMPLES = """examples:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m spmd", description="Runs scripts, and says where ops are lowered.")
+    parser = argparse.ArgumentParser(
+        prog="python -m spmd", description="Runs scripts, traces them, and says where ops are lowered."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False)
     where = commands.add_parser("where", help="where an op is lowered, per overload")
     where.add_argument("op", help="aten.gelu, aten.add.Tensor, mylib.op")
+    profile = commands.add_parser("profile", help="trace a process that has called spmd.profiler.start_server")
+    profile.add_argument("address", help="host:port of it")
+    profile.add_argument("folder", help="for the files, which open in Perfetto and TensorBoard")
+    profile.add_argument("--seconds", type=float, default=1.0, help="of the trace (default: 1)")
     ops = commands.add_parser("ops", help="write docs/ops.md; needs a checkout")
     ops.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["run"]:  # before argparse, which would take options of the script for its own
         return _run(arguments[1:], "python -m spmd run")
     given = parser.parse_args(arguments)
+    if given.command == "profile":
+        return _profile(given.address, given.folder, given.seconds)
     return _where(given.op) if given.command == "where" else _ops(check=given.check)
 
 
@@ -60,6 +69,17 @@ def _run(arguments: list[str], prog: str) -> int:
         simulate(given.devices)
     use()
     return script.run(given.program, of_program, is_module=given.module)
+
+
+def _profile(address: str, folder: str, seconds: float) -> int:
+    try:
+        path = capture(address, folder, seconds)
+    except (ConnectionError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(summary(path))
+    print(f"written to {path}: open *.trace.json.gz in https://ui.perfetto.dev")
+    return 0
 
 
 def _where(op: str) -> int:

@@ -19,7 +19,10 @@ CORE_FOLDERS = (
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
     *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "planning")),
-    *(f"spmd.{folder}" for folder in ("exporting", "replay", "torch_xla", "dtensor", "suggestions", "reports")),
+    *(
+        f"spmd.{folder}"
+        for folder in ("exporting", "replay", "profiler", "torch_xla", "dtensor", "suggestions", "reports")
+    ),
     "spmd.compat",
     "spmd.frameworks",
 )

@@ -46,6 +46,10 @@ NAMES = {
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles num_loaded "
         "report timer trivial_dispatch_seconds"
     ),
+    spmd.profiler: (
+        "Hint StepMeter StepTrace Summary Trace capture hints lightning_callback start_server start_trace stop_server "
+        "stop_trace summary trace trainer_callback"
+    ),
     spmd.torch_xla: (
         "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
         "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo save_as_stablehlo "
@@ -231,6 +235,20 @@ SIGNATURES = {
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.warm: "(step, *args, folder=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
+    spmd.profiler.capture: "(address, folder, seconds=1.0)",
+    spmd.profiler.StepMeter: ("(items_per_step=0, *, unit='tokens', plan=None, flops=None, peak_flops=None)"),
+    spmd.profiler.StepMeter.batches: "(self, loader)",
+    spmd.profiler.StepMeter.lap: "(self, kind)",
+    spmd.profiler.StepMeter.spent: "(self, kind)",
+    spmd.profiler.hints: "()",
+    spmd.profiler.lightning_callback: "(meter)",
+    spmd.profiler.trainer_callback: "(meter)",
+    spmd.profiler.start_server: "(port, host='127.0.0.1')",
+    spmd.profiler.start_trace: "(folder, *, python=False)",
+    spmd.profiler.stop_server: "()",
+    spmd.profiler.stop_trace: "()",
+    spmd.profiler.summary: "(folder, *, by='module')",
+    spmd.profiler.trace: "(folder, *, python=False)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
@@ -338,10 +356,11 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_graphs", "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops",
-            "max_logits_bytes", "max_pending_ops", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
-            "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
-            "program_cache_size", "scan_iterations", "scan_layers", "slow_compile_seconds", "sync_on_read",
+            "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file", "hints",
+            "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops", "module_paths", "num_slices",
+            "op_table_size", "pad_lengths", "partitioner", "print_graphs", "process_timeout_seconds", "program_cache",
+            "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_iterations", "scan_layers",
+            "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:
@@ -387,10 +406,10 @@ TAKING_KEYWORDS = {
         _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
     ),
 }
-# A function of autograd's, and torch's setters without a meaning here, which warn.
+# A function of autograd's, torch's setters without a meaning here, which warn, and rows of a trace with arguments.
 TAKING_ALL = {
     "spmd.PureModule.forward", "spmd.torch_xla.MarkShardingFunction", "fsdp.FSDPModule",
-    "fsdp.FullyShardedDataParallel.forward",
+    "fsdp.FullyShardedDataParallel.forward", "spmd.profiler.StepTrace", "spmd.profiler.Trace",
 }  # fmt: skip
 
 

@@ -156,9 +156,10 @@ NAMES: dict[str, dict[str, str]] = {
         "clear_metrics": f"{_MET}:clear_all",
     },
     "torch_xla.debug.profiler": {
-        **_same("spmd.torch_xla.xla_profiler", "StepTrace Trace"),
-        **_same("jax.profiler", "start_server start_trace stop_trace"),
-        "trace_me": "jax.profiler:annotate_function",
+        **_same(
+            "spmd.torch_xla.xla_profiler",
+            "StepTrace Trace start_server start_trace stop_trace trace trace_detached trace_me",
+        ),
     },
     "torch_xla.amp": _same("spmd.torch_xla.syncfree", "GradScaler autocast"),
     "torch_xla.amp.syncfree": _same("spmd.torch_xla.syncfree", "Adam AdamW SGD"),
@@ -193,8 +194,6 @@ HINTS: dict[str, str] = {
     "torch_xla.core.xla_builder": "spmd.call_jax makes an op of a JAX function",
     "torch_xla.core.xla_env_vars": "spmd.config lists the flags and their variables",
     "torch_xla.core.xla_op_registry": "spmd.call_jax makes an op of a JAX function, spmd.register_lowering a rule",
-    "torch_xla.debug.profiler.trace": "start_trace(folder) and stop_trace() of this module trace this process",
-    "torch_xla.debug.profiler.trace_detached": "start_trace(folder) and stop_trace() of this module trace this process",
     "torch_xla.distributed.xla_backend": _NO_GROUPS,
     "torch_xla.distributed.xla_dist": "start one process a machine by torchrun or srun, and call spmd.initialize",
     "torch_xla.distributed.spmd.XlaShardingSpec": "ShardingSpec of this module",

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..core.hlo.hlo_collectives import source_of
 from ..core.ir.graph import DeviceData, Node, Value, next_serial, origin, result_index
+from ..core.ir.module_paths import plain_name
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
 from .reachable import Reachable, outermost
@@ -70,13 +71,8 @@ def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     paths: dict[int, str] = {}
     for root in outermost(modules):
         for name, module in root.named_modules():
-            paths.setdefault(id(module), _plain(root, name))
+            paths.setdefault(id(module), plain_name(root, name))
     return paths
-
-
-def _plain(root: nn.Module, name: str) -> str:
-    own = root._modules
-    return name.removeprefix("module").removeprefix(".") if [*own] == ["module"] and not root._parameters else name
 
 
 class Roles:

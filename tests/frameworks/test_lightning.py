@@ -171,6 +171,19 @@ class TestAround:
             fit(tmp_path, epochs=2)
 
 
+class TestStepMeter:
+    """`spmd.profiler.lightning_callback` measures a Trainer's loop."""
+
+    def test_callback(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        meter = spmd.profiler.StepMeter(items_per_step=32, unit="rows")
+        saving = ModelCheckpoint(tmp_path, every_n_train_steps=1)
+        callbacks = [spmd.profiler.lightning_callback(meter), saving]
+        trainer, *_ = fit(tmp_path, epochs=1, callbacks=callbacks, enable_checkpointing=True)
+        assert meter.num_steps == trainer.global_step > 1
+        assert {"data", "checkpoint", "evaluation", "compile", "step"} <= set(meter.seconds)
+        assert f"{meter.num_steps:,} steps" in capsys.readouterr().out
+
+
 class TestRefused:
     """Training elsewhere, or on fewer devices than requested, is an error that says what to pass."""
 

@@ -240,3 +240,16 @@ class TestGenerating:
         expected = t5(tmp_path / "cpu", use_cpu=True)
         expected.train()
         check(made, expected)
+
+
+class TestStepMeter:
+    """`spmd.profiler.trainer_callback` measures a Trainer's loop."""
+
+    def test_callback(self, use: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        meter = spmd.profiler.StepMeter(items_per_step=8, unit="rows")
+        made = trainer(tmp_path, save_steps=2)
+        made.add_callback(spmd.profiler.trainer_callback(meter))
+        made.train()
+        assert meter.num_steps == 4 and {"data", "checkpoint", "compile", "step"} <= set(meter.seconds)
+        assert made.state.log_history[-2]["rows_per_second"] > 0
+        assert "4 steps" in capsys.readouterr().out

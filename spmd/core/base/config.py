@@ -32,7 +32,7 @@ class Flag:
         try:
             return self.check(self.type(text))
         except ValueError as error:
-            raise ValueError(f"{self.variable}={text!r}: {error}") from None
+            raise ValueError(str(error)) from None
 
     def check(self, value: Any) -> Any:
         """Returns `value`, or raises an error that names the permitted values."""
@@ -129,6 +129,16 @@ FLAGS = (
         "check_graphs", bool, False, "check after each pass that its graph is legal, to find an error of this library"
     ),
     Flag("print_graphs", bool, False, "print each graph that a pass has changed, on stderr, in short"),
+    Flag(
+        "module_paths",
+        bool,
+        False,
+        "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)",
+    ),
+    Flag(
+        "hints", int, 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)
+    ),
+    Flag("graphs_file", str, "", "append each graph that gets a program to this file, as text with your lines"),
     Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",
@@ -140,6 +150,28 @@ FLAGS = (
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
 RENAMED = {"roll_layers": "scan_layers", "roll_turns": "scan_iterations", "entry_cache_size": "op_table_size"}
+
+
+# Variables of PyTorch/XLA's that set a flag, where that has no variable of its own set.
+_THEIRS = {
+    "hints": ("PT_XLA_DEBUG_LEVEL", "PT_XLA_DEBUG"),
+    "module_paths": ("XLA_IR_DEBUG", "XLA_HLO_DEBUG"),
+    "graphs_file": ("XLA_SAVE_TENSORS_FILE",),
+}
+
+
+def _start_of(flag: Flag) -> Any:
+    """The first value of a flag: of its variable, else of PyTorch/XLA's, else its default."""
+    for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
+        text = os.environ.get(variable)
+        if text is not None:
+            if flag.name == "hints" and variable != flag.variable:  # its level has no upper bound, and its switch words
+                text = {"true": "1", "false": "0"}.get(text.lower(), "2" if text.isdigit() and int(text) > 2 else text)
+            try:
+                return flag.parse(text)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{variable}={text!r}: {error}") from None
+    return flag.default
 
 
 class Config:
@@ -155,8 +187,7 @@ class Config:
             if f"SPMD_{old.upper()}" in os.environ:
                 raise ValueError(f"SPMD_{old.upper()} is now SPMD_{new.upper()}: set that instead")
         for flag in FLAGS:
-            text = os.environ.get(flag.variable)
-            object.__setattr__(self, flag.name, flag.default if text is None else flag.parse(text))
+            object.__setattr__(self, flag.name, _start_of(flag))
 
     if TYPE_CHECKING:  # flags are declared only in FLAGS, which a type checker cannot read
 

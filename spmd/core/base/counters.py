@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from . import pace
+from . import pace, samples
 from .forking import survives_fork
 from .state import held
 
@@ -139,6 +139,12 @@ def add_time(name: str, seconds: float) -> None:
             _timers[name] += seconds
 
 
+def add_sample(name: str, value: float) -> None:
+    """Adds a sample to a metric of PyTorch/XLA's (`spmd.torch_xla.xla_metrics`)."""
+    if not _thread.is_silent:
+        samples.add(name, value)
+
+
 def add_fallback(op: str) -> None:
     """Counts an op without a rule that ran on the CPU (`config.fallback`)."""
     with _lock:
@@ -160,6 +166,7 @@ def fallback_ops() -> dict[str, int]:
 def record_compile(record: CompileRecord) -> None:
     """Writes a line of the compile log."""
     if not _thread.is_silent:
+        samples.add("CompileTime", record.seconds * 1e9)
         with _lock:
             _compile_log.append(record)
 
@@ -224,6 +231,7 @@ def clear() -> None:
     """Empties counters, timers and compile log."""
     global _forgotten_ops
     _forgotten_ops = pace.recorded_ops
+    samples.clear()
     with _lock:
         _counters.clear()
         _timers.clear()

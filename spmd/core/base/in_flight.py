@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from . import forking
+from . import forking, spans
 
 # Together they stay below XLA's 32 on every device.
 _MOST_OVER_SEVERAL = 16
@@ -73,7 +73,8 @@ def is_done(array: jax.Array) -> bool:
 
 def _wait(array: jax.Array | None) -> None:
     if array is not None:
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
+        waiting = spans.span("wait", lambda: {"for": "room among the programs in flight"})
+        with waiting, contextlib.suppress(jax.errors.JaxRuntimeError):
             array.block_until_ready()
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from ..base import counters, messages
+from ..base import counters, messages, spans
 from ..base.config import config
-from ..explain import recompile, slow_compiles
+from ..explain import graph_text, recompile, slow_compiles, step_hints
 from ..explain.compile_log import taken
 from ..explain.difference import Requested, changed_input, difference
 from ..hlo.program import MANY, Program
@@ -95,7 +95,10 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
     recompile.refuse(graph, name, line, cause, is_first=is_first)
     program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
-        with slow_compiles.while_compiling(len(graph.nodes), line, cause):
+        with (
+            slow_compiles.while_compiling(len(graph.nodes), line, cause),
+            spans.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
+        ):
             program = _formed_and_made(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
@@ -103,6 +106,9 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
         taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
+    step_hints.note_compile(program.record)
+    if config.graphs_file:
+        graph_text.append(config.graphs_file, graph, f"{name} at {line}, {cause}")
     program.requested = Requested(graph, recompile.num_runs)
     with _lock:
         _last = program

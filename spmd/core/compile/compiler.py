@@ -104,6 +104,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
         program.bytes_needed = needed * len(executable.runtime_executable().local_devices())
     counters.record_compile(program.record)
     counters.add_time("compile", program.record.seconds)
+    counters.add_sample("InputOutputAliasCount", sum(graph.donated))
     return program
 
 

@@ -9,6 +9,8 @@ from torch.utils._pytree import tree_map
 
 from ..base import counters
 from ..base.config import config
+from ..explain import step_hints
+from ..ir.source import user_line
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
 from ..pjrt.host import leaving
@@ -39,8 +41,10 @@ def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return written.setdefault(id(value), (value, value.cpu()))[1]
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
 
+    started = counters.now()
     copies, keywords = tree_map(to_cpu, (args, kwargs))
     made = func(*copies, **keywords)
+    step_hints.note_fallback(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in written.values()}
     for argument, given, copy in _arguments(func, args, kwargs, copies, keywords):
         if argument.alias_info is not None and argument.alias_info.is_write:

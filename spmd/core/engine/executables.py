@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from ..base import counters, in_flight, observation
+from ..base import counters, in_flight, observation, spans
+from ..base.config import config
 from ..compile import cache, stack_groups
-from ..explain import failing, waiting_device
+from ..explain import failing, step_hints, waiting_device
 from ..hlo.program import Program
-from ..ir import lent
+from ..ir import lent, module_paths
 from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
 from ..lazy.storage import unlocked
@@ -51,6 +52,8 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     be gone; the next use of their device data raises LostError.
     """
     failing.check_memory(program, graph)
+    if config.module_paths and not any(program.paths):
+        program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
     observing = observation.active()
     if observing is not None:
         observing.num_runs += 1
@@ -77,19 +80,32 @@ def launch(
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
+    if config.hints > 1:
+        step_hints.note_run(program)
     buffers = arguments()
     lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
     in_flight.make_room(num_devices)
-    with jax.enable_x64(True):
+    with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
         made = list(program.executable(*buffers, *vectors))
     if program.calls_host:
-        jax.block_until_ready(made)
+        with spans.span("wait", lambda: {"for": "a program that calls Python"}):
+            jax.block_until_ready(made)
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
     runs.note_run(made[program.smallest], weakref.ref(program))
-    counters.add_time("dispatch", counters.now() - started)
+    seconds = counters.now() - started
+    counters.add_time("dispatch", seconds)
+    counters.add_sample("ExecuteTime", seconds * 1e9)
     counters.add("runs")
     waiting_device.note_launched()
     return made
+
+
+def _row(program: Program) -> dict[str, str]:
+    """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
+    return {
+        "program": str(spans.note_program(program)), "name": program.name, "ops": str(len(program.entries)),
+        "line": str(program.line),
+    }  # fmt: skip

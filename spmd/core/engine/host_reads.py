@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base import counters, interrupt, observation
+from ..base import counters, interrupt, observation, spans
 from ..base.config import config
-from ..explain import failing, waiting_device
+from ..explain import failing, step_hints, waiting_device
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, Node, is_data, is_unpadded, origin
 from ..ir.lent import READERS, Lender
@@ -232,13 +232,15 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         if lease.host is not None:
             return _without_padding(lease.host, storage)
         counters.add("host_reads")
-        device_data = lease.device_data
+        device_data, line, started = lease.device_data, user_line(), counters.now()
         try:
-            array = _download(lease, call, together=together)
+            with spans.span("wait", lambda: {"for": f"{call} at {line}"}):
+                array = _download(lease, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
             raise explained from error
+        step_hints.note_read(call, line, counters.now() - started)
         waiting_device.note_read()
         return _without_padding(array, storage)
 

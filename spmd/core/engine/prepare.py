@@ -85,7 +85,8 @@ def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
     if config.check_graphs:
         checker.check(graph, name)
     if is_changed and config.print_graphs:
-        print(f"spmd: {graph_text.text_of(graph, name, what)}", file=sys.stderr, flush=True)
+        text = graph_text.text_of(graph, f"after '{name}' ({what})")
+        print(f"spmd: {text}", file=sys.stderr, flush=True)
     return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
 
 

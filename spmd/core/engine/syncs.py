@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base import counters, interrupt, pace
+from ..base import counters, interrupt, pace, spans
 from ..base.state import held
 from ..compile import compiler
 from ..explain import waiting_device
@@ -82,6 +82,12 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
     """
     refuse("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
+    spans.end_recording()
+    with spans.span("sync"):
+        _sync(wait=wait, for_read=for_read)
+
+
+def _sync(*, wait: bool, for_read: bool) -> None:
     interrupt.watch()
     if processes.several():
         processes.collect_garbage()
@@ -93,6 +99,8 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
             counters.add("syncs")
             try:
                 num_nodes = run(storages, user_line(), for_read=for_read)
+                if recording() is None:
+                    counters.add_sample("TensorsGraphSize", num_nodes)
             except Exception as error:
                 give_up(storages, error)
                 raise

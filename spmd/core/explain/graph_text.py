@@ -1,7 +1,8 @@
-"""A graph as text, for `config.print_graphs`: an op a line."""
+"""A graph as text, for `config.print_graphs` and `config.graphs_file`: an op a line."""
 
 import itertools
 
+from ..base.jax_private import distributed_state as processes
 from ..ir.graph import DeviceData, Graph, Value, origin, result_index
 from ..ir.source import node_line
 
@@ -10,8 +11,11 @@ _LINES = 60
 _COLUMNS = 240
 
 
-def text_of(graph: Graph, name: str, what: str) -> str:
-    """Returns a graph after the pass `name`: its ops with operands, results and user's lines, and its results."""
+def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
+    """Returns a graph under a headline: its ops with operands, results and user's lines, and its results.
+
+    most: lines of ops; the middle of a longer graph is left out.
+    """
     inputs = {device_data: f"in{place}" for place, device_data in enumerate(graph.inputs)}
     places = {node: f"%{place}" for place, node in enumerate(graph.nodes)}
 
@@ -32,11 +36,18 @@ def text_of(graph: Graph, name: str, what: str) -> str:
         as_marked = "" if sharding is None else f" {sharding!r}"
         made = f"{places[node]} = {node.op.name}({operands}) -> {_short(metas)}{as_marked}"
         lines.append(f"{made}  {node_line(node)}"[:_COLUMNS])
-    if len(lines) > _LINES:
-        left = len(lines) - _LINES
-        lines[_LINES // 2 : -_LINES // 2] = [f"... {left:,} ops ..."]
-    head = f"after '{name}' ({what}): {len(graph.nodes):,} ops, {len(graph.inputs):,} inputs"
-    return "\n  ".join([head, *lines, f"results: {_short(list(map(named, graph.roots)))}"])
+    if len(lines) > most:
+        left = len(lines) - most
+        lines[most // 2 : -most // 2] = [f"... {left:,} ops ..."]
+    size = f"{len(graph.nodes):,} ops, {len(graph.inputs):,} inputs"
+    return "\n  ".join([f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"])
+
+
+def append(path: str, graph: Graph, head: str) -> None:
+    """Appends a graph to a file; of several processes each has its own, with its number at the end."""
+    several = f".{processes.process_id}" if processes.num_processes > 1 else ""
+    with open(path + several, "a") as file:
+        file.write(text_of(graph, head, len(graph.nodes)) + "\n\n")
 
 
 def _short(names: list[str]) -> str:

@@ -56,7 +56,7 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
             data *= size if kind == "all-gather" else 1
             node = _reader_of_argument(line.scope, graph)
             if node is None:
-                node = node_index(_scope(computation, line), num_nodes)
+                node = node_index(scope_of(computation, line), num_nodes)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
             row = Collective(
@@ -109,7 +109,7 @@ def _kind_between_slices(line: Instruction) -> str | None:
     return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
 
 
-def _scope(computation: Computation, line: Instruction) -> str:
+def scope_of(computation: Computation, line: Instruction) -> str:
     """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands."""
     seen: set[tuple[str, str]] = set()
     todo = [(computation, line)]

@@ -27,7 +27,7 @@ class Program:
     compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
     later changes (see `difference.Requested`). exchanges: its collectives, each with the place of the op that it came
     from. numbers: for the floats and the integers, the order in which the program takes the scalar arguments of the
-    recorded ops; None for theirs.
+    recorded ops; None for theirs. paths: the module of each op, where they were noted (`ir.module_paths`).
     """
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -70,6 +70,7 @@ class Program:
         self.fingerprint = b""
         self.record: counters.CompileRecord | None = None
         self.exchanges: tuple[tuple[counters.Collective, int | None], ...] = ()
+        self.paths: tuple[str, ...] = ()
 
     def _sharding(self, port: Port) -> Sharding:
         """Returns the sharding of an output: the requested one, else the one that the compiler chose."""

@@ -6,6 +6,8 @@ from types import CodeType, FrameType
 import torch
 
 from ..base import pace
+from ..base.config import config
+from ..ir import module_paths
 from ..ir.graph import Node, Value
 from ..ir.op import OpSpec
 from ..ir.source import THREADS, place_of, user_frame
@@ -31,6 +33,7 @@ def record_here(
 ) -> Node:
     """`record` at the user's present line; the place of a forward op is noted for its backward op. The caller has
     called `enter_thread`, too (see `lazy.threads`). task: the number of autograd's graph task, -1 outside backward."""
+    number = -1
     if task != -1:
         code, instruction = backward_line(task)
         behind = _autograd_node()
@@ -43,7 +46,10 @@ def record_here(
         if ring.numbers[slot] != number:
             ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = number, code, instruction
     pace.recorded_ops += 1
-    return Node(op, operands, numbers, code, instruction, sequence)
+    node = Node(op, operands, numbers, code, instruction, sequence)
+    if config.module_paths:
+        module_paths.note(node, number)
+    return node
 
 
 _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..base import forking, in_flight
+from ..base import forking, in_flight, spans
 from ..base.state import held
 
 # One result of each program that may still run, and the program.
@@ -70,9 +70,10 @@ def started() -> list[tuple[jax.Array, Any]]:
 
 def wait() -> None:
     """Waits until every program that was started is done; raises the error of the first that failed."""
-    for array, _ in started():
-        if not array.is_deleted():
-            array.block_until_ready()
+    with spans.span("wait", lambda: {"for": "all programs"}):
+        for array, _ in started():
+            if not array.is_deleted():
+                array.block_until_ready()
     forget_done()
 
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from ..base import forking
+from ..base import forking, samples, spans
 from ..base.dtypes import to_numpy_dtype, to_torch_dtype
 from ..base.jax_private import device_order, local_to_global_shape
 from ..ir.errors import AbstractError
@@ -55,12 +55,16 @@ def _check_here(sharding: Sharding) -> None:
         raise AbstractError(f"no data can be placed as {sharding!r} (at {user_line()}): its devices are not here")
 
 
+def _uploaded(num_bytes: int) -> samples.Transfer:
+    return samples.Transfer("TransferToDeviceTime", "OutboundData", num_bytes)
+
+
 def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     """Uploads host data shard by shard: no device receives more than its own shard. Uneven dims are zero-padded."""
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _Room(padded, array.dtype, sharding), compiler_context():
+    with _Room(padded, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(array.nbytes):
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
         if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
@@ -89,7 +93,7 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     if not processes.several():
         return upload(array, sharding)
     forking.check()
-    with _Room(shape, array.dtype, sharding), compiler_context():
+    with _Room(shape, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(array.nbytes):
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
@@ -120,7 +124,8 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
     """Uploads one shard of an array of this shape to each of its devices, padded as it is stored."""
     forking.check()
     wide = sharding.shard_shape(shape)
-    with _Room(shape, array.dtype, sharding), compiler_context():
+    size = array.nbytes * len(shard.devices)
+    with _Room(shape, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(size):
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
         shardings = [
@@ -202,4 +207,6 @@ def is_readable_here(buffer: jax.Array) -> bool:
 
 def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the unsharded array on the host, without the padding of uneven dims."""
-    return np.asarray(buffer)[tuple(slice(0, dim) for dim in shape)]
+    with samples.Transfer("TransferFromDeviceTime", "InboundData", buffer.nbytes):
+        array = np.asarray(buffer)
+    return array[tuple(slice(0, dim) for dim in shape)]

@@ -1,0 +1,74 @@
+"""The module in whose call each op was recorded, noted while `config.module_paths` is on; no key knows of it.
+
+The stack of the call is read, as a hook of all modules would have Dynamo compile again.
+"""
+
+import sys
+import weakref
+from collections.abc import Sequence
+from types import FrameType
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..base import spans
+from ..base.tables import Bounded
+from .graph import Node, origin
+from .source import THREADS
+
+BACKWARD = " (backward)"
+_CALL = nn.Module._call_impl.__code__
+_KEPT = 1 << 18
+_of_ops: Bounded[float, str] = Bounded(_KEPT)  # by serial
+_of_numbers: Bounded[int, str] = Bounded(_KEPT)  # of forward ops, by autograd's number (see `source`)
+_names: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKeyDictionary()
+
+
+def note(node: Node, number: int) -> None:
+    """Notes the module that recorded an op. number: of a forward op autograd's, plus its ring's base."""
+    spans.note_op()
+    if node.sequence >= 0 and (forward := _of_numbers.get(node.sequence)) is not None:
+        _of_ops.keep(node.serial, forward and f"{forward}{BACKWARD}")
+        return
+    path = _path(sys._getframe(2))
+    _of_ops.keep(node.serial, path)
+    if node.sequence < 0:
+        _of_numbers.keep(THREADS.ring.base + number, path)
+
+
+def _path(frame: FrameType | None) -> str:
+    """The path of the innermost module that is called, from the outermost one; or the optimizer that makes a step."""
+    inner = outer = None
+    while frame is not None:
+        if frame.f_code is _CALL:
+            outer = frame.f_locals["self"]
+            inner = outer if inner is None else inner
+        elif inner is None and frame.f_code.co_name == "step":
+            stepping = frame.f_locals.get("self")
+            if isinstance(stepping, Optimizer):
+                return f"{type(stepping).__name__}.step"
+        frame = frame.f_back
+    if inner is None or outer is None:
+        return ""
+    names = _names.get(outer)
+    if names is None or id(inner) not in names:
+        names = _names[outer] = {id(module): plain_name(outer, name) for name, module in outer.named_modules()}
+    return names.get(id(inner), "") or type(inner).__name__
+
+
+def plain_name(root: nn.Module, name: str) -> str:
+    """The name of a module inside another one, without that of a wrapper of one `module`."""
+    own = root._modules
+    return name.removeprefix("module").removeprefix(".") if [*own] == ["module"] and not root._parameters else name
+
+
+def paths_of(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The module of each op; of an op without a note, as a view, the module of the first op that reads it."""
+    found = {node: _of_ops.get(node.serial) for node in nodes}
+    for node in reversed(nodes):
+        path = found[node]
+        for operand in node.operands if path else ():
+            maker = origin(operand)
+            if maker is not None and not found.get(maker, ""):
+                found[maker] = path
+    return tuple(path or "" for path in found.values())

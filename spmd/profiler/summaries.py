@@ -1,0 +1,208 @@
+"""A trace as a table: the modules and lines that the devices' time goes to, and the host's."""
+
+import gzip
+import importlib
+import importlib.util
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from .trace_files import MODULE, ROWS
+
+_SHOWN = 25  # rows
+_OPS = 3  # of a row
+_KEYS = ("module", "op", "line")
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """One row of a summary: what it is about, its ops, the number of its instructions that ran, their seconds on all
+    devices together, their share of the devices' time, and the bytes that they read and wrote."""
+
+    name: str
+    ops: tuple[str, ...]
+    count: int
+    seconds: float
+    share: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The answer of `summary`; `print` shows it as a table, by rich where that is installed.
+
+    Attributes:
+        rows: of the devices, the longest first. host: by row of the host ("record", "sync", "compile", "dispatch",
+            "wait", "upload") the number of its blocks, and their seconds; a sync encloses its compiles and dispatches.
+        by: the choice of rows. num_steps, step_seconds: the number of `StepTrace` blocks, and their mean. num_devices:
+            of those with rows.
+    """
+
+    rows: tuple[SummaryRow, ...]
+    host: dict[str, tuple[int, float]]
+    by: str = "module"
+    num_steps: int = 0
+    step_seconds: float = 0.0
+    num_devices: int = 0
+
+    def __str__(self) -> str:
+        heads, texts = (self.by, "ops", "count", "time", "share", "bytes"), [*self._texts()]
+        if importlib.util.find_spec("rich") is not None:
+            return "\n".join([_rich_table(heads, texts), *self._lines()])
+        return "\n".join([_plain_table(heads, texts), *self._lines()])
+
+    def _texts(self) -> Iterator[tuple[str, ...]]:
+        for row in self.rows[:_SHOWN]:
+            more = f" + {len(row.ops) - _OPS}" if len(row.ops) > _OPS else ""
+            ops = ", ".join(op.removeprefix("aten.") for op in row.ops[:_OPS]) + more
+            yield row.name, ops, f"{row.count:,}", _time(row.seconds), f"{row.share:.1%}", f"{row.bytes:,}"
+
+    def _lines(self) -> Iterator[str]:
+        left = self.rows[_SHOWN:]
+        if left:
+            yield f"and {len(left):,} rows more, {sum(row.share for row in left):.1%} of the time"
+        total = sum(row.seconds for row in self.rows)
+        yield f"devices: {_time(total)} on {self.num_devices}"
+        if self.num_steps:
+            yield f"steps: {self.num_steps:,} of {_time(self.step_seconds)}"
+        rows = (f"{name} {_time(seconds)} in {count:,}" for name, (count, seconds) in self.host.items())
+        yield f"host: {', '.join(rows)}"
+
+
+def summary(folder: str | PathLike[str], *, by: str = "module") -> Summary:
+    """Sums the newest trace of a folder up: module, ops, time, share, bytes.
+
+    The time of a device's row is its own: that of a loop without its body's. Bytes are those of the operands and the
+    results of each instruction, of all devices together. A fusion of several modules' ops has a row of its own that
+    names them; what belongs to no module has its line. Several processes are summed.
+
+    Args:
+        folder: that was given to `trace`, or one inside it. by: "module", "op" or "line".
+
+    Raises FileNotFoundError where the folder has no trace, ValueError for another `by`.
+
+    >>> import tempfile, torch, spmd
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).to("xla")
+    >>> x, folder = torch.ones(2, 4, device="xla"), tempfile.mkdtemp()
+    >>> with spmd.profiler.trace(folder):
+    ...     y = model(x)
+    ...     spmd.sync()
+    >>> any("0" in row.name for row in spmd.profiler.summary(folder).rows)
+    True
+    """
+    if by not in _KEYS:
+        raise ValueError(f"summary: expected by= one of {', '.join(map(repr, _KEYS))}, got {by!r}")
+    events = [event for file in _files(Path(folder)) for event in _events(file)]
+    steps = [event["dur"] for event in events if "step_num" in event["args"]]
+    host = {name: [event["dur"] for event in events if event["row"] == name] for name in ROWS}
+    return Summary(
+        tuple(_table(_own_times(event for event in events if "hlo_op" in event["args"]), by)),
+        {name: (len(times), sum(times) / 1e6) for name, times in host.items()},
+        by,
+        len(steps),
+        sum(steps) / max(len(steps), 1) / 1e6,
+        len({(event["file"], event["pid"]) for event in events if "hlo_op" in event["args"]}),
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of the newest trace in a folder: one for each process."""
+    found = sorted(folder.rglob("*.trace.json.gz"), key=lambda path: path.parent.name)
+    if not found:
+        raise FileNotFoundError(f"summary: {folder} has no *.trace.json.gz; give it the folder of spmd.profiler.trace")
+    newest = {path.parents[3] if len(path.parents) > 3 else path.parent: path for path in found}
+    return [*newest.values()]
+
+
+def _events(file: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(file, "rt") as opened:
+        events = json.load(opened)["traceEvents"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name" and e["ph"] == "M"}
+    for event in events:
+        if event["ph"] == "X":
+            own = event.get("args", {})
+            yield {**event, "args": own, "file": str(file), "row": rows.get((event["pid"], event["tid"]), "")}
+
+
+def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yields blocks with their microseconds, without those of the blocks inside them."""
+    by_thread: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        by_thread[event["file"], event["pid"], event["tid"]].append(event)
+    for thread in by_thread.values():
+        thread.sort(key=lambda event: (event["ts"], -event["dur"]))
+        own = [event["dur"] for event in thread]
+        around: list[int] = []
+        for place, event in enumerate(thread):
+            while around and thread[around[-1]]["ts"] + thread[around[-1]]["dur"] <= event["ts"]:
+                around.pop()
+            if around:
+                own[around[-1]] -= event["dur"]
+            around.append(place)
+        yield from zip(thread, (max(time, 0.0) for time in own), strict=True)
+
+
+@dataclass(slots=True)
+class _Sum:
+    ops: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    count: int = 0
+    time: float = 0.0
+    bytes: int = 0
+
+
+def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[SummaryRow]:
+    """Yields the rows of the devices' blocks, the longest first."""
+    sums: defaultdict[str, _Sum] = defaultdict(_Sum)
+    for event, time in blocks:
+        said = event["args"]
+        one = sums[said.get(by, "") or said.get("line", "") or _unnamed(said)]
+        for op in filter(None, said.get("op", "").split(", ")):
+            one.ops[op] += time
+        one.count, one.time, one.bytes = one.count + 1, one.time + time, one.bytes + int(said.get("bytes", 0))
+    total = sum(one.time for one in sums.values()) or 1.0
+    for name, one in sorted(sums.items(), key=lambda item: -item[1].time):
+        ops = tuple(sorted(one.ops, key=lambda op: -one.ops[op]))
+        yield SummaryRow(name, ops, one.count, one.time / 1e6, one.time / total, one.bytes)
+
+
+def _unnamed(said: dict[str, Any]) -> str:
+    """The row of what XLA or jax added by itself: a copy, or a program that moves data between devices."""
+    module = said.get("hlo_module", "")
+    return f"({said['hlo_op'].rstrip('.0123456789')})" if module == MODULE else f"({module})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
+
+
+def _plain_table(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in (heads, *texts)) for i in range(len(heads))]
+
+    def line(row: Sequence[str]) -> str:
+        texts = (
+            text.ljust(width) if i < 2 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "  ".join(texts).rstrip()
+
+    return "\n".join(map(line, (heads, *texts)))
+
+
+def _rich_table(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
+    tables, boxes = importlib.import_module("rich.table"), importlib.import_module("rich.box")
+    consoles = importlib.import_module("rich.console")
+    table = tables.Table(box=boxes.SIMPLE_HEAD)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i < 2 else "right", overflow="fold")
+    for row in texts:
+        table.add_row(*(row_text.replace("[", "\\[") for row_text in row))
+    out = consoles.Console()
+    width = max(out.width, 100) if out.is_terminal else 200
+    console = consoles.Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return str(console.file.getvalue()).strip("\n")
