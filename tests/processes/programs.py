@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -345,6 +346,25 @@ def killed() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def late() -> None:
+    """The second process comes to the second step five seconds after the first, which waits in its program."""
+    step()
+    if spmd.process_index() == 1:
+        time.sleep(5)
+    step()
+    spmd.sync(wait=True)
+
+
+def stopped() -> None:
+    """The second process is stopped for eleven seconds; the first one waits for it in a program."""
+    step()
+    if spmd.process_index() == int(os.environ["STOPPED"]):
+        with subprocess.Popen(["sh", "-c", f"sleep 11; kill -CONT {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    step()
+    spmd.sync(wait=True)
+
+
 def _job() -> tuple[Callable[[Tensor], Tensor], Tensor]:
     """A training step of a small GPT under FSDP, nothing of it run, and this process's part of a batch."""
     torch.manual_seed(0)
@@ -390,7 +410,8 @@ if __name__ == "__main__":
         spmd.initialize(local_device_count=4)
     else:
         address = f"127.0.0.1:{port}"
-        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=10)
+        heartbeat = int(os.environ.get("HEARTBEAT", "10"))
+        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=heartbeat)
     result = globals()[name]()
     if result is not None:
         print(json.dumps(result))

@@ -236,6 +236,33 @@ class TestDifferent:
         assert time.monotonic() - started < 60
 
 
+class TestWatchdog:
+    """What does not end, or is silent, is said by every process, with the places of all."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_late(self, partitioner: str) -> None:
+        (_, first), (_, second) = together("late", 0, 0, SPMD_HANG_SECONDS="2", SPMD_PARTITIONER=partitioner)
+        for text in (first, second):
+            assert re.search(r"process 0 of 2 \(.*, pid \d+\) waits: the program of step at .*programs.py:\d+", text)
+            assert re.search(r"as event \d+ and has not ended \(config.hang_seconds is 2\)", text)
+            assert re.search(r"all-\w+ of [\d,]+ bytes over a for aten\.sum, .*programs\.py:\d+ in step", text)
+            assert re.search(r"process 1 \(.*\) has not come to it\. Its last event was event \d+: ", text)
+            assert re.search(r"its main thread was at .*programs\.py:\d+ in late: time\.sleep\(5\)", text)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_stopped(self, place: int) -> None:
+        both = together("stopped", 0, 0, STOPPED=str(place), HEARTBEAT="40", SPMD_HANG_SECONDS="9")
+        _, other = both[1 - place]
+        if place == 0:
+            assert re.search(r"process 0, which keeps the store of all processes, has not answered process 1 for", other)
+        else:
+            assert re.search(r"process 1 \(.*\) has been silent for \d+ s: it is stopped, dead, or its machine", other)
+            assert re.search(r"process 1 \(.*\) is heard again", other)
+            assert re.search(r"process 1 \(.*\) has not come to it\. It has been silent for", other)
+        assert all("Traceback" not in text for _, text in both)
+
+
 class TestPlace:
     """initialize: arguments, or what torchrun, SLURM and Open MPI set; an error that says what is missing."""
 

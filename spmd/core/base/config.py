@@ -136,6 +136,12 @@ FLAGS = (
         300,
         "time for which a process waits for others at a new program (or another collective call); then an error",
     ),
+    Flag(
+        "hang_seconds",
+        int,
+        120,
+        "of several processes each says which program has not ended after this time, and who has not come; 0: never",
+    ),
 )
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
