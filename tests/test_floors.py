@@ -22,6 +22,7 @@ FOLDERS = (
     *(f"spmd.{folder}" for folder in ("exporting", "replay", "torch_xla", "dtensor", "suggestions", "reports")),
     "spmd.compat",
     "spmd.frameworks",
+    "spmd.launching",
 )
 # Folders that know values and no tensors.
 BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]

@@ -321,9 +321,9 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_graphs", "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops",
-            "max_logits_bytes", "max_pending_ops", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
-            "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
+            "check_graphs", "check_shardings", "compiler_options", "op_table_size", "fallback", "hang_seconds",
+            "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops", "num_slices", "pad_lengths",
+            "partitioner", "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
             "program_cache_size", "scan_iterations", "scan_layers", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 

@@ -170,8 +170,10 @@ def _record() -> dict[str, Any]:
 
 _ADVICE = (
     "All processes must record and sync the same ops in the same order, with the same numbers (learning rate, random "
-    "seed): look for a branch on the process, for a seed of its own, for data or shapes that differ between processes "
-    "(a batch of its own goes through spmd.from_process_local), and for a process that has failed."
+    "seed): look for a branch on the process (a read in one of them of a value that has not been synced, or is sharded "
+    "over processes, is such a branch: read it in all, and print in one), for a seed of its own, for data or shapes "
+    "that differ between processes (a batch of its own goes through spmd.from_process_local), and for a process that "
+    "has failed."
 )
 
 

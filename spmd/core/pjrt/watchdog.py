@@ -1,4 +1,5 @@
-"""The watchdog of several processes: which program does not end, who has not come to it, and which process is silent.
+"""The watchdog of several processes: which program does not end, which processes have not come to it, and
+which are silent.
 
 Its thread takes no lock that recording or compiling holds, and calls neither jax nor the store of the processes, which
 may hang themselves: what it knows of the others is what the thread of `agreement` has heard last.
@@ -9,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..ir.source import Line, is_library, place_of
 from . import processes, runs
 
 BEAT = 2.0  # seconds between two signs of life of a process
-SILENT = 8.0  # seconds without one, after which the others are told
+SILENT = 8.0  # seconds without one, after which the others say so
 _PERIOD = 0.5  # seconds between two looks
 _SHOWN = 3  # collectives of a program that hangs
 
@@ -28,13 +29,13 @@ Record = Mapping[str, Any]  # what a process publishes (`agreement`), with the i
 
 @dataclass
 class _Heard:
-    """What is known of the other processes. records: the last of each, with the time at which it was new. answered: the
-    time of the store's last answer. told: the kinds of texts that were printed, so that each is printed once. notices:
-    kinds and texts for the others to print. silent: the processes that are."""
+    """The last news of the other processes. records: the last of each, with the time at which it was new. answered: the
+    time of the store's last answer. printed: the kinds of texts that were, each once. notices:
+    kinds and texts for the others to print. silent: the processes that are, by their last sign of life."""
 
     records: dict[int, tuple[float, Record]] = field(default_factory=dict)
     answered: float = field(default_factory=time.monotonic)
-    told: set[str] = field(default_factory=set)
+    printed: set[str] = field(default_factory=set)
     notices: list[tuple[str, str]] = field(default_factory=list)
     silent: dict[int, int] = field(default_factory=dict)
     wants_records: bool = False
@@ -76,7 +77,7 @@ def start() -> None:
         _heard.thread.start()
 
 
-def heard(records: list[Record]) -> None:
+def heard(records: Sequence[Record]) -> None:
     """Notes the records of the processes, and that the store has answered."""
     now = time.monotonic()
     _heard.answered = now
@@ -99,12 +100,12 @@ def take_notices() -> list[tuple[str, str]]:
 
 def hear(kind: str, text: str) -> None:
     """Prints a text of another process, unless one of its kind was printed."""
-    if kind not in _heard.told:
+    if kind not in _heard.printed:
         _tell(kind, text)
 
 
 def _tell(kind: str, text: str) -> None:
-    _heard.told.add(kind)
+    _heard.printed.add(kind)
     print(f"spmd: {text}", file=sys.stderr, flush=True)
 
 
@@ -147,8 +148,8 @@ def _look_at_processes(now: float) -> None:
             _heard.silent[process] = record["beat"]
             _announce(
                 f"process {process} is silent since beat {record['beat']}",
-                f"process {process} ({record['host']}) has been silent for {now - at:.0f} s: it is stopped, dead, or its "
-                f"machine or network is down. {_last(record)}",
+                f"process {process} ({record['host']}) has been silent for {now - at:.0f} s: it is stopped, dead, or "
+                f"its machine or network is down. {_last(record)}",
             )
         elif beat is not None and now - at <= SILENT:
             del _heard.silent[process]
