@@ -119,7 +119,7 @@ _OF_PARTS = (
 
 def _collective(name: str) -> Callable[..., Any]:
     def call(self: XlaProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        if not any(isinstance(leaf, XlaTensor) for leaf in tree_leaves((args, kwargs))):
+        if not any(isinstance(one, XlaTensor) for one in tree_leaves((args, kwargs))):
             return getattr(self._host, name)(*args, **kwargs)
         function = _ON_DEVICE.get(name) or (_exchanged if name in _OF_PARTS and self.size() == 1 else None)
         if function is None:
