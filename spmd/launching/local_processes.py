@@ -16,6 +16,7 @@ from ..core.base.config import variables_of_process
 _PERIOD = 0.1  # seconds between two looks
 _GRACE = 4.0  # seconds in which the others end by themselves once one has failed, and again after SIGTERM
 _LAST_LINES = 20
+_MOST_SHOWN = 3  # processes, besides the first that failed
 
 
 @dataclass
@@ -74,10 +75,10 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
         if failed is not None and not ended_by:
             _say(failed.describe() + failed.last_words())
             _end(started)
-            ours = (0, -signal.SIGTERM, -signal.SIGKILL)
-            for process in started:
-                if process is not failed and process.popen.poll() not in (None, *ours):
-                    _say(process.describe() + process.last_words())
+            others = [process for process in started if process is not failed and process.popen.poll()]
+            # The first to end may have ended for the fault of another one, which waits for all at its end.
+            for process in sorted(others, key=lambda one: "Traceback" not in one.last_words())[:_MOST_SHOWN]:
+                _say(process.describe() + process.last_words())
         for process in started:
             process.popen.wait()
     finally:
