@@ -6,7 +6,7 @@
 Each row of the table is one check: gradients of single ops against torch on the CPU; a GPT's training losses against
 eager torch's (on the CPU, or the GPU where torch has one) and a hand-written JAX program's; the same step by
 `spmd.compile` and the model by `torch.compile`; a checkpoint written and read; the memory and time that `spmd.plan`
-names against what the run took. It ends with status 1 where one fails. Times are told, never judged. Without an
+names against what the run took. It ends with status 1 where one fails. Times are printed, never judged. Without an
 accelerator it stops with a line, unless --dry-run.
 """
 

@@ -1,4 +1,4 @@
-"""The library from a shell: `python -m spmd run script.py`, `launch`, `where aten.gelu`, `ops`."""
+"""The library from a shell: `python -m spmd run script.py`, `launch`, `doctor`, `where aten.gelu`, `ops`."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from .compat import script
 from .core.debug import catalog
 from .core.pjrt.devices import simulate
 from .frameworks.choice import use
-from .launching import local_processes
+from .launching import installation, local_processes
 from .tensors.launch import initialize
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False)
     commands.add_parser("launch", help="run a script as several processes on this machine", add_help=False)
+    commands.add_parser("doctor", help="versions, devices, cache, limits, and what clashes on this machine")
     where = commands.add_parser("where", help="where an op is lowered, per overload")
     where.add_argument("op", help="aten.gelu, aten.add.Tensor, mylib.op")
     ops = commands.add_parser("ops", help="write docs/ops.md; needs a checkout")
@@ -52,6 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments[:1] == ["launch"]:
         return _launch(arguments[1:], "python -m spmd launch")
     given = parser.parse_args(arguments)
+    if given.command == "doctor":
+        return installation.report()
     return _where(given.op) if given.command == "where" else _ops(check=given.check)
 
 

@@ -1,1 +1,1 @@
-"""Several processes of a script on one machine, and torch.distributed's names for those that there are."""
+"""The start of a job: processes of a script on one machine, torch.distributed's group of them, and the installation."""

@@ -273,6 +273,26 @@ _WITHOUT_TPU = {
 }  # fmt: skip
 
 
+# Variables of others that decide what runs.
+_OF_OTHERS = (
+    "JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "PJRT_DEVICE", "CPU_NUM_DEVICES", "GPU_NUM_DEVICES",
+    "ACCELERATE_TORCH_DEVICE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "JAX_ENABLE_X64", "TF_CPP_MIN_LOG_LEVEL",
+)  # fmt: skip
+_OWN = "SPMD_"
+
+
+def known_variables() -> dict[str, str]:
+    """The variables that are set and that this library, or jax, reads."""
+    names = (*(flag.variable for flag in FLAGS), *_OF_OTHERS)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def unknown_variables() -> dict[str, list[str]]:
+    """The variables named as flags of this library that are none, and the names of those that there are."""
+    names = [flag.variable for flag in FLAGS]
+    return {name: names for name in os.environ if name.startswith(_OWN) and name not in names}
+
+
 def compiler_flags() -> tuple[str | None, ...]:
     """The flags of XLA's compilers in the environment."""
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
