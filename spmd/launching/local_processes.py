@@ -32,10 +32,13 @@ class _Process:
         return f"process {self.index} (pid {self.popen.pid}) has ended with {how}"
 
     def last_words(self) -> str:
-        """The last lines of its log; of the first process they are on the terminal."""
+        """The first traceback in its log, else the log's last lines; those of the first process are on the terminal."""
         if self.log is None:
             return ""
-        lines = self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        lines = self.log.read_text(errors="replace").splitlines()
+        # An error of its own comes before what the library prints of all processes.
+        raised = next((i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
+        lines = lines[-_LAST_LINES:] if raised is None else lines[raised:][:_LAST_LINES]
         return f", with these last words ({self.log}):\n    " + "\n    ".join(lines or ["(none)"])
 
 
