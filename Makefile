@@ -8,7 +8,7 @@ NEWEST := .venv-newest
 NEWEST_INSTALLED := $(NEWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-newest smoke-newest bench plan lint clean
+.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, a plan, tw
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
+
+gpu: $(INSTALLED)  ## try the library on this machine's GPU or TPU; ARGS=--dry-run: the same checks on the CPU
+	$(RUN) recipes/accelerator_smoke.py $(ARGS)
 
 plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler; ARGS="--target v5p:2x2x2" goes through
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'

@@ -41,6 +41,7 @@ from .exporting import LoadedProgram as LoadedProgram
 from .exporting import export as export
 from .exporting import load_exported as load_exported
 from .frameworks.choice import use as use
+from .launching import process_group as _process_group  # noqa: F401  # torch.distributed's "xla"
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh
 from .mesh.mesh import Mesh as Mesh

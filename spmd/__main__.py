@@ -1,15 +1,19 @@
-"""The library from a shell: `python -m spmd run script.py`, `python -m spmd profile host:port folder`, ..."""
+"""The library from a shell: `python -m spmd run script.py`, `launch`, `doctor`, `profile host:port folder`, ..."""
 
 import argparse
 import os
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from .compat import script
 from .core.debug import catalog
 from .core.pjrt.devices import simulate
 from .frameworks.choice import use
+from .launching import installation, local_processes
 from .profiler import capture, summary
+from .tensors.launch import initialize
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
 and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and
@@ -22,6 +26,16 @@ _EXAMPLES = """examples:
   {prog} -m package.train --epochs 1
 """
 
+_LAUNCH = """Runs a script as several processes on this machine, each as `python -m spmd run --initialize`: all record
+the same step, and each program runs on the devices of all. The first process has the terminal, the others a file each.
+When one fails, the rest are ended within 10 s and its last lines are printed. On several machines use torchrun, srun or
+mpirun with `python -m spmd run --initialize train.py` (docs/processes.md)."""
+
+_LAUNCH_EXAMPLES = """examples:
+  {prog} --processes 2 --devices 4 train.py       two processes of 4 simulated CPU devices, or 4 GPUs, each
+  {prog} --processes 2 --debug-single-process --devices 4 train.py      one process with all 8, for a debugger
+"""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
@@ -30,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False)
+    commands.add_parser("launch", help="run a script as several processes on this machine", add_help=False)
+    commands.add_parser("doctor", help="versions, devices, cache, limits, and what clashes on this machine")
     where = commands.add_parser("where", help="where an op is lowered, per overload")
     where.add_argument("op", help="aten.gelu, aten.add.Tensor, mylib.op")
     profile = commands.add_parser("profile", help="trace a process that has called spmd.profiler.start_server")
@@ -41,9 +57,13 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["run"]:  # before argparse, which would take options of the script for its own
         return _run(arguments[1:], "python -m spmd run")
+    if arguments[:1] == ["launch"]:
+        return _launch(arguments[1:], "python -m spmd launch")
     given = parser.parse_args(arguments)
     if given.command == "profile":
         return _profile(given.address, given.folder, given.seconds)
+    if given.command == "doctor":
+        return installation.report()
     return _where(given.op) if given.command == "where" else _ops(check=given.check)
 
 
@@ -52,20 +72,40 @@ def run() -> int:
     return _run(sys.argv[1:], "spmd-run")
 
 
-def _run(arguments: list[str], prog: str) -> int:
-    usage = f"{prog} [--devices N] (script | -m module) [args...]"
-    layout, examples = argparse.RawDescriptionHelpFormatter, _EXAMPLES.format(prog=prog)
-    parser = argparse.ArgumentParser(prog, usage, _RUN, examples, formatter_class=layout, allow_abbrev=False)
-    parser.add_argument("--devices", type=int, metavar="N", help="simulate N devices on the CPU (spmd.simulate)")
+def _parser(prog: str, options: str, words: str, examples: str) -> argparse.ArgumentParser:
+    """The parser of a command that runs a script: options, then the script, whose arguments are its own."""
+    usage = f"{prog} {options} (script | -m module) [args...]"
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog, usage, words, examples.format(prog=prog), formatter_class=layout, allow_abbrev=False
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     parser.add_argument("program", metavar="script", help="the script, or with -m the module")
-    ours, of_program = script.split(arguments)
+    return parser
+
+
+def _parse(parser: argparse.ArgumentParser, ours: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(ours)
     if not given.module and not os.path.isfile(given.program):
         parser.error(f"there is no script {given.program!r} in {os.getcwd()}")
-    if given.devices is not None:
-        if given.devices < 1:
-            parser.error(f"--devices: expected 1 or more, got {given.devices}")
+    for name in ("devices", "processes"):
+        value = getattr(given, name, None)
+        if value is not None and value < 1:
+            parser.error(f"--{name}: expected 1 or more, got {value}")
+    return given
+
+
+def _run(arguments: list[str], prog: str) -> int:
+    parser = _parser(prog, "[--devices N] [--initialize]", _RUN, _EXAMPLES)
+    parser.add_argument("--devices", type=int, metavar="N", help="simulate N devices on the CPU (spmd.simulate)")
+    parser.add_argument(
+        "--initialize", action="store_true", help="join the processes that torchrun, srun, ... have started first"
+    )
+    ours, of_program = script.split(arguments)
+    given = _parse(parser, ours)
+    if given.initialize:
+        initialize(local_device_count=given.devices)
+    elif given.devices is not None:
         simulate(given.devices)
     use()
     return script.run(given.program, of_program, is_module=given.module)
@@ -80,6 +120,26 @@ def _profile(address: str, folder: str, seconds: float) -> int:
     print(summary(path))
     print(f"written to {path}: open *.trace.json.gz in https://ui.perfetto.dev")
     return 0
+
+
+def _launch(arguments: list[str], prog: str) -> int:
+    options = "[--processes N] [--devices K] [--logs DIR] [--debug-single-process]"
+    parser = _parser(prog, options, _LAUNCH, _LAUNCH_EXAMPLES)
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="their number (default 2)")
+    parser.add_argument("--devices", type=int, metavar="K", help="devices of each: simulated ones on the CPU, or GPUs")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="for the output of all but the first (default: new)")
+    parser.add_argument(
+        "--debug-single-process", action="store_true", help="run the script here, with the devices of all processes"
+    )
+    ours, of_program = script.split(arguments)
+    given = _parse(parser, ours)
+    as_module = ["-m"] if given.module else []
+    if given.debug_single_process:
+        devices = ["--devices", str(given.processes * given.devices)] if given.devices else []
+        return _run([*devices, *as_module, given.program, *of_program], prog)
+    logs = given.logs or Path(tempfile.mkdtemp(prefix="spmd-launch-"))
+    command = [sys.executable, "-m", "spmd", "run", "--initialize", *as_module, given.program, *of_program]
+    return local_processes.run(command, given.processes, logs, devices=given.devices)
 
 
 def _where(op: str) -> int:

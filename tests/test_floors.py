@@ -25,6 +25,7 @@ FOLDERS = (
     ),
     "spmd.compat",
     "spmd.frameworks",
+    "spmd.launching",
 )
 # Folders that know values and no tensors.
 BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]

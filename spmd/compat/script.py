@@ -11,12 +11,14 @@ from typing import Any
 
 from .finder import install, preload
 
+_WITH_VALUE = ("--devices", "--processes", "--logs")
+
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the arguments up to a script's name (or `-m` and a module's), and those that are the script's own."""
     own = 0
     while own < len(arguments) and arguments[own].startswith("-") and arguments[own] != "-m":
-        own += 2 if arguments[own] == "--devices" else 1
+        own += 2 if arguments[own] in _WITH_VALUE else 1
     own += 2 if arguments[own : own + 1] == ["-m"] else 1
     return [*arguments[:own]], [*arguments[own:]]
 

@@ -33,5 +33,5 @@ def _count_attributes() -> bool:
 
 
 # True where an assignment to an attribute changes the version of the object's `__dict__`. Python 3.13 keeps attributes
-# beside the dict, and its assignments pass the dict by.
+# outside of the dict, and assignments do not reach it.
 OF_ATTRIBUTES = _count_attributes()

@@ -101,5 +101,5 @@ class TestArguments:
             shell.main(["run", "--help"])
         assert ended.value.code == 0
         text = capsys.readouterr().out
-        assert "usage: python -m spmd run [--devices N] (script | -m module) [args...]" in text
+        assert "usage: python -m spmd run [--devices N] [--initialize] (script | -m module) [args...]" in text
         assert "python -m spmd run --devices 8 train.py" in text

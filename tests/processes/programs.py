@@ -9,6 +9,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -167,13 +168,15 @@ def use() -> Any:
     split = spmd.mark_sharding(whole.to("xla"), mesh, (("a", "b"), None))
     plain = torch.ones(3, device="xla") * 2
     total = (split * plain).sum()
-    said = {"pending": raised(total.item)}
+    assert total.item() == (split * plain).max().item() * 12 == 552 and (split + 1).tolist() == (whole + 1).tolist()
+    said = {}
     spmd.sync()
     assert total.item() == 552 and plain.tolist() == [2, 2, 2] and "552" in repr(total)
-    said["split"] = raised(split.cpu)
-    said["print"] = raised(lambda: repr(split))
-    said["save"] = raised(lambda: torch.save(split, os.devnull))
-    torch.save(total, os.devnull)
+    assert torch.equal(split.cpu(), whole) and torch.equal(split.T.cpu(), whole.T) and "23." in repr(split)
+    file = io.BytesIO()
+    torch.save({"split": split, "total": total}, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, map_location="cpu")["split"], whole)
     assert torch.equal(spmd.full_tensor(split), whole) and torch.equal(spmd.full_tensor(split.T), whole.T)
     assert torch.equal(spmd.full_tensor(split + 1), whole + 1)
     mine = [shard.device for shard in spmd.local_shards(split)]
@@ -326,6 +329,25 @@ def alone() -> None:
     time.sleep(30)
 
 
+def read_in_one() -> None:
+    """The first process reads a value that has not been synced, in a branch of its own."""
+    step()
+    x = torch.ones(8, device="xla") * 3
+    if spmd.process_index() == 0:
+        print(x.sum().item())
+    step()
+
+
+def split_in_one() -> None:
+    """The first process prints a value whose parts other processes have."""
+    mesh = spmd.Mesh(range(8), (8,), ("a",))
+    x = spmd.mark_sharding(torch.arange(8.0, device="xla"), mesh, ("a",))
+    spmd.sync()
+    if spmd.process_index() == 0:
+        print(x)
+    step()
+
+
 def other_shape() -> None:
     mesh = spmd.Mesh(range(8), (8,), ("a",))
     spmd.from_process_local(torch.ones(8 + 4 * spmd.process_index()), mesh, ("a",))
@@ -343,6 +365,25 @@ def killed() -> None:
         step()
         if spmd.process_index() == 1 and i == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def late() -> None:
+    """The second process comes to the second step five seconds after the first, which waits in its program."""
+    step()
+    if spmd.process_index() == 1:
+        time.sleep(5)
+    step()
+    spmd.sync(wait=True)
+
+
+def stopped() -> None:
+    """The second process is stopped for eleven seconds; the first one waits for it in a program."""
+    step()
+    if spmd.process_index() == int(os.environ["STOPPED"]):
+        with subprocess.Popen(["sh", "-c", f"sleep 11; kill -CONT {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    step()
+    spmd.sync(wait=True)
 
 
 def _job() -> tuple[Callable[[Tensor], Tensor], Tensor]:
@@ -443,7 +484,8 @@ if __name__ == "__main__":
         spmd.initialize(local_device_count=4)
     else:
         address = f"127.0.0.1:{port}"
-        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=10)
+        heartbeat = int(os.environ.get("HEARTBEAT", "10"))
+        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=heartbeat)
     result = globals()[name]()
     if result is not None:
         print(json.dumps(result))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
@@ -170,17 +171,12 @@ class TestKeywords:
 
 
 class TestUse:
-    """Meshes by ordinals; reads that work or raise at the user's line what all processes must call."""
+    """Meshes by ordinals; reads, which work as in one process; errors at the user's line."""
 
     def test_reads(self) -> None:
         first, second = results(together("use", 0, 0))
         assert {**first, "pieces": ""} == {**second, "pieces": ""}
-        where = r".*programs\.py:\d+ in "
         for name, message in {
-            "pending": rf"item.* at {where}.*float32\[\] has not run yet.*Call spmd\.sync\(\) in every process first",
-            "split": rf"cpu\(\).* at {where}.*sharded over several processes.*spmd\.full_tensor\(t\), called by every",
-            "print": r"sharded over several processes",
-            "save": r"sharded over several processes",
             "uneven part": r"ValueError: a part of shape \[3, 2\] cannot be split over the devices of a process",
             "pieces": r"expected a shard for each of this process's 4 devices that hold one \(ids \d, .*\), got 3",
             "part of the devices": r"MeshError: Mesh: with several processes a mesh holds every device, but 4 of 8",
@@ -211,6 +207,11 @@ class TestDifferent:
             ("other_seed", ["a run, its numbers", "a seed of its own"]),
             ("other_shape", ["from_process_local of float32[8]", "from_process_local of float32[12]"]),
             ("one_more_run", ["process 0 has ended"]),
+            (
+                "read_in_one",
+                ["item() or bool() of float32[], a read that all processes must make", "in read_in_one: print"],
+            ),
+            ("split_in_one", ["of float32[8], a read that all processes must make", "in split_in_one: print(x)"]),
         ],
     )
     def test_told(self, program: str, words: list[str]) -> None:
@@ -236,12 +237,42 @@ class TestDifferent:
         assert time.monotonic() - started < 60
 
 
+class TestWatchdog:
+    """What does not end, or is silent, is said by every process, with the places of all."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_late(self, partitioner: str) -> None:
+        (_, first), (_, second) = together("late", 0, 0, SPMD_HANG_SECONDS="2", SPMD_PARTITIONER=partitioner)
+        for text in (first, second):
+            assert re.search(r"process 0 of 2 \(.*, pid \d+\) waits: the program of step at .*programs.py:\d+", text)
+            assert re.search(r"as event \d+ and has not ended \(config.hang_seconds is 2\)", text)
+            assert re.search(r"all-\w+ of [\d,]+ bytes over a for aten\.sum, .*programs\.py:\d+ in step", text)
+            assert re.search(r"process 1 \(.*\) has not come to it\. Its last event was event \d+: ", text)
+            assert re.search(r"its main thread was at .*programs\.py:\d+ in late: time\.sleep\(5\)", text)
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_stopped(self, place: int) -> None:
+        both = together("stopped", 0, 0, STOPPED=str(place), HEARTBEAT="40", SPMD_HANG_SECONDS="9")
+        _, other = both[1 - place]
+        if place == 0:
+            assert re.search(
+                r"process 0, which keeps the store of all processes, has not answered process 1 for", other
+            )
+        else:
+            assert re.search(r"process 1 \(.*\) has been silent for \d+ s: it is stopped, dead, or its machine", other)
+            assert re.search(r"process 1 \(.*\) is heard again", other)
+            assert re.search(r"process 1 \(.*\) has not come to it\. It has been silent for", other)
+        assert all("Traceback" not in text for _, text in both)
+
+
 class TestPlace:
     """initialize: arguments, or what torchrun, SLURM and Open MPI set; an error that says what is missing."""
 
     @pytest.fixture(autouse=True)
     def _no_launcher(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "TORCHELASTIC_USE_AGENT_STORE"):
+        names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "JOB_COMPLETION_INDEX")
+        for name in (*names, "TORCHELASTIC_USE_AGENT_STORE"):
             monkeypatch.delenv(name, raising=False)
 
     def test_arguments(self) -> None:
@@ -272,6 +303,40 @@ class TestPlace:
             monkeypatch.setenv(name, value)
         address, *rest = processes.find_place(None, None, None)
         assert address.startswith("10.0.0.1:") and rest == [2, 0, (0,)]
+
+    def test_kubernetes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pod of an indexed job, whose spec has the address of the first pod and the number of pods."""
+        for name, value in {
+            "MASTER_ADDR": "train-0.train", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "JOB_COMPLETION_INDEX": "3",
+            "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-3",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        assert processes.find_place(None, None, None) == ("train-0.train:29500", 4, 3, None)
+
+    @pytest.mark.parametrize(
+        ("added", "place"),
+        [
+            ({}, ("localhost:8476", 4, 2, None)),
+            (
+                {
+                    "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080", "MEGASCALE_NUM_SLICES": "2",
+                    "MEGASCALE_SLICE_ID": "1", "MEGASCALE_PORT": "8080",
+                },
+                ("localhost:8476", 8, 6, None),
+            ),
+        ],
+        ids=["slice", "multislice"],
+    )  # fmt: skip
+    def test_tpu_pods(self, added: dict[str, str], place: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        """The third host of a v5e-16 as GKE starts it, and of the second of two such slices."""
+        for name, value in {
+            "TPU_WORKER_HOSTNAMES": "localhost,t1v-1,t1v-2,t1v-3", "TPU_WORKER_ID": "2",
+            "TPU_ACCELERATOR_TYPE": "v5litepod-16", "TPU_TOPOLOGY": "4x4", "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+            "TPU_HOST_BOUNDS": "2,2,1", "TPU_PROCESS_BOUNDS": "2,2,1", "TPU_SKIP_MDS_QUERY": "1", **added,
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+        assert processes.find_place(None, None, None) == place
 
     def test_missing(self) -> None:
         with pytest.raises(ValueError, match="coordinator_address, num_processes, process_id is not given"):

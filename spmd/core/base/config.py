@@ -146,6 +146,12 @@ FLAGS = (
         300,
         "time for which a process waits for others at a new program (or another collective call); then an error",
     ),
+    Flag(
+        "hang_seconds",
+        int,
+        120,
+        "after this time each of several processes says which program has not ended, and which have not come; 0: never",
+    ),
 )
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
@@ -298,6 +304,26 @@ _WITHOUT_TPU = {
 }  # fmt: skip
 
 
+# Variables of others that decide what runs.
+_OF_OTHERS = (
+    "JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "PJRT_DEVICE", "CPU_NUM_DEVICES", "GPU_NUM_DEVICES",
+    "ACCELERATE_TORCH_DEVICE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "JAX_ENABLE_X64", "TF_CPP_MIN_LOG_LEVEL",
+)  # fmt: skip
+_OWN = "SPMD_"
+
+
+def known_variables() -> dict[str, str]:
+    """The variables that are set and that this library, or jax, reads."""
+    names = (*(flag.variable for flag in FLAGS), *_OF_OTHERS)
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def unknown_variables() -> dict[str, list[str]]:
+    """The variables named as flags of this library that are none, and the names of those that there are."""
+    names = [flag.variable for flag in FLAGS]
+    return {name: names for name in os.environ if name.startswith(_OWN) and name not in names}
+
+
 def compiler_flags() -> tuple[str | None, ...]:
     """The flags of XLA's compilers in the environment."""
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
@@ -315,26 +341,40 @@ def wants_color(file: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The hardware that the environment requests: a JAX platform name or None, and a number of CPU devices or None."""
+    """The hardware that the environment requests, None where it requests nothing: a JAX platform name, a number of CPU
+    devices, and the GPUs that this process uses, of those of the machine."""
 
     platform: str | None
     num_cpu_devices: int | None
+    gpus: tuple[int, ...] | None
 
 
 def requested_hardware() -> Hardware:
-    """Reads PJRT_DEVICE and CPU_NUM_DEVICES as PyTorch/XLA's users set them; where both are set, jax's own win."""
+    """Reads PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES as PyTorch/XLA's users set them; jax's own variables win.
+
+    Of several processes on a machine (LOCAL_RANK) each has so many GPUs of its own.
+    """
     kind = os.environ.get("PJRT_DEVICE")
     platforms = {"CPU": "cpu", "GPU": "cuda", "CUDA": "cuda", "TPU": "tpu"}
     if kind is not None and kind.upper() not in platforms:
         raise ValueError(f"PJRT_DEVICE={kind!r}: expected one of {', '.join(platforms)}")
-    count = os.environ.get("CPU_NUM_DEVICES")
-    if count is not None and not (count.isdigit() and int(count) > 0):
-        raise ValueError(f"CPU_NUM_DEVICES={count!r}: expected a positive integer")
+    count, num_gpus = _positive("CPU_NUM_DEVICES"), _positive("GPU_NUM_DEVICES")
+    first = (_whole_number("LOCAL_RANK") or 0) * (num_gpus or 0)
     forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     return Hardware(
         platform=None if os.environ.get("JAX_PLATFORMS") or kind is None else platforms[kind.upper()],
-        num_cpu_devices=None if forced or os.environ.get("JAX_NUM_CPU_DEVICES") or count is None else int(count),
+        num_cpu_devices=None if forced or os.environ.get("JAX_NUM_CPU_DEVICES") else count,
+        gpus=None
+        if num_gpus is None or os.environ.get("JAX_CUDA_VISIBLE_DEVICES")
+        else (*range(first, first + num_gpus),),
     )
+
+
+def _positive(variable: str) -> int | None:
+    text = os.environ.get(variable)
+    if text is not None and not (text.isdigit() and int(text) > 0):
+        raise ValueError(f"{variable}={text!r}: expected a positive integer")
+    return None if text is None else int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,15 +392,30 @@ class Launched:
 
 
 def launched() -> Launched:
-    """Reads the variables that torchrun sets: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK."""
+    """Reads the variables that torchrun sets: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK.
+
+    In a pod of an indexed job of Kubernetes, JOB_COMPLETION_INDEX is the rank.
+    """
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Launched(
         address=None if host is None or port is None else f"{host}:{port}",
         num_processes=_whole_number("WORLD_SIZE"),
-        process_id=_whole_number("RANK"),
+        process_id=_whole_number("RANK" if "RANK" in os.environ else "JOB_COMPLETION_INDEX"),
         restart=(_whole_number("TORCHELASTIC_RESTART_COUNT") or 0) if has_store else None,
     )
+
+
+def variables_of_process(index: int, count: int, port: int, devices: int | None) -> dict[str, str]:
+    """Returns the environment of one of several processes on this machine, which `launched` reads there.
+
+    devices: the number of CPU devices, or of GPUs, of each process.
+    """
+    added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": index}
+    added |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
+    added |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
+    return kept | {name: str(value) for name, value in added.items()}
 
 
 def _whole_number(variable: str) -> int | None:

@@ -76,10 +76,10 @@ def launch(
 
     Raises jax's errors of the run, those of `arguments` among them.
     """
-    started = counters.now()
+    started, event = counters.now(), 0
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
-        agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
+        event = agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
     if config.hints > 1:
         step_hints.note_run(program)
     buffers = arguments()
@@ -94,7 +94,7 @@ def launch(
             jax.block_until_ready(made)
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
-    runs.note_run(made[program.smallest], weakref.ref(program))
+    runs.note_run(made[program.smallest], weakref.ref(program), event)
     seconds = counters.now() - started
     counters.add_time("dispatch", seconds)
     counters.add_sample("ExecuteTime", seconds * 1e9)

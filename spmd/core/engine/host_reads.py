@@ -34,8 +34,8 @@ _IN_A_PLAN = (
 def materialise(storage: Storage, call: str = "a read", *, together: bool = False) -> None:
     """Computes a storage's value: on the host where it is a number that the host knows, else by a sync.
 
-    With several processes only reads that all of them call `together` start a sync. The caller does not hold LOCK: the
-    sync may be another thread's, which needs it.
+    With several processes a read that starts a sync is one of all of them, and waits until all have come. together:
+    they have. The caller does not hold LOCK: the sync may be another thread's, which needs it.
     """
     if type(storage.value) is not DeviceData and body.names():
         if body.on_stand_ins([storage.value]):
@@ -46,11 +46,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
                 "choose with torch.where or spmd.cond, or return it and read it after the loop",
             )
         return _run_needed(storage)
-    if type(storage.value) is not DeviceData and processes.several() and not together:
-        raise agreement.ProcessError(
-            f"{call} at {user_line()}: {storage.meta!r} has not run yet, and with several processes a read runs "
-            "nothing, as every program is one of all processes. Call spmd.sync() in every process first."
-        )
+    if type(storage.value) is not DeviceData and processes.several() and not together and recording() is None:
+        _come_together(storage, call)
     if type(storage.value) is not DeviceData and storage.meta.numel == 1:
         _settle_by_host(storage)
     if type(storage.value) is not DeviceData and recording() is not None:
@@ -62,6 +59,13 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
             _run_needed(storage)
         else:
             _run_all_or_needed(storage)
+
+
+def _come_together(storage: Storage, call: str) -> None:
+    """Waits until all processes have come to this read, as every program is one of all; raises ProcessError where one
+    does something else."""
+    what = f"{call} of {storage.meta!r}, a read that all processes must make"
+    agreement.agree(what, what.encode(), user_line())
 
 
 def _run_all_or_needed(storage: Storage) -> None:
@@ -225,8 +229,8 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
     """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
     Padded data is read with its padding, so that no length needs a program.
 
-    together: all processes read it at once, so that shards of other processes can be fetched. Raises ProcessError where
-    these are needed and it is not set.
+    together: all processes are known to read it at once; else they wait for each other where a program has to run, or
+    shards of other processes are needed.
     """
     with leased(storage, call, together=together, padded=True) as lease:
         if lease.host is not None:
@@ -235,7 +239,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         device_data, line, started = lease.device_data, user_line(), counters.now()
         try:
             with spans.span("wait", lambda: {"for": f"{call} at {line}"}):
-                array = _download(lease, call, together=together)
+                array = _download(lease, storage, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
@@ -250,14 +254,11 @@ def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
     return array if array.shape == shape else np.ascontiguousarray(array[tuple(map(slice, shape))])
 
 
-def _download(lease: Lease, call: str, *, together: bool) -> np.ndarray:
+def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> np.ndarray:
     buffer, sharding = lease.placed()
     shape = lease.device_data.meta.shape
     if not transfer.is_readable_here(buffer):
         if not together:
-            raise agreement.ProcessError(
-                f"{call} at {user_line()}: {lease.device_data.meta!r} is sharded over several processes "
-                f"({sharding!r}); spmd.full_tensor(t), called by every process, returns the full tensor"
-            )
+            _come_together(storage, call)
         sharding, buffer = sharding.replicated(), transfer.move(buffer, shape, sharding, sharding.replicated())
     return transfer.download(buffer, shape)

@@ -135,12 +135,12 @@ def late(program: Program | None, error: Exception) -> RuntimeError:
     """Returns the error that a read met: that of the first program in flight with the same failure, else of the program
     that made the value."""
     text = _NESTED.sub("", str(error))
-    for array, maker in runs.started():
-        ran = maker()
-        if ran is None or array.is_deleted():
+    for run in runs.started():
+        ran = run.maker()
+        if ran is None or run.result.is_deleted():
             continue
         try:
-            array.block_until_ready()
+            run.result.block_until_ready()
         except jax.errors.JaxRuntimeError as first:
             if _NESTED.sub("", str(first)) == text:
                 program = ran

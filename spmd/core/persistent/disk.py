@@ -59,7 +59,7 @@ def _content(name: str, folder: int) -> bytes:
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or not _is_private(status):
+        if not stat.S_ISREG(status.st_mode) or not is_private(status):
             return b""
         with contextlib.suppress(OSError):  # a read-only disk
             os.utime(file)
@@ -151,7 +151,7 @@ def _folder() -> Iterator[int | None]:
         yield None
         return
     try:
-        if _is_private(os.fstat(folder)):
+        if is_private(os.fstat(folder)):
             yield folder
         else:
             refuse(f"only its owner may enter it (chmod 700): {path}")
@@ -171,7 +171,7 @@ def is_on() -> bool:
     return is_wanted and jax.process_count() == 1
 
 
-def _is_private(status: os.stat_result) -> bool:
+def is_private(status: os.stat_result) -> bool:
     """True if this user owns the file and no other user has access to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 

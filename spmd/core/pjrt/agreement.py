@@ -23,7 +23,7 @@ import jax
 from ..base import counters, forking, messages
 from ..base.config import config
 from ..base.tables import Bounded
-from . import processes
+from . import processes, watchdog
 
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
@@ -164,13 +164,16 @@ def _record() -> dict[str, Any]:
         "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
         "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
+        **watchdog.present(),
     }
 
 
 _ADVICE = (
     "All processes must record and sync the same ops in the same order, with the same numbers (learning rate, random "
-    "seed): look for a branch on the process, for a seed of its own, for data or shapes that differ between processes "
-    "(a batch of its own goes through spmd.from_process_local), and for a process that has failed."
+    "seed): look for a branch on the process (a read in one of them of a value that has not been synced, or is sharded "
+    "over processes, is such a branch: read it in all, and print in one), for a seed of its own, for data or shapes "
+    "that differ between processes (a batch of its own goes through spmd.from_process_local), and for a process that "
+    "has failed."
 )
 
 
@@ -241,14 +244,15 @@ def join() -> None:
     if _state.thread is None:
         _state.thread = threading.Thread(target=_watch, name="spmd-processes", daemon=True)
         _state.thread.start()
+        watchdog.start()
         atexit.register(_leave)
 
 
 def _watch() -> None:
-    published: tuple[int, bool] | None = None
+    published: tuple[int, bool, int] | None = None
     found_at = None
     while processes.client() is not None:
-        now = (_state.count, _state.has_ended)
+        now = (_state.count, _state.has_ended, int(time.monotonic() / watchdog.BEAT))
         try:
             if now != published:
                 _publish()
@@ -274,14 +278,24 @@ def _published() -> list[dict[str, Any]]:
 def _look() -> None:
     """Reads a published mismatch; in the first process, compares the records."""
     store = processes.client()
+    records = _published() if watchdog.wants_records() else []
+    watchdog.heard(records)
     if processes.index() == 0 and _state.mismatch is None:
-        records = _published()
         _compare([record for record in records if record["process"] != 0])
         have_ended = _state.has_ended and all(record["ended"] for record in records)
         if _state.mismatch is None and have_ended and len(records) == processes.count():
             store.key_value_set("spmd/ended", "", allow_overwrite=True)
     for _, text in store.key_value_dir_get("spmd/verdict/"):
         _state.mismatch = text
+    _pass_on_notices(store)
+
+
+def _pass_on_notices(store: Any) -> None:
+    """Publishes the watchdog's texts for the other processes, and has it print theirs."""
+    for kind, text in watchdog.take_notices():
+        store.key_value_set(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
+    for key, text in store.key_value_dir_get("spmd/notices/"):
+        watchdog.hear(key.removeprefix("spmd/notices/").partition("/")[0], text)
 
 
 def _leave() -> None:

@@ -68,7 +68,8 @@ def is_running() -> bool:
 
 
 def prepare() -> None:
-    """Applies PJRT_DEVICE and CPU_NUM_DEVICES once, unless `simulate` or a running backend has already decided."""
+    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `simulate` or a running backend has already
+    decided."""
     global _prepared
     with _prepare_lock:
         if _prepared or backends_are_initialized():
@@ -80,6 +81,8 @@ def prepare() -> None:
             jax.config.update("jax_platforms", hardware.platform)
         if hardware.num_cpu_devices is not None:
             jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
+        if hardware.gpus is not None:
+            jax.config.update("jax_cuda_visible_devices", ",".join(map(str, hardware.gpus)))
         given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: as in XLA_FLAGS
         set_pool_width(given if given > 0 else forced_cpu_devices() or 1)
         _prepared = True

@@ -2,17 +2,32 @@
 
 import atexit
 import sys
+import time
 from collections import deque
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from ..base import forking, in_flight, spans
 from ..base.state import held
 
-# One result of each program that may still run, and the program.
-_in_flight: "deque[tuple[jax.Array, Any]]" = deque()
+
+class Started(NamedTuple):
+    """A program that was started: one of its results, a function that returns it, when, and as which event of all
+    processes (0: of none)."""
+
+    result: jax.Array
+    maker: Any
+    at: float
+    event: int
+
+    def is_done(self) -> bool:
+        """True once the program has run."""
+        return in_flight.is_done(self.result)
+
+
+_in_flight: "deque[Started]" = deque()  # those that may still run
 _MOST_IN_FLIGHT = 64
 
 _num_runs = 0
@@ -23,19 +38,19 @@ def stamp() -> int:
     return _num_runs
 
 
-def note_run(result: jax.Array, maker: Any) -> None:
+def note_run(result: jax.Array, maker: Any, event: int = 0) -> None:
     """Keeps one result of a program that was started, until the program is done."""
     global _num_runs
     _num_runs += 1
-    note_started(result, maker)
+    note_started(result, maker, event)
 
 
-def note_started(result: jax.Array, maker: Any = lambda: None) -> None:
+def note_started(result: jax.Array, maker: Any = lambda: None, event: int = 0) -> None:
     """Keeps the result of a program that computes nothing but reshards an array; `stamp` stays."""
     forget_done()
     if len(_in_flight) == _MOST_IN_FLIGHT:
         _in_flight.popleft()
-    _in_flight.append((result, maker))
+    _in_flight.append(Started(result, maker, time.monotonic(), event))
     in_flight.note(result)
 
 
@@ -52,7 +67,7 @@ def unchanged() -> AbstractContextManager[None]:
 
 def forget_done() -> None:
     """Drops the results of programs that have ended."""
-    while _in_flight and in_flight.is_done(_in_flight[0][0]):
+    while _in_flight and _in_flight[0].is_done():
         _in_flight.popleft()
     in_flight.forget_done()
 
@@ -63,17 +78,17 @@ def is_idle() -> bool:
     return not _in_flight
 
 
-def started() -> list[tuple[jax.Array, Any]]:
-    """Returns the programs that were started and are not known to be done, oldest first: (a result, the `maker`)."""
+def started() -> list[Started]:
+    """Returns the programs that were started and are not known to be done, oldest first."""
     return list(_in_flight)
 
 
 def wait() -> None:
     """Waits until every program that was started is done; raises the error of the first that failed."""
     with spans.span("wait", lambda: {"for": "all programs"}):
-        for array, _ in started():
-            if not array.is_deleted():
-                array.block_until_ready()
+        for run in started():
+            if not run.result.is_deleted():
+                run.result.block_until_ready()
     forget_done()
 
 

@@ -333,7 +333,7 @@ class TestWait:
     def test_every_run_is_noted(self) -> None:
         x = torch.ones(3, device="xla") + 1
         spmd.sync()
-        started = [array for array, _ in runs.started()]
+        started = [run.result for run in runs.started()]
         assert any(array is x._storage.value.buffer for array in started)
         spmd.sync(wait=True)
         assert all(array.is_ready() for array in started)

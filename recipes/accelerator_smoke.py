@@ -1,0 +1,236 @@
+"""Try the library on the accelerator of this machine: a tour, a GPT against eager torch and JAX, and what is planned.
+
+    python recipes/accelerator_smoke.py            # make gpu
+    python recipes/accelerator_smoke.py --dry-run  # the same on one CPU device, smaller
+
+Each row of the table is one check: gradients of single ops against torch on the CPU; a GPT's training losses against
+eager torch's (on the CPU, or the GPU where torch has one) and a hand-written JAX program's; the same step by
+`spmd.compile` and the model by `torch.compile`; a checkpoint written and read; the memory and time that `spmd.plan`
+names against what the run took. It ends with status 1 where one fails. Times are printed, never judged. Without an
+accelerator it stops with a line, unless --dry-run.
+"""
+
+import argparse
+import copy
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
+
+# isort: off
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
+import jax
+
+# isort: on
+from recipes.benchmarks import jax_gpt
+from recipes.benchmarks.step import JaxStep, TorchStep
+from recipes.gpt import GPT, GPTConfig
+
+STEPS = 4
+TIMED = 8
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dry-run", action="store_true", help="on one CPU device, where there is no accelerator")
+    parser.add_argument("--layers", type=int, help="of the GPT (default 12; dry: 2)")
+    parser.add_argument("--width", type=int, help="of the GPT (default 512; dry: 64)")
+    parser.add_argument("--sequence", type=int, help="tokens of a sequence (default 256; dry: 32)")
+    parser.add_argument("--batch", type=int, help="sequences of a step (default 16; dry: 4)")
+    args = parser.parse_args(arguments)
+    for name, usual, dry in (("layers", 12, 2), ("width", 512, 64), ("sequence", 256, 32), ("batch", 16, 4)):
+        if getattr(args, name) is None:
+            setattr(args, name, dry if args.dry_run else usual)
+    return args
+
+
+class Smoke:
+    """The model, its batches, and the checks by name; each returns what it found, in a few words."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+        self.config = GPTConfig(layers=args.layers, width=args.width, heads=8, sequence=args.sequence)
+        torch.manual_seed(0)
+        self.weights = GPT(self.config).state_dict()
+        draw = torch.Generator().manual_seed(1)
+        rows = torch.randint(self.config.vocabulary, (STEPS, args.batch, args.sequence + 1), generator=draw)
+        self.batches = [(row[:, :-1].contiguous(), row[:, 1:].contiguous()) for row in rows]
+        self.expected: list[float] = []
+
+    def model(self, device: str) -> GPT:
+        model = GPT(self.config)
+        model.load_state_dict(self.weights)
+        return model.to(device)
+
+    def trained(self, device: str, wrap: Callable[[Any], Any] = lambda model: model) -> TorchStep:
+        """The step of a new model on a device."""
+        end: Callable[[], None] = {"xla": lambda: spmd.sync(wait=True), "cuda": torch.cuda.synchronize}.get(
+            device, lambda: None
+        )
+        return TorchStep(wrap(self.model(device)), device=device, end=end, shard=lambda values: values)
+
+    def losses(self, step: Any) -> list[float]:
+        found = []
+        for batch in self.batches:
+            step(*batch)
+            found.append(step.loss.item() if isinstance(step.loss, Tensor) else float(step.loss))
+        return found
+
+    def seconds(self, step: Any) -> float:
+        """The median seconds of a step."""
+        taken = []
+        for _ in range(TIMED):
+            started = time.perf_counter()
+            step(*self.batches[0])
+            taken.append(time.perf_counter() - started)
+        return statistics.median(taken)
+
+    # --- the checks -------------------------------------------------------------------------------------------------
+
+    def tour(self) -> str:
+        """Ops and their gradients, against torch on the CPU."""
+        functions: dict[str, Callable[[Tensor], Tensor]] = {
+            "matmul": lambda x: x @ x.T,
+            "softmax": lambda x: (x.softmax(-1) * x).sum(-1),
+            "layer_norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
+            "gelu": torch.nn.functional.gelu,
+            "index": lambda x: x[:, torch.tensor([3, 1, 1], device=x.device)],
+            "cumsum": lambda x: x.cumsum(-1),
+        }
+        torch.manual_seed(0)
+        for name, function in functions.items():
+            for dtype, tolerance in ((torch.float32, 2e-3), (torch.bfloat16, 6e-2)):
+                cpu = torch.randn(16, 32, dtype=dtype).requires_grad_()
+                ours = cpu.detach().to("xla").requires_grad_()
+                for x in (cpu, ours):
+                    y = function(x).float()
+                    (y * y.detach().cpu().sin().to(y.device)).sum().backward()
+                assert cpu.grad is not None and ours.grad is not None
+                scale = cpu.grad.abs().max().item()
+                error = (ours.grad.cpu() - cpu.grad).abs().max().item()
+                assert error <= tolerance * scale, f"{name} in {dtype}: gradients differ by {error:.2e} of {scale:.2e}"
+        return f"{len(functions)} ops in float32 and bfloat16"
+
+    def eager(self) -> str:
+        """The losses of eager torch, which the others are compared with."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        step = self.trained(device)
+        self.expected = self.losses(step)
+        return (
+            f"on {device}: {self.expected[0]:.4f} to {self.expected[-1]:.4f}, {1e3 * self.seconds(step):.1f} ms a step"
+        )
+
+    def _compare(self, found: list[float], step: Any) -> str:
+        worst = max(abs(one - other) for one, other in zip(found, self.expected, strict=True))
+        # Matrix units round float32 to fewer bits than the CPU does.
+        assert worst <= (1e-3 if jax.default_backend() == "cpu" else 2e-2), f"losses {found}, expected {self.expected}"
+        return f"losses within {worst:.1e}, {1e3 * self.seconds(step):.1f} ms a step"
+
+    def lazy(self) -> str:
+        """The step on xla."""
+        self.step = self.trained("xla")
+        self.found = self.losses(self.step)
+        return self._compare(self.found, self.step)
+
+    def compiled(self) -> str:
+        """The same step by spmd.compile, bit for bit."""
+        step = self.trained("xla")
+        step.update = spmd.compile(step.update)  # type: ignore[method-assign]
+        found = self.losses(step)
+        assert found == self.found, f"losses {found}, recorded {self.found}"
+        words = self._compare(found, step)
+        assert step.update.num_replayed, step.update.explain()  # type: ignore[attr-defined]
+        return words
+
+    def torch_compiled(self) -> str:
+        """The step whose model is wrapped by torch.compile."""
+        step = self.trained("xla", lambda model: torch.compile(model, fullgraph=True))
+        return self._compare(self.losses(step), step)
+
+    def by_hand(self) -> str:
+        """A hand-written JAX program of the same model."""
+        shapes = {name: tuple(value.shape) for name, value in self.weights.items()}
+        program = jax_gpt.build(
+            shapes, batch=self.args.batch, sequence=self.args.sequence, heads=self.config.heads, devices=1
+        )
+        step = JaxStep(program, {name: value.numpy() for name, value in self.weights.items()})
+        return self._compare(self.losses(step), step)
+
+    def checkpoint(self) -> str:
+        """A checkpoint of the trained model, read into a new one: the next loss is the same bit for bit."""
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            state = {"model": self.step.model.state_dict(), "optimizer": self.step.optimizer.state_dict()}
+            dcp.save(state, checkpoint_id=folder)
+            other = self.trained("xla")
+            other(*self.batches[0])  # an optimizer has state to load into from its first step on
+            loaded = {"model": other.model.state_dict(), "optimizer": other.optimizer.state_dict()}
+            dcp.load(loaded, checkpoint_id=folder)
+            other.model.load_state_dict(loaded["model"])
+            other.optimizer.load_state_dict(loaded["optimizer"])
+            size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        other.scheduler.load_state_dict(copy.deepcopy(self.step.scheduler.state_dict()))
+        nexts = []
+        for step in (self.step, other):
+            for _ in range(2):
+                step(*self.batches[0])
+            nexts.append(step.loss.item())
+        assert nexts[0] == nexts[1], f"losses {nexts}"
+        return f"{size / 2**20:.1f} MiB"
+
+    def plan(self) -> str:
+        """The plan of the step against the run."""
+        step = self.trained("xla")
+        plan = spmd.plan(step.update, *(values.to("xla") for values in self.batches[0]))
+        step(*self.batches[0])
+        stats = jax.local_devices()[0].memory_stats() or {}
+        peak = stats.get("peak_bytes_in_use")
+        words = f"planned peak {plan.peak / 2**20:,.0f} MiB"
+        return words + (f", the process's so far {peak / 2**20:,.0f} MiB" if peak else "; the device reports none")
+
+
+CHECKS = ("tour", "eager", "lazy", "compiled", "torch_compiled", "by_hand", "checkpoint", "plan")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parse(arguments)
+    if args.dry_run:
+        spmd.simulate(1)
+    kind = jax.devices()[0].platform
+    if kind == "cpu" and not args.dry_run:
+        print("accelerator_smoke: jax finds no GPU or TPU here; --dry-run makes the same checks on the CPU")
+        return 0
+    console = Console(width=130)
+    console.print(
+        f"{len(jax.devices())} x {jax.devices()[0].device_kind}, torch {torch.__version__}, jax {jax.__version__}"
+    )
+    smoke = Smoke(args)
+    table = Table("", "check", "", "seconds")
+    failed = 0
+    for name in CHECKS:
+        check = getattr(smoke, name)
+        started = time.perf_counter()
+        try:
+            mark, words = "ok", check()
+        except Exception as error:
+            mark, words = "FAILED", f"{type(error).__name__}: {error}"
+            failed += 1
+        table.add_row(mark, str(check.__doc__).splitlines()[0], words, f"{time.perf_counter() - started:.1f}")
+    console.print(table)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
