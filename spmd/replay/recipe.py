@@ -1,6 +1,6 @@
 """A recorded call as what a replay needs: its programs, the origin of each argument, the destination of each result."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,7 +65,15 @@ class Uploaded:
     place: int | None
 
 
-Origin = State | Given | Replaced | Result | Constant | Filled | Uploaded
+class Derived(NamedTuple):
+    """Data that a function makes of other data without a program: a batch that the host pads, or moves to a mesh."""
+
+    of: "Origin"
+    again: Callable[[DeviceData], DeviceData]
+    is_of_host: bool  # the function takes host data
+
+
+Origin = State | Given | Replaced | Result | Constant | Filled | Uploaded | Derived
 
 
 @dataclass(frozen=True)
@@ -176,12 +184,17 @@ class Recipe:
         source = next((source for source, made in call.observation.uploads if made is data), None)
         if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
             raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
+        derived = call.observation.derived.get(data)
+        if derived is not None and not is_donated:
+            return Derived(self._origin(derived[0], False), derived[1], derived[0].host is not None)
         if data in call.observation.filled and data.store is None:
             return Filled(data.meta, call.observation.filled[data])
         if data.serial >= call.first and is_donated:
             raise RefusedError("it makes state")
         if data.serial < call.first:
             raise RefusedError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
+        if source is None:
+            raise RefusedError(f"it reads {data.meta!r}, which the host makes of other values")
         return Constant(data)
 
     def _destination(self, result: Result, storage: Storage) -> State | Given | Replaced | Result:

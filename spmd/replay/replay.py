@@ -24,7 +24,7 @@ from ..core.sharding.value import Sharding
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
 from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
-from .recipe import Constant, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
+from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 
 _is = operator.is_
 
@@ -233,6 +233,8 @@ class Replay:
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
         self._num_runs = len(recipe.runs)
+        origins = [origin for run in recipe.runs for origin in run.inputs]
+        self._of_host = [one.of for one in origins if isinstance(one, Derived) and one.is_of_host]
         self.line = recipe.runs[0].program.line
 
     def ready(self, flat: Sequence[Any]) -> str:
@@ -260,6 +262,10 @@ class Replay:
             if type(tensor._storage.value) is not DeviceData:
                 return "a tensor has no data"
             self._replaced.append(tensor._storage)
+        for origin in self._of_host:
+            source = Found(flat, self._data, self._replaced, []).source(origin, self.recipe.storages)
+            if source is not None and source.host is None:
+                return "a tensor whose data the host pads, or moves, is on the device"
         return ""
 
     def _moved(self, place: int, value: Any) -> str:
@@ -342,6 +348,14 @@ class Found(NamedTuple):
             case Given(place):
                 return self.flat[place]._storage
         return self.replaced[over.place]
+
+    def source(self, origin: Origin, storages: Sequence[Storage]) -> Any:
+        """The device data of a tensor that was there before the call; None for other origins."""
+        if isinstance(origin, Derived):
+            return self.source(origin.of, storages)
+        if not isinstance(origin, (State, Given, Replaced)):
+            return None
+        return self.storage(origin, storages).value
 
 
 class _Task:
@@ -429,22 +443,28 @@ class _Task:
         return new
 
     def _buffer(self, found: Found, origin: Origin, sharding: Sharding, *, is_donated: bool) -> jax.Array:
+        if isinstance(origin, Filled):
+            return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
+        data = self._data_of(found, origin)
+        bring([data], [sharding])
+        buffer, _ = data.placed()
+        # Its tensor may be held elsewhere, and read later.
+        return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
+
+    def _data_of(self, found: Found, origin: Origin) -> DeviceData:
         match origin:
+            case Derived(of, again):
+                return again(self._data_of(found, of))
             case Result(run, root):
                 data = found.made[run][root]
             case Constant(data):
                 pass
-            case Filled(meta, number):
-                return transfer.filled(meta.shape, meta.struct.dtype, number, sharding)
             case Uploaded(upload, place):
                 data = upload.again(upload.tensor if place is None else found.flat[place])
             case _:
                 data = found.storage(origin, self._storages).value  # type: ignore[assignment]
         assert data is not None, "data that was there when the call was recorded"
-        bring([data], [sharding])
-        buffer, _ = data.placed()
-        # Its tensor may be held elsewhere, and read later.
-        return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
+        return data
 
     def _give(
         self, buffer: jax.Array, places: Any, sharding: Sharding, found: Found, new: list[DeviceData | None]

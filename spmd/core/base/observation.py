@@ -1,9 +1,11 @@
 """The observation of a call that is recorded to be replayed later: what the floors below `spmd.compile` note of it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+_Data = TypeVar("_Data")
 
 
 class Scalar(float):
@@ -31,7 +33,8 @@ class Observation:
 
     reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over its graph, in
     order. num_runs: of all programs, initialization included. uploads: the host data that was made of CPU tensors, each
-    as (CPU tensor, device data). filled: the numbers that fill new device data. draws: the draws from the shared
+    as (CPU tensor, device data). derived: the device data that was made of other device data by no program: from which,
+    and by which function. filled: the numbers that fill new device data. draws: the draws from the shared
     stream. other_draws: whether there were others.
     """
 
@@ -41,6 +44,7 @@ class Observation:
         self.ran: list[Any] = []
         self.num_runs = 0
         self.uploads: list[tuple[Any, Any]] = []
+        self.derived: dict[Any, tuple[Any, Callable[[Any], Any]]] = {}
         self.filled: dict[Any, Any] = {}
         self.draws: list[tuple[int, int]] = []
         self.other_draws = False
@@ -59,6 +63,14 @@ _active: Observation | None = None
 def active() -> Observation | None:
     """The observation of a call of this thread, or None."""
     return _active if _active is not None and _active.thread == threading.get_ident() else None
+
+
+def derived(made: _Data, source: Any, again: Callable[[Any], Any]) -> _Data:
+    """Notes that `again` made this device data of other device data, of which a replay has another value; returns it."""
+    observing = active()
+    if observing is not None:
+        observing.derived[made] = source, again
+    return made
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ..base import observation
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, Node, Value, origin
 from ..ir.source import describe, user_line
@@ -103,12 +104,14 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         return DeviceData(device_data.meta, sharding=target, is_abstract=True)
     device_data.check()
     if device_data.host is not None:
-        return DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
-    buffer, sharding = device_data.placed()
-    buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
-    return DeviceData(
-        device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
-    )
+        made = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+    else:
+        buffer, sharding = device_data.placed()
+        buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
+        made = DeviceData(
+            device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
+        )
+    return observation.derived(made, device_data, lambda now: moved(now, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:

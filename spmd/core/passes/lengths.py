@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base import observation
 from ..base.tables import Bounded
 from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
 from ..ir.meta import Meta, padded_meta
@@ -307,9 +308,10 @@ def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:
     """Returns host data with zeros at the end of its dims."""
     assert device_data.host is not None, "host data"
     room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
-    return DeviceData(
+    made = DeviceData(
         meta, host=np.pad(device_data.host, room), sharding=device_data.sharding, source=device_data.source
     )
+    return observation.derived(made, device_data, lambda now: padded_on_host(now, meta))
 
 
 def padded_on_device(device_data: DeviceData, meta: Meta) -> Node:
