@@ -137,6 +137,7 @@ class Recipe:
             [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
             for run, one in enumerate(call.observation.ran)
         ]
+        self._check_state()
         self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
         self.same = [
             (place, item)
@@ -151,6 +152,17 @@ class Recipe:
         flat, self.tree = tree_flatten(call.result)
         self.result = [self._result_of(item) for item in flat]
         del self._call  # with the tensors of this call alone
+
+    def _check_state(self) -> None:
+        """Refuses tensors that were there before the call and have data now that no program of it has computed."""
+        for ref in self._call.references.values():
+            storage = ref()
+            value = None if storage is None else storage.value
+            if type(value) is not DeviceData or id(value) in self._results:
+                continue
+            _, owner = self._call.data.get(id(value), (None, None))
+            if owner is not ref:
+                raise RefusedError(f"it gives a tensor {value.meta!r} data that no program computes")
 
     def _run(self, run: int, one: Any) -> Run:
         inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]

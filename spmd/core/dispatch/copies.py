@@ -108,7 +108,8 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...],
             return target
         with LOCK:
             data = source._storage.value
-            if type(data) is DeviceData and data.host is not None:  # not uploaded yet: no program is needed to take it
+            # Not uploaded yet: no program is needed to take it. A replay repeats programs.
+            if type(data) is DeviceData and data.host is not None and observation.active() is None:
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
     met = None if sharding is None else _sharding_of(source)
