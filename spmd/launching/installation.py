@@ -145,7 +145,7 @@ def _devices() -> Iterator[Finding]:
 
 def _cache() -> Iterator[Finding]:
     if not config.program_cache or not config.program_cache_dir:
-        yield Finding(NOTE, "cache", "is off: every start compiles anew (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
+        yield Finding(NOTE, "cache", "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
         return
     folder = Path(config.program_cache_dir).expanduser()
     if not folder.is_dir():

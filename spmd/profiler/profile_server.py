@@ -19,7 +19,7 @@ from . import traces
 _LOOPBACK = "127.0.0.1"
 _LONGEST = 600.0  # seconds of a trace
 _PLAIN = re.compile(r"[\w.\-]+\.(?:json\.gz|pb)")  # the names of a trace's files
-_PATIENCE = 120.0  # seconds beside those of the trace: for the program that runs, and the files
+_PATIENCE = 120.0  # seconds in addition to those of the trace: for the program that runs, and the files
 
 _server: ThreadingHTTPServer | None = None
 

@@ -66,7 +66,7 @@ def active() -> Observation | None:
 
 
 def derived(made: _Data, source: Any, again: Callable[[Any], Any]) -> _Data:
-    """Notes that `again` made this device data of other device data, of which a replay has another value; returns it."""
+    """Notes that `again` made this device data of other data, of which a replay has another value; returns it."""
     observing = active()
     if observing is not None:
         observing.derived[made] = source, again

@@ -1,4 +1,4 @@
-"""The outcome of a pass, and the facts that it may read beside the graph."""
+"""The outcome of a pass, and the facts that it may read in addition to the graph."""
 
 import types
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
