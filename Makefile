@@ -8,7 +8,7 @@ NEWEST := .venv-newest
 NEWEST_INSTALLED := $(NEWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan lint clean
+.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan site lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,10 @@ gpu: $(INSTALLED)  ## try the library on this machine's GPU or TPU; ARGS=--dry-r
 plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler; ARGS="--target v5p:2x2x2" goes through
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
 	$(RUN) recipes/train_gpt.py --target v5e:2x4 $(ARGS)
+
+site: $(INSTALLED)  ## build the documentation site into out/site; a link or name that is not there fails
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 lint: $(INSTALLED)  ## check style and types
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'

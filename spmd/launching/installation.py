@@ -47,7 +47,7 @@ def report(print_line: Callable[[str], object] = print) -> int:
     """Prints the findings, a line each; returns the exit status: 1 where something is wrong."""
     status = 0
     for mark, subject, words in findings():
-        print_line(f"{mark:<6}{subject:<12}{words}")
+        print_line(f"{mark:<6}{subject:<11} {words}")
         status |= mark == WRONG
     return int(status)
 
