@@ -316,13 +316,13 @@ class TestPlace:
     @pytest.mark.parametrize(
         ("added", "place"),
         [
-            ({}, ("localhost:8476", 4, 2, None)),
+            ({}, (4, 2, None)),
             (
                 {
                     "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080", "MEGASCALE_NUM_SLICES": "2",
                     "MEGASCALE_SLICE_ID": "1", "MEGASCALE_PORT": "8080",
                 },
-                ("localhost:8476", 8, 6, None),
+                (8, 6, None),
             ),
         ],
         ids=["slice", "multislice"],
@@ -336,7 +336,10 @@ class TestPlace:
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
-        assert processes.find_place(None, None, None) == place
+        facts = "ACCELERATOR_TYPE: 'v5litepod-16'\nTOPOLOGY: '4x4'\nWORKER_ID: '2'\n"  # of the metadata server
+        monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (facts, 200))
+        address = f"localhost:{cloud_tpu_cluster.coordinator_port}"
+        assert processes.find_place(None, None, None) == (address, *place)
 
     def test_missing(self) -> None:
         with pytest.raises(ValueError, match="coordinator_address, num_processes, process_id is not given"):
