@@ -6,6 +6,7 @@
     python recipes/train_gpt.py --partitioner shardy           # by XLA's newer partitioner
     python recipes/train_gpt.py --compile                      # the step recorded once and replayed, by spmd.compile
     python recipes/train_gpt.py --device cpu                   # the same file in plain PyTorch, for comparison
+    python -m spmd launch --processes 2 recipes/train_gpt.py   # two processes with four of the devices each
     python recipes/train_gpt.py --target v5e:2x4               # plan the step for a TPU slice; nothing is trained
 
 It prints the shardings, trains, evaluates on text that it never trains on, and leaves OUT/loss.png and a sample of the
@@ -139,7 +140,10 @@ class MeshPlacement(Placement):
         return spmd.mark_sharding(tokens.to(self.device), self.mesh, self.batch_spec)
 
     def load(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
-        return spmd.DataLoader(batches, self.mesh, self.batch_spec)  # uploads the next ones while the step runs
+        # Each process uploads its part of the next batches while the step runs.
+        count, index = spmd.process_count(), spmd.process_index()
+        parts = ((x.chunk(count)[index], y.chunk(count)[index]) for x, y in batches)
+        return spmd.DataLoader(parts, self.mesh, self.batch_spec)
 
     def sync(self) -> None:
         spmd.sync()
@@ -296,7 +300,8 @@ def main(arguments: list[str] | None = None) -> None:
     where = "plain PyTorch" if args.device == "cpu" else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
     size = sum(parameter.numel() for parameter in model.parameters())
     title = f"A {size / 1e6:.1f}M-parameter GPT on Python's documentation ({where})"
-    training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
+    if spmd.process_index() == 0:
+        training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
     if args.sample:
         training.show_sample(
             model, lambda tokens: model(place.put(tokens)), corpus.heldout, args, console, rows=place.rows

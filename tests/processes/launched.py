@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import spmd
 
+spmd.simulate(8)  # over all processes
 dist.init_process_group("xla", init_method="xla://")
 rank, size = dist.get_rank(), dist.get_world_size()
 assert (rank, size, dist.get_backend()) == (spmd.process_index(), spmd.process_count(), "xla")

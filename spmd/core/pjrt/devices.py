@@ -33,9 +33,11 @@ _prepared = False
 def simulate(num_devices: int, *, slices: int = 1) -> None:
     """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
 
-    Must run before the first use of a device. slices: the devices stand for so many slices of equal size, for a
-    `HybridMesh`. Raises ValueError for a count below 1 or one that the slices do not divide, and RuntimeError when
-    JAX's backend is already up with another number of devices; a repeated call with the same count does nothing.
+    Must run before the first use of a device. Of several processes that have joined (`spmd.initialize`, `python -m spmd
+    launch`) each gets its part of the devices. slices: the devices stand for so many slices of equal size, for a
+    `HybridMesh`. Raises ValueError for a count below 1 or one that the slices or the processes do not divide, and
+    RuntimeError when JAX's backend is already up with another number of devices; a repeated call with the same count
+    does nothing.
 
     >>> import spmd
     >>> spmd.simulate(8)
@@ -45,6 +47,8 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
         raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
     if not isinstance(slices, int) or slices < 1 or num_devices % slices:
         raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
+    if num_devices % processes.count():
+        raise ValueError(f"simulate: {num_devices} devices cannot be split over {processes.count()} processes")
     if backends_are_initialized():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":
@@ -57,9 +61,10 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
     _prepared = True
     config.num_slices = slices if slices > 1 else 0
     add_xla_defaults()
-    set_pool_width(num_devices)
+    own = num_devices // processes.count()
+    set_pool_width(own)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", num_devices)
+    jax.config.update("jax_num_cpu_devices", own)
 
 
 def is_running() -> bool:
