@@ -36,7 +36,7 @@ class StepMeter:
     ...     pass
     >>> meter.num_steps
     3
-    >>> sum(meter.shares().values())
+    >>> round(sum(meter.shares().values()), 6)
     1.0
     """
 
