@@ -73,24 +73,21 @@ class TestProcesses:
         assert found == ["1 3 1 127.0.0.1", "2 3 2 127.0.0.1"]
 
     def test_one_fails(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('the last word')\ntime.sleep(60)"
-        started = time.monotonic()
+        code = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('the last word')\ntime.sleep(1000)"
         assert self.run(code, 3, tmp_path) == 1
-        assert time.monotonic() - started < 10
         error = capsys.readouterr().err
         assert "process 1 (pid " in error and "ended with exit code 1" in error and "the last word" in error
 
-    def test_one_ignores_sigterm(self, tmp_path: Path) -> None:
+    def test_one_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(local_processes, "_GRACE", 0.5)
         code = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK"] == "0":
     sys.exit(3)
-time.sleep(60)
+time.sleep(1000)
 """
-        started = time.monotonic()
         assert self.run(code, 2, tmp_path) == 3
-        assert time.monotonic() - started < 10
 
     def test_sigterm_is_passed_on(self, tmp_path: Path) -> None:
         code = (
