@@ -140,7 +140,7 @@ def test_products_of_experts() -> None:
 
 
 class TestBreaksOfTorch:
-    """What ends a graph on the CPU, too: why wav2vec2's encoder of features is frozen here, and its loss apart."""
+    """Code that ends a graph on the CPU, too: for it wav2vec2's feature encoder is frozen here, and its loss apart."""
 
     def broken(self, model: nn.Module, **inputs: Tensor) -> str:
         model.train()

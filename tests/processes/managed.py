@@ -1,4 +1,4 @@
-"""What `test_managed.py` starts as one of several processes: `python managed.py INDEX COUNT PORT FOLDER NAME`."""
+"""The program of one of `test_managed.py`'s processes: `python managed.py INDEX COUNT PORT FOLDER NAME`."""
 
 import json
 import os

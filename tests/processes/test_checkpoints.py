@@ -15,7 +15,7 @@ from support import ROOT
 from fsdp.state_dict import get_state_dict, set_state_dict
 
 from .checkpoints import SIZES, made, net, train
-from .test_processes import LIMIT, environment
+from .test_processes import environment, outputs
 
 PROGRAM = ROOT / "tests/processes/checkpoints.py"
 
@@ -42,11 +42,7 @@ class TestCheckpoints:
             )
             for index in range(2)
         ]  # fmt: skip
-        try:
-            printed = [process.communicate(timeout=LIMIT) for process in started]
-        finally:
-            for process in started:
-                process.kill()
+        printed = outputs(started)
         assert [process.returncode for process in started] == [0, 0], printed
         first, second = (json.loads(out.splitlines()[-1]) for out, _ in printed)
         assert first["losses"] == second["losses"] and first["expected"] == second["expected"]

@@ -60,7 +60,7 @@ class TestScripts:
 
 
 class TestProcesses:
-    """What the launcher does with its processes, whatever they run."""
+    """The launcher and its processes, whatever they run."""
 
     def run(self, code: str, count: int, logs: Path) -> int:
         return local_processes.run([sys.executable, "-S", "-c", code], count, logs, devices=None)

@@ -14,7 +14,7 @@ import spmd
 from .checkpoints import made, train
 from .managed import state_of
 from .test_checkpoints import free_ports
-from .test_processes import LIMIT, environment
+from .test_processes import environment, outputs
 
 PROGRAM = ROOT / "tests/processes/managed.py"
 
@@ -29,11 +29,7 @@ def together(folder: Path, name: str, count: int) -> tuple[list[int], list[tuple
         )
         for index in range(count)
     ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=LIMIT) for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    printed = outputs(started)
     return [process.returncode for process in started], printed
 
 

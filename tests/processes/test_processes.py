@@ -35,6 +35,15 @@ def environment(**added: str) -> dict[str, str]:
 HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
+def outputs(started: list["subprocess.Popen[str]"]) -> list[tuple[str, str]]:
+    """Waits for processes; what each printed, to stdout and stderr. None outlives the call."""
+    try:
+        return [process.communicate(timeout=LIMIT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
 def together(name: str, *codes: int, **added: str) -> list[tuple[str, str]]:
     """Runs a program as two processes, which must end with these codes; what each printed, to stdout and stderr."""
     with socket.socket() as free:
@@ -47,11 +56,7 @@ def together(name: str, *codes: int, **added: str) -> list[tuple[str, str]]:
         )
         for index in range(2)
     ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=LIMIT) for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    printed = outputs(started)
     assert tuple(process.returncode for process in started) == codes, printed
     return printed
 
@@ -238,7 +243,7 @@ class TestDifferent:
 
 
 class TestWatchdog:
-    """What does not end, or is silent, is said by every process, with the places of all."""
+    """Every process names a program that does not end, and a process that is silent, with the places of all."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_late(self, partitioner: str) -> None:

@@ -267,7 +267,7 @@ class TestGuards:
 
 
 class TestFullGraph:
-    """What this library adds to torch ends no graph, on the device or elsewhere."""
+    """The library's additions to torch end no graph, on the device or elsewhere."""
 
     @pytest.mark.parametrize(("device", "backend"), [("cpu", "eager"), ("xla", "xla")])
     def test_a_module_with_a_buffer_made_inside(self, device: str, backend: str) -> None:

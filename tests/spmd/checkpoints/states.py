@@ -1,4 +1,4 @@
-"""What the tests of checkpoints save: a small training run on any mesh, with all that a step depends on."""
+"""The state that tests of checkpoints save: a small training run on any mesh, with all that a step depends on."""
 
 from typing import Any
 

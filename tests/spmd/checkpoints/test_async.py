@@ -34,7 +34,7 @@ def sharded(*values: float) -> list[torch.Tensor]:
 
 
 class TestValues:
-    """What is saved is what the tensors were at the call, whatever becomes of them meanwhile."""
+    """The saved values are those of the call, whatever later steps write into the tensors."""
 
     @pytest.mark.parametrize("is_compiled", [False, True])
     def test_while_training(self, is_compiled: bool, tmp_path: Path, gate: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""What happens to a step that cannot be written, or whose files have changed: an error that says what and where."""
+"""Steps that cannot be written, and files that have changed: the error says what and where."""
 
 import os
 import random

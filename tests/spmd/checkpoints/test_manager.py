@@ -195,7 +195,7 @@ class TestResume:
             torch.testing.assert_close(second.train(2), expected, rtol=1e-6, atol=1e-6)
 
     def test_plain_torch(self, tmp_path: Path) -> None:
-        """What was sharded is read into a model on the CPU, and the other way round."""
+        """Sharded state is read into a model on the CPU, and the other way round."""
         first = Run(dropout=False)
         first.train(2)
         manager = spmd.CheckpointManager(tmp_path)

@@ -62,7 +62,7 @@ class TestCapture:
 
 
 class TestSafety:
-    """What listens does so on loopback, for no web page; what comes is no path."""
+    """The server listens on loopback, for no web page; the names of files that it sends are no paths."""
 
     def test_loopback(self, port: int) -> None:
         assert spmd.profiler.profile_server._server.server_address[0] == "127.0.0.1"
