@@ -14,7 +14,7 @@ from torch import nn
 
 from ..core.base.config import config
 from ..core.base.jax_private import without_shardings
-from ..core.compile.options import options_of, platform_of
+from ..core.compile.options import options_of
 from ..core.ir.graph import Graph, pack_numbers
 from ..core.ir.source import describe, user_line
 from ..core.lower.build import build
@@ -185,7 +185,7 @@ def _manifest(
             "calling_convention_version": lowered.calling_convention_version,
             "platforms": list(lowered.platforms),
             "partitioner": config.partitioner,
-            "compiler_options": {platform_of(graph): options_of(graph)},
+            "compiler_options": {graph.mesh.platform: options_of(graph)},
             "num_draws": call.draws.num,
             "has_complex": has_complex(graph),
         },

@@ -3,28 +3,43 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.sharding.gpus import GPUS
+
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One chip of a TPU slice, which is one device of a mesh.
+    """One TPU chip or GPU, which is one device of a mesh.
 
     Attributes:
-        name: as in a target, "v5p". peak_flops: bfloat16 operations per second. flops_per_cycle: of all its matrix
-            units. memory_bytes: the compiler's limit for a program. link_bytes: per second, over all links to other
-            chips. source: of these constants.
+        name: as in a target, "v5p". peak_flops: bfloat16 operations per second, of dense products. memory_bytes: a
+            TPU's: the compiler's limit for a program; a GPU's: all that it has. link_bytes: per second, of a TPU over
+            all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
+        flops_per_cycle: of all matrix units of a TPU.
+        bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of matrix
+            units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second, in one
+            direction, of the node's network for each of its GPUs.
     """
 
     name: str
     peak_flops: float
-    flops_per_cycle: int
     memory_bytes: int
     link_bytes: float
     source: str
+    flops_per_cycle: int = 0
+    bandwidth: float = 0.0
+    f32_flops: float = 0.0
+    f64_flops: float = 0.0
+    cores: int = 0
+    network_bytes: float = 0.0
 
     @property
-    def clock(self) -> float:
-        """Cycles per second, at which the matrix units reach the peak."""
-        return self.peak_flops / self.flops_per_cycle
+    def is_gpu(self) -> bool:
+        return not self.flops_per_cycle
+
+    @property
+    def clock(self) -> float | None:
+        """Cycles per second, at which a TPU's matrix units reach the peak; None for a GPU."""
+        return self.peak_flops / self.flops_per_cycle if self.flops_per_cycle else None
 
 
 _GIB = 1 << 30
@@ -37,15 +52,34 @@ def _matrix_units(count: int, width: int) -> int:
     return 2 * count * width * width
 
 
+def _tpu(name: str, peak: float, units: int, gib: float, link_bits: float) -> Chip:
+    return Chip(name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units)
+
+
+def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float) -> Chip:
+    gpu = GPUS[name]
+    return Chip(
+        name, peak, gpu.memory_bytes, link, f"NVIDIA's data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s "
+        "a GPU", bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64, cores=gpu.cores, network_bytes=network_bits / 8,
+    )  # fmt: skip
+
+
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": Chip("v4", 275e12, _matrix_units(8, 128), int(30.75 * _GIB), 2400e9 / 8, f"{_DOCS}v4{_MEMORY}"),
-    "TPU v5 lite": Chip("v5e", 197e12, _matrix_units(4, 128), int(15.75 * _GIB), 1600e9 / 8, f"{_DOCS}v5e{_MEMORY}"),
-    "TPU v5": Chip("v5p", 459e12, _matrix_units(8, 128), int(95.74 * _GIB), 4800e9 / 8, f"{_DOCS}v5p{_MEMORY}"),
-    "TPU v6 lite": Chip("v6e", 918e12, _matrix_units(4, 256), int(31.25 * _GIB), 3584e9 / 8, f"{_DOCS}v6e{_MEMORY}"),
+    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 2400e9),
+    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 1600e9),
+    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 4800e9),
+    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 3584e9),
+    # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
+    # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
+    GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12),
+    GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12),
+    GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12),
+    GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12),
+    GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12),
 }
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The chip of a jax device; None for a device that is not a TPU of `CHIPS`."""
+    """The chip of a jax device; None for one that `CHIPS` does not have."""
     return CHIPS.get(device.device_kind)

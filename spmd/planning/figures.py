@@ -21,8 +21,11 @@ from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import Line, node_line
 from ..core.passes import scan_layers
+from ..core.sharding.topology import slices, stand_in
 from ..core.sharding.value import DEVICE, Sharding
+from .chips import chip_of
 from .progress import stage
+from .step_time import Term, terms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Figures:
     loops: tuple[tuple[int, int, int], ...] = ()
     no_loops: str = ""
     collectives: tuple[Collective, ...] = ()
+    terms: tuple[Term, ...] = ()
 
 
 def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line) -> list[Figures]:
@@ -67,7 +71,7 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
             continue
         is_new = id(program) not in read
         if is_new:
-            read[id(program)] = program, _figures_of_program(program)
+            read[id(program)] = program, _figures_of_program(program, graph.mesh)
         figures = read[id(program)][1]
         found.append(
             replace(
@@ -81,7 +85,7 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
     return found
 
 
-def _figures_of_program(program: Program) -> Figures:
+def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
     """The figures that do not depend on the place of the program in the step."""
     record = program.record
     assert record is not None, "it was compiled"
@@ -89,6 +93,9 @@ def _figures_of_program(program: Program) -> Figures:
     module = Module(program.executable.as_text())
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
+    chip = chip_of(next(iter(mesh.jax.device_set)))
+    nodes = slices(mesh.target if mesh.target is not None else stand_in())
+    of_device = tuple(nodes[device] for device in mesh.device_ids)
     return Figures(
         argument_bytes=record.argument_bytes,
         result_bytes=record.output_bytes,
@@ -103,6 +110,7 @@ def _figures_of_program(program: Program) -> Figures:
         unknown_loops=len(module.unknown),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
+        terms=terms_of(module, chip, of_device) if chip is not None and chip.is_gpu else (),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ..core.base.config import gpu_memory_fraction
 from ..core.compile.options import compiled_with
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
@@ -23,7 +24,7 @@ from ..mesh.mesh import Mesh
 from ..rules.rules import ShardingRules
 from ..tensors.annotate import get_sharding
 from .advice import advice
-from .chips import chip_of
+from .chips import Chip, chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
@@ -32,6 +33,7 @@ from .progress import stage
 from .reachable import Reachable
 from .report import Plan
 from .saved_state import abstractly
+from .step_time import summed
 
 
 def plan(
@@ -349,7 +351,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         host=recorded.state["host"]
         + input_bytes[False]
         + max((one.host_temporary_bytes for one in figures), default=0),
-        memory=chip.memory_bytes if chip is not None else _memory(target, device),
+        memory=_memory(target, device, chip),
         flops=sum(one.flops for one in figures),
         cycles=sum(one.cycles for one in figures),
         cycles_once=sum(one.cycles_once for one in figures),
@@ -364,7 +366,8 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
-        notes=(*_notes(figures, device), *_loops(recorded, figures)),
+        notes=(*_notes(figures, device, chip, target), *_loops(recorded, figures)),
+        terms=summed([one.terms for one in figures]),
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
@@ -374,10 +377,12 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
 
 
-def _memory(target: Target, device: Any) -> int | None:
-    """The memory of one device here; simulated devices share the host's. None: not known."""
+def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
+    """The memory of one device; simulated devices share the host's. None: not known."""
+    if chip is not None and not chip.is_gpu:
+        return chip.memory_bytes
     if target is not None:
-        return None
+        return None if chip is None else int(chip.memory_bytes * gpu_memory_fraction())
     host = devices.host_memory()
     if host is not None:
         return host // len(all_devices())
@@ -401,7 +406,12 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
 _MANY_OPS = 200  # from which on compiling may take long enough for a note
 
 
-def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
+def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:
+    if chip is not None and chip.is_gpu and target is not None:
+        yield (
+            f"memory: {gpu_memory_fraction():.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which jax's allocator "
+            "takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
+        )
     if any(row.is_sliced for one in figures for row in one.collectives):
         reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
         yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.base.counters import Collective
 from .layout import Finding, Row
 from .program_files import Recordings, save
+from .step_time import Term
 
 VERSION = 1  # of the JSON
 
@@ -36,7 +37,8 @@ class Plan:
         collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
         num_programs, num_ops: the programs of a step, and the ops recorded in them.
         compile_seconds: the time of compiling. line: the user's line that made the plan.
-        peak_flops, clock, constants: of the chip, and their source.
+        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time on a GPU (see
+            `seconds`), each with its range and source.
         notes: remarks on the figures.
         compiler_options: the options of XLA that were given to the plan.
         recorded: what `save_program` compiles; None for a plan that was read from JSON.
@@ -86,6 +88,7 @@ class Plan:
     kernel_flops: float = 0.0
     compiler_options: dict[str, str] = field(default_factory=dict)
     recorded: Recordings | None = field(default=None, repr=False, compare=False)
+    terms: tuple[Term, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -109,11 +112,18 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The step time by the estimated cycles, with kernels at the chip's peak; None where the compiler gives no
-        cycles."""
+        """The step time. On a TPU by the compiler's cycles, with kernels at the chip's peak; on a GPU the sum of `terms`:
+        kernels by operations and bytes, and what is waited for collectives. None without either."""
+        if self.terms:
+            return sum(term.seconds for term in self.terms)
         if not self.clock or not self.cycles:
             return None
         return self.cycles / self.clock + (self.kernel_flops / self.peak_flops if self.peak_flops else 0.0)
+
+    @property
+    def seconds_range(self) -> tuple[float, float] | None:
+        """The range of `seconds` on a GPU, where it is computed and not measured; None elsewhere."""
+        return (sum(term.low for term in self.terms), sum(term.high for term in self.terms)) if self.terms else None
 
     @property
     def utilisation(self) -> float | None:
@@ -123,7 +133,16 @@ class Plan:
     @property
     def formula(self) -> str:
         """The computation of `seconds` and `utilisation` from cycles and operations, as text with the numbers."""
-        if self.seconds is None or self.utilisation is None or self.peak_flops is None or self.clock is None:
+        if self.seconds is None or self.utilisation is None or self.peak_flops is None:
+            return ""
+        if self.seconds_range is not None:
+            low, high = self.seconds_range
+            return (
+                f"step time = {self.seconds:.4g} s, from {low:.4g} to {high:.4g} s by the chip's constants; utilisation = "
+                f"{self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) = "
+                f"{self.utilisation:.1%} ({self.constants})"
+            )
+        if self.clock is None:
             return ""
         kernels = (
             f" + {self.kernel_flops:.4g} operations of kernels / {self.peak_flops:.4g}" if self.kernel_flops else ""
@@ -152,6 +171,7 @@ class Plan:
         rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
         tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
         tuples["layout"] = tuple(Row(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
+        tuples["terms"] = tuple(Term(**term) for term in values.get("terms", ()))
         tuples["findings"] = tuple(Finding(**found) for found in values.get("findings", ()))
         return cls(**values | {"collectives": tuple(rows)} | tuples)
 

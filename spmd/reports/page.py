@@ -42,7 +42,8 @@ def page_of(plan: Plan) -> str:
     ]
     sections = {
         "Memory of one device": _memory(plan) + _table(("per device", "", "exactly"), rows, {1, 2}),
-        "Time": plan.formula and f"<p>{escape(plan.formula)}</p>",
+        "Time": plan.formula
+        and f"<p>{escape(plan.formula)}</p>" + _table(table.TIME, table.time_rows(plan), {1, 2, 3}) * bool(plan.terms),
         "The compiler": plan.verdict and f"<p class='bad'>{escape(plan.verdict)}</p>",
         "The largest values": _list(plan.largest),
         "Advice": _list(plan.advice),

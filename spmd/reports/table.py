@@ -101,6 +101,7 @@ def table_of(plan: Plan) -> Any:
         memory,
         plan.num_programs and Text(compiled),
         Text(plan.formula),
+        plan.terms and _time(plan),
         (any(row.rule for row in plan.layout) or not plan.num_programs) and _layout(plan),
         plan.collectives and _collectives(plan),
         plan.findings and _findings(plan),
@@ -187,6 +188,25 @@ def ranked(found: Suggestion) -> Any:
 
 def _few(names: list[str]) -> str:
     return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+TIME = ("step time", "ms", "at best", "at worst", "source")
+
+
+def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The texts of `TIME` for each part of the step's time."""
+    for term in plan.terms:
+        numbers = (f"{seconds * 1e3:,.3f}" for seconds in (term.seconds, term.low, term.high))
+        yield term.name, *numbers, term.source
+
+
+def _time(plan: Plan) -> Table:
+    found = Table(box=box.SIMPLE_HEAD)
+    for name in TIME:
+        found.add_column(name, justify="left" if name in (TIME[0], TIME[-1]) else "right")
+    for row in time_rows(plan):
+        found.add_row(*row)
+    return found
 
 
 def _layout(plan: Plan) -> Table:

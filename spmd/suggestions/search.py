@@ -218,22 +218,28 @@ class Search:
 
     @property
     def measure(self) -> str:
+        if self.chip is not None and self.chip.is_gpu:
+            return f"the estimated time ({self.chip.source})"
         first = (
-            f"cycles / {self.rates.clock / 1e9:.3f} GHz" if self.chip else f"operations / {self.rates.peak_flops:.3g}"
+            f"operations / {self.rates.peak_flops:.3g}"
+            if self.rates.clock is None or self.chip is None
+            else f"cycles / {self.rates.clock / 1e9:.3f} GHz"
         )
         remark = "" if self.chip else ", the rates of a v5p, as the compiler gives no cycles here"
         return f"max({first}, bytes moved / {self.rates.link_bytes:.3g} a second){remark}"
 
     def seconds(self, plan: Plan) -> float:
-        """The least time of a step, with computation and collectives overlapped."""
+        """The time of a step: on a GPU the plan's, else the least one, with computation and collectives overlapped."""
+        if plan.terms:
+            return sum(term.seconds for term in plan.terms)
         cycles, rest = (plan.cycles, plan.kernel_flops) if self.chip else (0, plan.flops)
-        compute = cycles / self.rates.clock + rest / self.rates.peak_flops
+        compute = (cycles / self.rates.clock if self.rates.clock else 0.0) + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
     def run(self, until: float, most: int) -> list[Trial]:
         """Compiles the most promising layouts, at first one of each family."""
         found, open_ = self._candidates()
-        memory = self.rates.memory_bytes if self.chip else None
+        memory = None if self.chip is None else self.chip.memory_bytes
         refused: list[Layout] = []
         num_compiled = 0
         for layout, rules, hope in self._in_order(open_, memory):

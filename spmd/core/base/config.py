@@ -304,6 +304,18 @@ _WITHOUT_TPU = {
 }  # fmt: skip
 
 
+def prepare_cuda() -> None:
+    """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it looks
+    for the driver's libraries first, and writes a traceback."""
+    if not Path("/dev/nvidiactl").exists():
+        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+
+
+def gpu_memory_fraction() -> float:
+    """The part of a GPU's memory that jax's allocator takes for arrays and programs."""
+    return float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or 0.75)
+
+
 # Variables of others that decide what runs.
 _OF_OTHERS = (
     "JAX_PLATFORMS", "XLA_FLAGS", "LIBTPU_INIT_ARGS", "PJRT_DEVICE", "CPU_NUM_DEVICES", "GPU_NUM_DEVICES",

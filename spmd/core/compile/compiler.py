@@ -24,7 +24,7 @@ from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
 from .donation import alias_by_memory
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
-from .options import is_here, options_of, platform_of, refusal
+from .options import is_here, options_of, refusal
 
 
 def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
@@ -63,7 +63,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     started = counters.now()
     chosen: list[tuple[Node, Any]] = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
-    is_checked = config.check_shardings and (is_here(graph) or platform_of(graph) == "cpu")
+    is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops():
         lowered = lower_graph(graph, chosen if is_checked else None)
     counters.add_time("lower", counters.now() - started)
@@ -79,10 +79,10 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
             executable = lowered.compile(compiler_options=options)
-            if platform_of(graph) == "cpu" and has_filled_product(executable):
+            if graph.mesh.platform == "cpu" and has_filled_product(executable):
                 executable = lowered.compile(compiler_options={**options, **WITHOUT_FUSIONS})
     except jax.errors.JaxRuntimeError as error:
-        refused = refusal(error, platform_of(graph))
+        refused = refusal(error, graph.mesh.platform)
         if refused is not None:
             raise refused from error
         raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error

@@ -7,7 +7,6 @@ from typing import Any
 from ..hlo.hlo import Computation, Module, arrays
 from ..ir.graph import Graph
 from ..lower.loop_op import Loop
-from .options import platform_of
 
 _FILLS = ("broadcast", "constant")
 
@@ -15,7 +14,7 @@ _FILLS = ("broadcast", "constant")
 def costs_more(executable: Any, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each stack group."""
     loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
-    if not loops or graph.recorded is None or platform_of(graph) != "cpu":
+    if not loops or graph.recorded is None or graph.mesh.platform != "cpu":
         return False
     stacks = {(len(group), *graph.inputs[group[0]].meta.shape) for group in graph.stack_groups}
     for loop in loops:

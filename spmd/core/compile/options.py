@@ -29,6 +29,10 @@ _TARGET = "xla_jf_convolution_performance_target"
 _PLANNED = {_TARGET: "0.97"}
 
 
+# The compiler of GPUs that are not here cannot measure kernels to choose one.
+_WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
+
+
 def options_of(graph: Graph) -> dict[str, str | float]:
     """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
     needs, of which an option named there as well takes the place."""
@@ -41,9 +45,11 @@ _NEEDED = "auto"
 
 
 def _needed(graph: Graph) -> dict[str, str | float]:
-    platform = platform_of(graph)
+    platform = graph.mesh.platform
     if platform == "tpu" and not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
         return {**_PLANNED}
+    if platform == "gpu" and not is_here(graph):
+        return {**_WITHOUT_GPU}
     if platform != "cpu":
         return {}
     names = {node.op.name for node in graph.nodes}
@@ -63,11 +69,6 @@ def _is_exact(graph: Graph) -> bool:
 
 
 _FEW_BITS = (torch.bfloat16, torch.float16)
-
-
-def platform_of(graph: Graph) -> str:
-    """Returns the kind of devices that a program is for: "cpu", "tpu", ..."""
-    return next(iter(graph.mesh.jax.device_set)).platform  # type: ignore[attr-defined]  # jax has no type for devices
 
 
 def is_here(graph: Graph) -> bool:

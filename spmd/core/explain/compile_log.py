@@ -7,6 +7,7 @@ from typing import Any
 
 from ..base import counters
 from ..hlo.costs import repeated_flops
+from ..hlo.gpu_kernels import flops_of
 from ..hlo.hlo import Module
 from ..hlo.hlo_collectives import KINDS
 from ..hlo.program import Program
@@ -23,7 +24,11 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
     memory = program.executable.memory_analysis()
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
-    module = Module(text) if counts or " while(" in text else None
+    counted = num_flops(program.executable)
+    # The compiler of a GPU that is only described counts nothing.
+    is_counted = bool(counted) or graph.mesh.platform != "gpu"
+    module = Module(text) if counts or " while(" in text or not is_counted else None
+    counted += 0 if module is None else repeated_flops(module) if is_counted else flops_of(module)
     program.exchanges = exchanges(module, graph) if counts and module is not None else ()
     return counters.CompileRecord(
         **_of_run(program, graph, name, cause, line),
@@ -33,7 +38,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         output_bytes=getattr(memory, "output_size_in_bytes", 0),
         temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
-        flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
+        flops=counted,
         collectives=dict(counts),
         passes=notes,
     )

@@ -118,7 +118,7 @@ class Module:
             for line in computation.lines:
                 if not line.called or line.opcode.endswith(("-done", "-update")):
                     continue  # counted with their start
-                iterations = self._iterations(computation, line) if line.opcode == "while" else 1
+                iterations = self.iterations(computation, line) if line.opcode == "while" else 1
                 for kind, name in line.called:
                     called = self.computations[name]
                     called.count += computation.count * (iterations + (kind == "condition"))
@@ -138,12 +138,13 @@ class Module:
                 stack += [(other, False) for line in self.computations[name].lines for _, other in line.called]
         return [self.computations[name] for name in reversed(done)]
 
-    def _iterations(self, computation: Computation, loop: Instruction) -> int:
+    def iterations(self, computation: Computation, loop: Instruction) -> int:
+        """The trip count of a loop; 1 for one that is not known, which `unknown` lists."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known[1])
         counted = scalars.iterations(self, computation, loop)
-        if counted is None:
+        if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
         return 1 if counted is None else counted
 

@@ -37,7 +37,7 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
         if not computation.count:
             continue
         for line in computation.lines:
-            kind = _STARTS.get(line.opcode) or _kind_between_slices(line)
+            kind = collective_kind(line) or _kind_between_slices(line)
             chain = _chain(line)
             if kind is None or chain in seen:
                 continue
@@ -64,6 +64,16 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
             )  # fmt: skip
             found.append((row, node))
     return found
+
+
+def collective_kind(line: Instruction) -> str | None:
+    """The kind of the collective that a line is or starts; None for another line."""
+    return _STARTS.get(line.opcode)
+
+
+def groups_of(line: Instruction, num_devices: int) -> list[tuple[int, ...]]:
+    """The groups of devices, by their place in the program, of a collective; of a permutation pairs."""
+    return groups(_groups_text(line), num_devices)
 
 
 # A TPU's compiler spreads one collective over the fusions that it overlaps with: each fusion has a line of it.

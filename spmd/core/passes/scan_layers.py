@@ -6,7 +6,6 @@ from typing import Any
 
 from ..base import counters
 from ..base.config import config
-from ..compile.options import platform_of
 from ..ir.graph import Graph, origin, value_name
 from ..ir.loops import Candidate
 from ..ir.store import StackGroup
@@ -42,7 +41,7 @@ def why_not(graph: Graph) -> str:
 
 
 def _enough(graph: Graph) -> int:
-    return _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
+    return _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
 
 
 def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:

@@ -12,6 +12,7 @@ from ..base.config import (
     add_xla_defaults,
     config,
     forced_cpu_devices,
+    prepare_cuda,
     requested_hardware,
     reset_pool_width,
     set_pool_width,
@@ -81,6 +82,7 @@ def prepare() -> None:
             _prepared = True
             return
         add_xla_defaults()
+        prepare_cuda()
         hardware = requested_hardware()
         if hardware.platform is not None:
             jax.config.update("jax_platforms", hardware.platform)

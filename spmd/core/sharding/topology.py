@@ -4,8 +4,9 @@ The only file that maps an ordinal to a jax device.
 
 jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place among all of them,
 sorted by process and then by id, and so the same number in every process. A target is a name: "v5e:2x4" is a TPU slice
-as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices in addition to those
-here; "2xv5e:2x4" and "2xcpu:8" are two slices, with fast links inside of each and a network between them.
+as libtpu knows it, for which programs compile and do not run; "h100:8" is a node of eight GPUs, for which CUDA's plugin
+of jax compiles; "cpu:2048" are so many CPU devices in addition to those here; "2xv5e:2x4", "2xh100:8" and "2xcpu:8" are
+two slices, with fast links inside of each and a network between them.
 """
 
 import functools
@@ -19,9 +20,10 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ..base.config import config, prepare_libtpu
+from ..base.config import config, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
 from ..base.state import held
+from .gpus import description, names
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
@@ -59,16 +61,33 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
-    prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     count, name = _slices_and_name(target)
+    if _is_gpu(target):
+        return _gpus(target, count, num_devices(target) // count)
+    prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     try:
         return topologies.get_topology_desc(name, "tpu", num_slices=count, **_options(name)).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f"installed: pip install 'torch-spmd[tpu]'), several such as \"2xv5e:2x4\","
-            f' or simulated devices such as "cpu:2048". {error}'
+            f"installed: pip install 'torch-spmd[tpu]'), several such as \"2xv5e:2x4\", GPUs such as \"h100:8\" "
+            f'({", ".join(names())}), or simulated devices such as "cpu:2048". {error}'
         ) from error
+
+
+def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
+    """The GPUs of so many nodes, each a process and a slice."""
+    prepare_cuda()
+    text = description(_kind(target))
+    try:
+        described = topologies.get_topology_desc(platform="cuda", target_config=text, topology=f"{nodes}x1x{size}")
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        raise ValueError(
+            f"Mesh: target {target!r} needs CUDA's plugin of jax, which compiles without a GPU or a driver: "
+            "pip install 'torch-spmd[gpu-plan]'. If it is installed, jax has given it up: set JAX_PLATFORMS=cpu before "
+            f"jax starts, or import spmd before. {error}"
+        ) from error
+    return described.devices
 
 
 def _options(name: str) -> dict[str, str]:
@@ -91,9 +110,19 @@ def is_simulated(target: str) -> bool:
     return kind == "cpu" and count.isdigit() and int(count) > 0
 
 
+def _kind(target: str) -> str:
+    return _slices_and_name(target)[1].partition(":")[0]
+
+
+def _is_gpu(target: str) -> bool:
+    """True if a target is so many GPUs a node, "h100:8"."""
+    kind, _, count = _slices_and_name(target)[1].partition(":")
+    return description(kind) is not None and count.isdigit() and int(count) > 0
+
+
 def num_devices(target: Target) -> int:
-    """The number of devices; simulated ones need not be made for it."""
-    if target is None or not is_simulated(target):
+    """The number of devices; simulated ones and GPUs need not be made for it."""
+    if target is None or not (is_simulated(target) or _is_gpu(target)):
         return len(all_devices(target))
     slices, name = _slices_and_name(target)
     return slices * int(name.partition(":")[2])
@@ -109,7 +138,7 @@ def slices(target: Target = None) -> tuple[int, ...]:
     if target is not None and is_simulated(target):
         wanted = _slices_and_name(target)[0]
     else:
-        found = [_slice_of(device) for device in all_devices(target)]
+        found = [_slice_of(device, target) for device in all_devices(target)]
         if target is not None or not config.num_slices:
             return tuple(found)
         wanted = config.num_slices
@@ -119,8 +148,11 @@ def slices(target: Target = None) -> tuple[int, ...]:
     return tuple(i * wanted // count for i in range(count))
 
 
-def _slice_of(device: Any) -> int:
+def _slice_of(device: Any, target: Target) -> int:
     # libtpu describes a single slice by devices without an index: a v5e:2x4 has two hosts and one network of links.
+    # Of described GPUs the index is 0 in every node.
+    if target is not None and device.platform == "gpu":
+        return int(device.process_index)
     return getattr(device, "slice_index", 0 if device.platform == "tpu" else device.process_index)
 
 

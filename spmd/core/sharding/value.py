@@ -155,6 +155,11 @@ class Sharding:
         return split(tiles, tuple(size))
 
     @property
+    def platform(self) -> str:
+        """The kind of its devices: "cpu", "gpu", "tpu"."""
+        return str(next(iter(self.jax.device_set)).platform)  # type: ignore[attr-defined]  # jax has no type for devices
+
+    @property
     def jax(self) -> NamedSharding:
         if self.target is None and stand_in() is not None:
             return self._stand_in().jax
