@@ -5,10 +5,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 NEWEST := .venv-newest
+GPU_PLAN := .venv-gpu-plan
 NEWEST_INSTALLED := $(NEWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan site lint clean
+.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan plan-gpu site lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +55,15 @@ plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler;
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
 	$(RUN) recipes/train_gpt.py --target v5e:2x4 $(ARGS)
 
+# An environment of its own, as CUDA's plugin says in each process that there is no driver. It reads .venv's packages.
+plan-gpu: $(INSTALLED)  ## plan the main job for eight H100s, by the GPU's compiler, without a GPU; then its tests
+	test -x $(GPU_PLAN)/bin/python || $(PYTHON) -m venv $(GPU_PLAN)
+	$(RUN) -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
+		> "$$($(GPU_PLAN)/bin/python -c 'import site; print(site.getsitepackages()[0])')/packages.pth"
+	$(GPU_PLAN)/bin/python -m pip install --quiet -c constraints.txt jax-cuda12-plugin
+	$(GPU_PLAN)/bin/python recipes/train_gpt.py --target h100:8 $(ARGS)
+	$(GPU_PLAN)/bin/python -m pytest -q tests/spmd/planning/test_gpu_targets.py
+
 site: $(INSTALLED)  ## build the documentation site into out/site; a link or name that is not there fails
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
@@ -64,4 +74,4 @@ lint: $(INSTALLED)  ## check style and types
 	$(RUN) -m mypy
 
 clean:  ## remove what was made here, .venv included
-	rm -rf $(VENV) $(NEWEST) out build dist *.egg-info .pytest_cache
+	rm -rf $(VENV) $(NEWEST) $(GPU_PLAN) out build dist *.egg-info .pytest_cache

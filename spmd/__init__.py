@@ -48,6 +48,7 @@ from .mesh.mesh import Mesh as Mesh
 from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
+from .planning import describe_gpu as describe_gpu
 from .planning import plan as plan
 from .planning import warm as warm
 from .replay.compiled_function import compile as compile

@@ -19,7 +19,7 @@ NAMES = {
         "AbstractError BodyError CheckpointManager DataLoader Exported HybridMesh LayersDifferError LoadedProgram "
         "Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax "
         "check "
-        "checkpoint_name clear_sharding compile cond config device device_ids eager explain export from_local_shards "
+        "checkpoint_name clear_sharding compile cond config describe_gpu device device_ids eager explain export from_local_shards "
         "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "

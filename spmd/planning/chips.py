@@ -1,9 +1,11 @@
 """Chips: the constants of an estimated step time and a utilisation."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..core.sharding.gpus import GPUS
+from ..core.sharding.gpus import GPUS, add_description
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +17,9 @@ class Chip:
             TPU's: the compiler's limit for a program; a GPU's: all that it has. link_bytes: per second, of a TPU over
             all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
         flops_per_cycle: of all matrix units of a TPU.
-        bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of matrix
-            units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second, in one
-            direction, of the node's network for each of its GPUs.
+        bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of
+            matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second, in
+            one direction, of the node's network for each of its GPUs.
     """
 
     name: str
@@ -58,9 +60,10 @@ def _tpu(name: str, peak: float, units: int, gib: float, link_bits: float) -> Ch
 
 def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float) -> Chip:
     gpu = GPUS[name]
+    source = f"data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s a GPU"
     return Chip(
-        name, peak, gpu.memory_bytes, link, f"NVIDIA's data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s "
-        "a GPU", bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64, cores=gpu.cores, network_bytes=network_bits / 8,
+        name, peak, gpu.memory_bytes, link, source, bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64,
+        cores=gpu.cores, network_bytes=network_bits / 8,
     )  # fmt: skip
 
 
@@ -83,3 +86,65 @@ CHIPS = {
 def chip_of(device: Any) -> Chip | None:
     """The chip of a jax device; None for one that `CHIPS` does not have."""
     return CHIPS.get(device.device_kind)
+
+
+def describe_gpu(
+    name: str,
+    description: str | Path,
+    *,
+    peak_flops: float,
+    link_bytes: float,
+    network_bytes: float | None = None,
+) -> None:
+    """Adds a kind of GPU that targets of plans may name.
+
+    Args:
+        name: as a target is to have it, "mygpu" in `target="mygpu:8"`.
+        description: XLA's `GpuTargetConfigProto` as text, or a file of it, as XLA writes on a machine with that GPU
+            (`XLA_FLAGS=--xla_dump_to=FOLDER`: FOLDER/*gpu_target_config.pbtxt). Its `device_description_str` names
+            the kind, and must be one of its own.
+        peak_flops: bfloat16 operations per second, of dense products.
+        link_bytes: bytes per second to the other GPUs of a node, in one direction.
+        network_bytes: bytes per second of the network between nodes, for each GPU; `link_bytes` by default.
+
+    Raises ValueError for a name or a kind that another GPU has, and for a text without one of the fields that an
+    estimate reads.
+
+    >>> import spmd
+    >>> from spmd.core.sharding.gpus import GPUS
+    >>> text = GPUS["h100"].description.replace("NVIDIA H100 80GB HBM3", "H100 at 0.99 GHz").replace("1.98", "0.99")
+    >>> spmd.describe_gpu("h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9)
+    """
+    text = description.read_text() if isinstance(description, Path) else description
+    found = {field: _number(text, field) for field in _READ}
+    kind = re.search(r'device_description_str:\s*"([^"]+)"', text)
+    missing = [
+        *(field for field, value in found.items() if value is None),
+        *(["device_description_str"] * (kind is None)),
+    ]
+    if missing or kind is None:
+        raise ValueError(
+            f"describe_gpu: expected the text of a GpuTargetConfigProto, which has {', '.join(missing)}; got "
+            f"{text[:80]!r}. Give a file as pathlib.Path"
+        )
+    read = {field: value or 0.0 for field, value in found.items()}
+    f32 = 2e9 * read["core_count"] * read["fpus_per_core"] * read["clock_rate_ghz"]
+    chip = Chip(
+        name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind[1]}",
+        bandwidth=read["memory_bandwidth"], f32_flops=f32, f64_flops=f32 / 64, cores=int(read["core_count"]),
+        network_bytes=link_bytes if network_bytes is None else network_bytes,
+    )  # fmt: skip
+    if CHIPS.get(kind[1], chip) != chip:
+        raise ValueError(
+            f"describe_gpu: {kind[1]!r} is another GPU already; give device_description_str a name of its own"
+        )
+    add_description(name, text)
+    CHIPS[kind[1]] = chip
+
+
+_READ = ("device_memory_size", "memory_bandwidth", "core_count", "fpus_per_core", "clock_rate_ghz")
+
+
+def _number(text: str, field: str) -> float | None:
+    found = re.search(rf"\b{field}:\s*([\d.]+)", text)
+    return None if found is None else float(found[1])

@@ -56,7 +56,8 @@ def plan(
             through arguments, closure and globals. Modules on `meta` or the CPU are on the device without data
             meanwhile, and with them their optimizers' state and the arguments.
         args, kwargs: its arguments; tensors on `meta` have only a shape.
-        target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4"; the extra `tpu`), simulated devices
+        target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4"; the extra `tpu`), GPUs ("h100:8", two nodes
+            "2xh100:8"; a100, h100, h200, b200, l4 or one of `describe_gpu`; the extra `gpu-plan`), simulated devices
             ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here is planned on
             as many of the target's devices, by ordinal.
         mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
@@ -333,7 +334,12 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     collectives = [row for one in figures for row in one.collectives]
     widest = max(figures, key=lambda one: one.peak_bytes, default=Figures())
     error = next((one.error for one in figures if one.error), "")
-    refused = [graph for graph, one in zip(programs, figures, strict=True) if one.error]
+    memory = _memory(target, device, chip)
+    refused = [
+        graph
+        for graph, one in zip(programs, figures, strict=True)
+        if one.error or (memory is not None and one.peak_bytes > memory)
+    ]
     made = Plan(
         target=target,
         chip=device.device_kind,
@@ -351,7 +357,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         host=recorded.state["host"]
         + input_bytes[False]
         + max((one.host_temporary_bytes for one in figures), default=0),
-        memory=_memory(target, device, chip),
+        memory=memory,
         flops=sum(one.flops for one in figures),
         cycles=sum(one.cycles for one in figures),
         cycles_once=sum(one.cycles_once for one in figures),
@@ -409,8 +415,8 @@ _MANY_OPS = 200  # from which on compiling may take long enough for a note
 def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:
     if chip is not None and chip.is_gpu and target is not None:
         yield (
-            f"memory: {gpu_memory_fraction():.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which jax's allocator "
-            "takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
+            f"memory: {gpu_memory_fraction():.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
+            "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
         )
     if any(row.is_sliced for one in figures for row in one.collectives):
         reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"

@@ -112,8 +112,8 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The step time. On a TPU by the compiler's cycles, with kernels at the chip's peak; on a GPU the sum of `terms`:
-        kernels by operations and bytes, and what is waited for collectives. None without either."""
+        """The step time. On a TPU by the compiler's cycles, with kernels at the chip's peak; on a GPU the sum of
+        `terms`: kernels by operations and bytes, and the waiting for collectives. None without either."""
         if self.terms:
             return sum(term.seconds for term in self.terms)
         if not self.clock or not self.cycles:
@@ -138,9 +138,9 @@ class Plan:
         if self.seconds_range is not None:
             low, high = self.seconds_range
             return (
-                f"step time = {self.seconds:.4g} s, from {low:.4g} to {high:.4g} s by the chip's constants; utilisation = "
-                f"{self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) = "
-                f"{self.utilisation:.1%} ({self.constants})"
+                f"step time = {self.seconds:.4g} s, from {low:.4g} to {high:.4g} s by the chip's constants; "
+                f"utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) "
+                f"= {self.utilisation:.1%} ({self.constants})"
             )
         if self.clock is None:
             return ""

@@ -20,6 +20,7 @@ from spmd.core.compile import options
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.pjrt import devices
 from spmd.core.sharding.topology import standing_in
+from spmd.core.sharding.value import Sharding
 
 
 class TestDoesNotFit:
@@ -78,7 +79,7 @@ def test_efforts_are_numbers() -> None:
 
 def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan for chips that are not here spares the search for them; a run, and products of one pass, do not."""
-    monkeypatch.setattr(options, "platform_of", lambda graph: "tpu")
+    monkeypatch.setattr(Sharding, "platform", "tpu")
     monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: True)
 
     def chosen(x: torch.Tensor) -> dict[str, Any]:

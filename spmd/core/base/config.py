@@ -305,8 +305,8 @@ _WITHOUT_TPU = {
 
 
 def prepare_cuda() -> None:
-    """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it looks
-    for the driver's libraries first, and writes a traceback."""
+    """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it
+    looks for the driver's libraries first, and writes a traceback."""
     if not Path("/dev/nvidiactl").exists():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 

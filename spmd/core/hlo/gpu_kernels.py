@@ -8,6 +8,7 @@ shapes, the bytes from operands and results, of which a slice of an operand coun
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from .costs import product_flops
 from .hlo import Computation, Instruction, Module, arrays, num_bytes
@@ -17,8 +18,9 @@ PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel. kind: one of the four above. dtype: of the operands of a product, as HLO spells it; "tf32" for float32
-    of less than its own precision. tiles: the blocks of 128 x 128 of a product's result. bytes: read and written."""
+    """One kernel. kind: one of the four above. dtype: of the operands of a product, as HLO spells it; "tf32" for
+    float32 of less than its own precision. tiles: the blocks of 128 x 128 of a product's result. bytes: read and
+    written."""
 
     kind: str
     dtype: str
@@ -29,8 +31,8 @@ class Kernel:
 
 # Instructions without a kernel of their own: names of memory, and calls whose lines count by themselves.
 _NO_KERNEL = {
-    "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "partition-id", "replica-id", "after-all", "while",
-    "call", "conditional", "opt-barrier", "domain", "add-dependency", "get-dimension-size",
+    "parameter", "constant", "bitcast", "tuple", "get-tuple-element", "partition-id", "replica-id", "after-all",
+    "while", "call", "conditional", "opt-barrier", "domain", "add-dependency", "get-dimension-size",
 }  # fmt: skip
 
 
@@ -95,7 +97,9 @@ _PARTS = ("slice", "dynamic-slice", "gather")  # what reads only its result's si
 
 def _bytes(computation: Computation, line: Instruction, inner: Computation | None) -> int:
     if inner is None:
-        return _size(computation, line) + sum(_size(computation, computation.by_name.get(name)) for name in line.operands)
+        return _size(computation, line) + sum(
+            _size(computation, computation.by_name.get(name)) for name in line.operands
+        )
     parameters = [one for one in inner.lines if one.opcode == "parameter"]
     return sum(_read(inner, one) for one in parameters) + _written(inner, inner.lines[-1], line)
 
@@ -154,12 +158,12 @@ def _library_call(computation: Computation, line: Instruction) -> Kernel | None:
     return None
 
 
-def _config(line: Instruction) -> dict:  # type: ignore[type-arg]  # JSON
+def _config(line: Instruction) -> dict[str, Any]:
     text = line.rest.partition("backend_config=")[2]
     return json.JSONDecoder().raw_decode(text)[0] if text.startswith("{") else {}
 
 
-def _attention_flops(computation: Computation, line: Instruction, config: dict) -> int:  # type: ignore[type-arg]
+def _attention_flops(computation: Computation, line: Instruction, config: dict[str, Any]) -> int:
     """Two products of (length x length x head) a head forward, five backward; half of them where a mask is causal."""
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])

@@ -9,8 +9,8 @@ class Gpu:
     """One kind of GPU.
 
     Attributes:
-        name: as in a target, "h100". kind: jax's `device_kind`. cores: streaming multiprocessors. threads: of a core, at
-            most. lanes: float32 units of a core. clock: in GHz. memory_bytes, bandwidth: of the device's memory, in
+        name: as in a target, "h100". kind: jax's `device_kind`. cores: streaming multiprocessors. threads: of a core,
+            at most. lanes: float32 units of a core. clock: in GHz. memory_bytes, bandwidth: of the device's memory, in
             bytes and bytes per second. l2_bytes: of the second-level cache. shared_bytes: shared memory of a core.
             block_bytes: of it, for one block at most. capability: the compute capability, (major, minor).
     """
@@ -66,7 +66,7 @@ device_description_str: "{gpu.kind}"
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
-# NVIDIA's data sheets and the CUDA C++ programming guide, "compute capabilities"; the memory is what the driver reports.
+# NVIDIA's data sheets and the CUDA C++ programming guide, "compute capabilities"; the memory as the driver reports it.
 _GPUS = (
     Gpu("a100", "NVIDIA A100-SXM4-80GB", 108, 2048, 64, 1.41, 81_152 * _MIB, 2.039e12, 40 * _MIB, 164 * _KIB,
         163 * _KIB, (8, 0)),
@@ -98,6 +98,8 @@ _NAME = re.compile(r"[a-z][a-z_]*\d*[a-z\d_]*")
 def add_description(name: str, text: str) -> None:
     """Adds a GPU to those that a target may name. Raises ValueError for a name that is none, or is another GPU's."""
     if not _NAME.fullmatch(name) or name == "cpu":
-        raise ValueError(f'describe_gpu: expected a name of letters, digits and underscores such as "mygpu", got {name!r}')
+        raise ValueError(
+            f'describe_gpu: expected a name of letters, digits and underscores such as "mygpu", got {name!r}'
+        )
     if _descriptions.setdefault(name, text) != text:
         raise ValueError(f"describe_gpu: {name!r} is another GPU already; choose another name")

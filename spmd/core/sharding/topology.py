@@ -70,7 +70,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f"installed: pip install 'torch-spmd[tpu]'), several such as \"2xv5e:2x4\", GPUs such as \"h100:8\" "
+            f'installed: pip install \'torch-spmd[tpu]\'), several such as "2xv5e:2x4", GPUs such as "h100:8" '
             f'({", ".join(names())}), or simulated devices such as "cpu:2048". {error}'
         ) from error
 
