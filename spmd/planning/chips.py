@@ -18,8 +18,8 @@ class Chip:
             all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
         flops_per_cycle: of all matrix units of a TPU.
         bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of
-            matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second, in
-            one direction, of the node's network for each of its GPUs.
+            matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second,
+            in one direction, of the node's network for each of its GPUs.
     """
 
     name: str

@@ -186,9 +186,12 @@ class Plan:
         return Difference(tuple(_changes(self, other)))
 
     def save(self, path: str | Path) -> None:
-        """Writes one self-contained HTML page with pictures and the full table. Needs the extra `recipes`
-        (`matplotlib`)."""
-        Path(path).write_text(view("page").page_of(self), encoding="utf-8")
+        """Writes the page that `page` returns."""
+        Path(path).write_text(self.page(), encoding="utf-8")
+
+    def page(self) -> str:
+        """Returns one self-contained HTML page with pictures (SVG) and the full tables."""
+        return str(view("page").page_of(self))
 
     def save_program(self, path: str | Path) -> int:
         """Writes the step's compiled programs to a folder, with those of its initial values, for the job that runs it;
@@ -220,15 +223,8 @@ _loaders: list[Callable[[str], Any]] = []
 
 
 def view(name: str) -> Any:
-    """The module "table" or "page"; raises ModuleNotFoundError with the extra to install where one is missing."""
-    try:
-        return _loaders[0](name)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() work "
-            "without it",
-            name=error.name,
-        ) from error
+    """The module "table" or "page"."""
+    return _loaders[0](name)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import gzip
 import importlib
-import importlib.util
 import io
 import json
 from collections import defaultdict
@@ -52,9 +51,7 @@ class Summary:
 
     def __str__(self) -> str:
         heads, texts = (self.by, "ops", "count", "time", "share", "bytes"), [*self._texts()]
-        if importlib.util.find_spec("rich") is not None:
-            return "\n".join([_rich_table(heads, texts), *self._lines()])
-        return "\n".join([_plain_table(heads, texts), *self._lines()])
+        return "\n".join([_printed(heads, texts), *self._lines()])
 
     def _texts(self) -> Iterator[tuple[str, ...]]:
         for row in self.rows[:_SHOWN]:
@@ -180,20 +177,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
 
 
-def _plain_table(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in (heads, *texts)) for i in range(len(heads))]
-
-    def line(row: Sequence[str]) -> str:
-        texts = (
-            text.ljust(width) if i < 2 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return "  ".join(texts).rstrip()
-
-    return "\n".join(map(line, (heads, *texts)))
-
-
-def _rich_table(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
+def _printed(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
     tables, boxes = importlib.import_module("rich.table"), importlib.import_module("rich.box")
     consoles = importlib.import_module("rich.console")
     table = tables.Table(box=boxes.SIMPLE_HEAD)

@@ -1,4 +1,4 @@
-"""The modules that print and draw plans, imported at their first use: they need packages that the library does not."""
+"""The modules that print and draw plans, imported at their first use: a program that plans nothing needs no rich."""
 
 from importlib import import_module
 from types import ModuleType

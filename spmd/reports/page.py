@@ -1,11 +1,9 @@
 """A plan as one self-contained HTML page: pictures inline, the full table of collectives, no external files."""
 
-import base64
-import io
-from collections.abc import Collection, Iterable, Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from matplotlib.figure import Figure
+from jinja2 import Environment, StrictUndefined
 
 from ..planning.report import Plan
 from . import table
@@ -19,83 +17,151 @@ _KIND_COLORS = {
     "all-gather": "#4c78a8", "reduce-scatter": "#54a24b", "all-reduce + slice": "#88d27a", "all-reduce": "#e45756",
     "all-to-all": "#b279a2", "collective-permute": "#f58518",
 }  # fmt: skip
+_TIME_COLORS = ("#4c78a8", "#72b7b2", "#b279a2", "#54a24b", _GREY, "#e45756", "#f58518")
 _BARS = 12  # in the picture of collectives
 
-_STYLE = """
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a bar, or a bar. start, size: in units of the axis."""
+
+    name: str
+    color: str
+    start: float
+    size: float
+    text: str
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A picture of bars. rows: the parts of each bar; lines: (place, color, text) of vertical ones; end: of axis."""
+
+    title: str
+    unit: str
+    rows: Sequence[tuple[str, Sequence[_Part]]]
+    end: float
+    legend: Sequence[tuple[str, str]]
+    lines: Sequence[tuple[float, str, str]] = ()
+
+    @property
+    def ticks(self) -> list[float]:
+        """The places on the axis that have a number: four to eight round ones."""
+        step = 10.0 ** len(str(int(self.end))) / 100 if self.end >= 1 else 0.01
+        while self.end / step > 8:
+            step *= 2 if str(step).strip("0.")[0] in "15" else 2.5
+        return [step * i for i in range(int(self.end / step) + 1)]
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Plan: {{ plan.target or "devices here" }}</title><style>
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; color: #1f2933; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .25rem .6rem; vertical-align: top; }
 th { border-bottom: 2px solid #cbd2d9; } tr:nth-child(even) { background: #f5f7fa; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-code { font-size: .85em; color: #52606d; word-break: break-word; } img { max-width: 100%; }
+code { font-size: .85em; color: #52606d; word-break: break-word; }
+svg { width: 100%; font: 12px system-ui, sans-serif; }
 .bad { color: #b42318; font-weight: 600; } .good { color: #1b7f3b; font-weight: 600; } .note { color: #52606d; }
+</style></head><body>
+{%- macro cell(value) %}
+{%- if value is string %}{{ value }}{% else %}{{ value[0] }}<br><code>{{ value[1] }}</code>{% endif %}
+{%- endmacro %}
+{%- macro grid(heads, rows, numbers) %}
+<table><tr>
+{%- for head in heads %}<th{% if loop.index0 in numbers %} class=n{% endif %}>{{ head }}</th>{% endfor %}</tr>
+{%- for row in rows %}
+<tr>
+{%- for value in row %}<td{% if loop.index0 in numbers %} class=n{% endif %}>{{ cell(value) }}</td>{% endfor %}</tr>
+{%- endfor %}
+</table>
+{%- endmacro %}
+{%- macro listed(items) %}
+<ul>{% for item in items %}<li>{{ cell(item) }}</li>{% endfor %}</ul>
+{%- endmacro %}
+{%- macro drawn(picture) %}
+{%- set left = 330 if picture.rows | length > 1 else 10 %}
+{%- set top = 22 * ((picture.legend | length + 2) // 3) + 12 %}
+{%- set high = 26 * picture.rows | length %}
+{%- set scale = (980 - left) / picture.end %}
+<svg role="img" aria-label="{{ picture.title }}" viewBox="0 0 1000 {{ top + high + 44 }}">
+<title>{{ picture.title }}</title>
+{%- for name, color in picture.legend %}
+{%- set x = 10 + 330 * (loop.index0 % 3) %}
+{%- set y = 22 * (loop.index0 // 3) %}
+<rect x="{{ x }}" y="{{ y + 4 }}" width="12" height="12" fill="{{ color }}"
+{%- if "overlapped" in name %} fill-opacity=".55"{% endif %}/>
+<text x="{{ x + 18 }}" y="{{ y + 14 }}">{{ name }}</text>
+{%- endfor %}
+{%- for tick in picture.ticks %}
+{%- set x = left + tick * scale %}
+<line x1="{{ x }}" x2="{{ x }}" y1="{{ top }}" y2="{{ top + high }}" stroke="#e8ecf0"/>
+<text x="{{ x }}" y="{{ top + high + 16 }}" text-anchor="middle">{{ "%g" | format(tick) }}</text>
+{%- endfor %}
+{%- for label, parts in picture.rows %}
+{%- set y = top + 26 * loop.index0 %}
+<text x="{{ left - 8 }}" y="{{ y + 17 }}" text-anchor="end">{{ label }}</text>
+{%- for part in parts %}
+<rect x="{{ left + part.start * scale }}" y="{{ y + 3 }}" width="{{ part.size * scale }}" height="20"
+ fill="{{ part.color }}"{% if part.name.endswith("*") %} fill-opacity=".55"{% endif %}>
+<title>{{ part.name }}: {{ part.text }}</title></rect>
+{%- endfor %}{%- endfor %}
+{%- for place, color, text in picture.lines %}
+{%- set x = left + place * scale %}
+<line x1="{{ x }}" x2="{{ x }}" y1="{{ top }}" y2="{{ top + high }}" stroke="{{ color }}" stroke-width="2"/>
+{%- endfor %}
+<text x="{{ (left + 980) / 2 }}" y="{{ top + high + 36 }}" text-anchor="middle">{{ picture.unit }}</text>
+</svg>
+{%- endmacro %}
+<h1>Plan of a step</h1><p class="{{ 'good' if plan.fits else 'bad' }}">{{ headline }}</p>
+<p class="note">{{ plan.line }}</p>
+<h2>Memory of one device</h2>{{ drawn(memory) }}{{ grid(("per device", "", "exactly"), figures, (1, 2)) }}
+{% if plan.formula %}<h2>Time</h2><p>{{ plan.formula }}</p>{% endif %}
+{% if plan.terms %}{{ drawn(time) }}{{ grid(TIME, times, (1, 2, 3)) }}{% endif %}
+{% if plan.verdict %}<h2>The compiler</h2><p class="bad">{{ plan.verdict }}</p>{% endif %}
+{% if plan.largest %}<h2>The largest values</h2>{{ listed(plan.largest) }}{% endif %}
+{% if plan.advice %}<h2>Advice</h2>{{ listed(plan.advice) }}{% endif %}
+{% if collectives %}<h2>Collectives</h2>{{ drawn(traffic) }}{{ grid(COLLECTIVES, collectives, (2, 3, 4)) }}{% endif %}
+{% if plan.layout %}<h2>Layout</h2>{{ grid(LAYOUT, layout, (4,)) }}{% endif %}
+{% if findings %}<h2>Findings</h2>{{ listed(findings) }}{% endif %}
+{% for note in plan.notes %}<p class="note">{{ note }}</p>{% endfor %}
+</body></html>
 """
 
 
 def page_of(plan: Plan) -> str:
     """The HTML text of the page."""
     compiled = f"{plan.num_programs} program(s), {plan.num_ops:,} ops"
-    rows = [*table.figures(plan), ("compile time", f"{plan.compile_seconds:.2f} s", compiled)]
-    collectives: list[tuple[_Cell, ...]] = [
-        (*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)
-    ]
-    sections = {
-        "Memory of one device": _memory(plan) + _table(("per device", "", "exactly"), rows, {1, 2}),
-        "Time": plan.formula
-        and f"<p>{escape(plan.formula)}</p>" + _table(table.TIME, table.time_rows(plan), {1, 2, 3}) * bool(plan.terms),
-        "The compiler": plan.verdict and f"<p class='bad'>{escape(plan.verdict)}</p>",
-        "The largest values": _list(plan.largest),
-        "Advice": _list(plan.advice),
-        "Collectives": collectives and _traffic(plan) + _table((*table.COLLECTIVES, "from"), collectives, {2, 3, 4}),
-        "Layout": plan.layout and _table(table.LAYOUT, table.layout_rows(plan.layout), {4}),
-        "Findings": _list([(str(found), found.line) for found in plan.findings]),
-    }
-    body = [
-        f'<h1>Plan of a step</h1><p class="{"good" if plan.fits else "bad"}">{escape(table.headline(plan))}</p>',
-        f"<p class='note'>{escape(plan.line)}</p>",
-        *(f"<h2>{heading}</h2>{content}" for heading, content in sections.items() if content),
-        *(f"<p class='note'>{escape(note)}</p>" for note in plan.notes),
-    ]
-    title = escape(plan.target or "devices here")
-    return (
-        f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Plan: {title}</title>"
-        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE)
+    return template.render(
+        plan=plan,
+        headline=table.headline(plan),
+        memory=_memory(plan),
+        figures=[*table.figures(plan), ("compile time", f"{plan.compile_seconds:.2f} s", compiled)],
+        time=_time(plan) if plan.terms else None,
+        TIME=table.TIME,
+        times=[*table.time_rows(plan)],
+        traffic=_traffic(plan) if plan.collectives else None,
+        COLLECTIVES=(*table.COLLECTIVES, "from"),
+        collectives=[(*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)],
+        LAYOUT=table.LAYOUT,
+        layout=[*table.layout_rows(plan.layout)],
+        findings=[(str(found), found.line) for found in plan.findings],
     )
 
 
-_Cell = str | tuple[str, str]  # a text, or a text with a user's line below
+def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_Part]:
+    """Parts one after the other, of (name, color, size, text)."""
+    found, start = [], 0.0
+    for name, color, size, text in parts:
+        if size:
+            found.append(_Part(name, color, start, size, text))
+            start += size
+    return found
 
 
-def _html(cell: _Cell) -> str:
-    return escape(cell) if isinstance(cell, str) else f"{escape(cell[0])}<br><code>{escape(cell[1])}</code>"
-
-
-def _list(items: Iterable[_Cell]) -> str:
-    """A list in HTML; "" without items."""
-    lines = "".join(f"<li>{_html(item)}</li>" for item in items)
-    return lines and f"<ul>{lines}</ul>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Iterable[_Cell]], numbers: Collection[int]) -> str:
-    """A table in HTML. numbers: the columns that hold numbers."""
-
-    kinds = [" class=n" if i in numbers else "" for i in range(len(heads))]
-
-    def line(tag: str, cells: Iterable[_Cell]) -> str:
-        made = (f"<{tag}{kind}>{_html(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
-        return f"<tr>{''.join(made)}</tr>"
-
-    return f"<table>{line('th', heads)}{''.join(line('td', row) for row in rows)}</table>"
-
-
-def _picture(figure: Figure, what: str) -> str:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=144)
-    return f'<img alt="{what}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
-
-
-def _memory(plan: Plan) -> str:
+def _memory(plan: Plan) -> _Picture:
     """One bar: the parts of a device's memory, and the rest."""
     known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
     other = max(plan.arguments + plan.results - plan.in_place - sum(known.values()), 0)
@@ -104,45 +170,46 @@ def _memory(plan: Plan) -> str:
     memory = plan.memory if plan.memory is not None and plan.memory <= 40 * max(total, 1) else None
     amounts["free"] = max((memory or 0) - total, 0)
     unit, name = table.scaled(max(total, memory or 0))
-    figure = Figure(figsize=(9, 2.4), layout="constrained")
-    axes = figure.subplots()
-    start = 0.0
-    for part, count in amounts.items():
-        if count:
-            label = f"{part} ({table.size(count)})"
-            axes.barh(0, count / unit, left=start, color=_COLORS[part], edgecolor="white", label=label)
-            start += count / unit
+    parts = _row((part, _COLORS[part], count / unit, table.size(count)) for part, count in amounts.items())
+    lines = [(plan.peak / unit, "#1f2933", f"peak ({table.size(plan.peak)})")]
     if memory is not None:
-        axes.axvline(memory / unit, color="#b42318", linewidth=2, label=f"the chip's memory ({table.size(memory)})")
-    peak = f"peak ({table.size(plan.peak)})"
-    axes.axvline(plan.peak / unit, color="#1f2933", linestyle="--", linewidth=1.5, label=peak)
-    axes.set(yticks=[], xlabel=f"{name} per device", xlim=(0, None))
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    return _picture(figure, "memory of one device")
+        lines.append((memory / unit, "#b42318", f"the device's memory ({table.size(memory)})"))
+    legend = [(f"{part.name} ({part.text})", part.color) for part in parts]
+    legend += [(text, color) for _, color, text in lines]
+    end = max([part.start + part.size for part in parts] + [place for place, *_ in lines]) or 1.0
+    return _Picture("memory of one device", f"{name} per device", [("", parts)], end, legend, lines)
 
 
-def _traffic(plan: Plan) -> str:
+def _time(plan: Plan) -> _Picture:
+    """One bar: the parts of a step's time."""
+    parts = _row(
+        (term.name, color, term.seconds * 1e3, f"{term.seconds * 1e3:,.2f} ms")
+        for term, color in zip(plan.terms, _TIME_COLORS, strict=False)
+    )
+    end = max(sum(part.size for part in parts), 1e-9)
+    legend = [(f"{part.name} ({part.text})", part.color) for part in parts]
+    return _Picture("time of a step", "ms", [("", parts)], end, legend)
+
+
+def _traffic(plan: Plan) -> _Picture:
     """A bar for each of the collectives that move most."""
     found = table.equal_collectives(plan.collectives)
-    rest = sum(moved for *_, moved in found[_BARS:])
     bars = [
         (f"{path or row.op or 'made by the compiler'} ({count:,} x)", table.kind_of(row), moved)
         for row, path, count, moved in found[:_BARS]
     ]
+    rest = sum(moved for *_, moved in found[_BARS:])
     if rest:
-        bars.append((f"{len(found) - _BARS} more", "", rest))
+        bars.append((f"{len(found) - _BARS} more", "others", rest))
     unit, name = table.scaled(max(moved for *_, moved in bars))
-    figure = Figure(figsize=(9, 1.2 + 0.32 * len(bars)), layout="constrained")
-    axes = figure.subplots()
-    seen: set[str] = set()
-    for place, (_, kind, moved) in enumerate(bars):
-        color = _KIND_COLORS.get(kind, _GREY)
-        axes.barh(place, moved / unit, color=color, label=None if kind in seen or not kind else kind)
-        seen.add(kind)
-    axes.set_yticks(range(len(bars)), [label if len(label) < 60 else f"...{label[-57:]}" for label, *_ in bars])
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{name} sent by each device in a step")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    return _picture(figure, "bytes that collectives move")
+    colors = {kind: _KIND_COLORS.get(kind.rstrip("*"), _GREY) for _, kind, _ in bars}
+    rows = [
+        (
+            label if len(label) < 50 else f"...{label[-47:]}",
+            _row([(kind, colors[kind], moved / unit, table.size(moved))]),
+        )
+        for label, kind, moved in bars
+    ]
+    legend = [(kind + " (overlapped with computation)" * kind.endswith("*"), color) for kind, color in colors.items()]
+    end = max(moved for *_, moved in bars) / unit or 1.0
+    return _Picture("bytes that collectives move", f"{name} sent by each device in a step", rows, end, legend)

@@ -76,7 +76,6 @@ class TestOfAModel:
         assert is_untouched(model)
 
     def test_shown(self, mesh: Mesh, tmp_path: Path) -> None:
-        pytest.importorskip("matplotlib")
         plan = spmd.plan(meta_llama(), mesh=mesh, rules=RULES.put("a.weight", P()))
         text = " ".join(str(plan).split())
         assert "layout" in text and "x 2" in text and "P('tensor', 'fsdp')" in text
