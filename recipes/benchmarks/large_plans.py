@@ -1,9 +1,11 @@
-"""Time the plan of a large encoder and decoder of Hugging Face's, in float32, for chips that are not present.
+"""Time the plan of a large model of Hugging Face's for chips that are not present.
 
     python recipes/benchmarks/large_plans.py                         # T5-large and Whisper-large, on v5e:2x4
+    python recipes/benchmarks/large_plans.py --models llama --target h100:8 --show
     python recipes/benchmarks/large_plans.py --models t5 --layers 2 --target cpu:8
 
-Needs the extras `recipes` and `tpu`, and transformers.
+T5 and Whisper are in float32, Llama-1B in bfloat16 with 4,096 tokens a sequence. Needs the extras `recipes` and `tpu`
+or `gpu-plan`.
 """
 
 import argparse
@@ -48,7 +50,17 @@ def whisper(layers: int | None, batch: int) -> Made:
     return model, {type(model.model.encoder.layers[0]), type(model.model.decoder.layers[0])}, inputs
 
 
-MODELS: dict[str, Callable[[int | None, int], Made]] = {"t5": t5, "whisper": whisper}
+def llama(layers: int | None, batch: int) -> Made:
+    config = hf.LlamaConfig(
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers or 16, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=128_256, max_position_embeddings=8192, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = hf.LlamaForCausalLM(config).bfloat16()
+    ids = torch.zeros(batch, 4096, dtype=torch.long, device="meta")
+    return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
+
+
+MODELS: dict[str, Callable[[int | None, int], Made]] = {"t5": t5, "whisper": whisper, "llama": llama}
 
 
 def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan:
@@ -69,10 +81,11 @@ def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=["t5", "whisper"])
     parser.add_argument("--layers", type=int, help="layers of encoder and decoder, instead of the model's own")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--target", default="v5e:2x4", help="eight chips (default v5e:2x4)")
+    parser.add_argument("--show", action="store_true", help="print the plan, too")
     given = parser.parse_args()
     spmd.simulate(8)
     for name in given.models:
@@ -84,6 +97,8 @@ def main() -> None:
             f"{name}: {seconds:.0f} s, {plan.compile_seconds:.0f} of them to compile {number} program(s); {len(loops)} "
             f"loops; peak {plan.peak / 2**30:.2f} GiB a device"
         )
+        if given.show:
+            print(plan)
 
 
 if __name__ == "__main__":
