@@ -75,7 +75,7 @@ _NAMES = (PRODUCT, CONVOLUTION, ATTENTION, OTHER, _LAUNCHES, *_WAITING.values())
 
 
 class _Clock:
-    """A run of the schedule: kernels one after the other, and collectives next to them, as XLA has a stream for each."""
+    """A run of the schedule: kernels one after the other, and collectives next to them, as XLA has two streams."""
 
     def __init__(self, module: Module, chip: Chip, slices: tuple[int, ...], rates: _Rates):
         self.module, self.chip, self.slices, self.rates = module, chip, slices, rates
