@@ -10,7 +10,7 @@ from ..core.sharding.gpus import GPUS, add_description
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """One TPU chip or GPU, which is one device of a mesh.
+    """One TPU chip (of a TPU7x half of one) or GPU, which is one device of a mesh.
 
     Attributes:
         name: as in a target, "v5p". peak_flops: bfloat16 operations per second, of dense products. memory_bytes: a
@@ -73,6 +73,8 @@ CHIPS = {
     "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 1600e9),
     "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 4800e9),
     "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 3584e9),
+    # Two devices a chip: half of its peak and links each.
+    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 9600e9 / 2),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
     GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12),

@@ -144,6 +144,25 @@ class TestTpu:
         assert "utilisation = " in printed and "does not fit" in printed and "Advice:" in printed
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_two_devices_a_chip(self) -> None:
+        """A slice of four TPU7x chips is eight devices, each with half of a chip's units."""
+        run_script(
+            """
+            import torch, spmd
+            from spmd.core.sharding.topology import num_devices
+            assert num_devices("tpu7x:2x2x1") == 8
+            mesh = spmd.Mesh(range(8), (8,), ("data",), target="tpu7x:2x2x1")
+            def step(x):
+                x = spmd.mark_sharding(x, mesh, ("data", None))
+                return (x.mT @ x).float().sum()
+            plan = spmd.plan(step, torch.empty(8192, 1024, dtype=torch.bfloat16, device="meta"))
+            assert plan.chip == "TPU7x" and plan.num_devices == 8 and plan.memory == int(94.75 * 2**30), plan
+            assert {row.axes for row in plan.collectives} == {("data",)} and 0 < plan.utilisation < 1, plan
+            """,
+            timeout=300,
+        )
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_experts_of_mixtral(self) -> None:
         """The kernels of one layer's experts compile at their full size; one with larger blocks is named, and is no
         matter of memory."""
