@@ -26,6 +26,8 @@ from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.dynamo import join_compiler as _dynamo  # noqa: F401  # torch.compile
+from .core.explain.allowed_collectives import CollectiveError as CollectiveError
+from .core.explain.allowed_collectives import allow as allow
 from .core.explain.recompile import RecompileError as RecompileError
 from .core.explain.recompile import no_recompile as no_recompile
 from .core.interop.call_jax import call_jax as call_jax

@@ -16,11 +16,10 @@ from spmd import P
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError CheckpointManager DataLoader Exported HybridMesh LayersDifferError LoadedProgram "
-        "Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax "
-        "check "
-        "checkpoint_name clear_sharding compile cond config describe_gpu device device_ids eager explain export "
-        "from_local_shards "
+        "AbstractError BodyError CheckpointManager CollectiveError DataLoader Exported HybridMesh LayersDifferError "
+        "LoadedProgram Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules "
+        "allow assume_pure call_jax check checkpoint_name clear_sharding compile cond config describe_gpu "
+        "device device_ids eager explain export from_local_shards "
         "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
@@ -150,6 +149,7 @@ SIGNATURES = {
         "heartbeat_timeout_seconds=30, initialization_timeout_seconds=300)"
     ),
     spmd.inspect: "(*tensors)",
+    spmd.allow: "(*, above=65536, **kinds)",
     spmd.no_recompile: "(function=None, /, *, max_programs=0, allow_first=False)",
     spmd.show_sharding: "(what, shape=None)",
     spmd.show.pictures.Picture.save: "(self, path)",
@@ -386,6 +386,7 @@ TAKING_KEYWORDS = {
     "spmd.torch_xla.XLAShardedTensor": lambda **given: spmd.torch_xla.XLAShardedTensor(_value(), **given),
     "spmd.torch_xla.wrap_as_sharded_tensor": lambda **given: spmd.torch_xla.wrap_as_sharded_tensor(_value(), **given),
     "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
+    "spmd.allow": lambda **given: spmd.allow(**given),
     "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
     "spmd.warm": lambda **given: spmd.warm(lambda: None, **given),
     "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),

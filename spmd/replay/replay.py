@@ -14,7 +14,7 @@ from ..core.base import seed
 from ..core.base.observation import DrawNumber, Scalar
 from ..core.engine import executables
 from ..core.engine.placement import bring
-from ..core.explain import failing
+from ..core.explain import allowed_collectives, failing
 from ..core.ir.graph import DeviceData, buffers_of, pack_numbers, refill
 from ..core.ir.store import Store
 from ..core.lazy.storage import Storage
@@ -282,6 +282,8 @@ class Replay:
     def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
         assert self._data is not None, "it is ready"
+        for task in self._tasks:
+            task.refuse()
         found = Found(flat, self._data, self._replaced, [])
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
@@ -420,6 +422,10 @@ class _Task:
         if store is None or len(store) != len(found) or [one.store for one in found] != [store] * len(found):
             return None
         return store if [one.row for one in found] == list(range(len(found))) else None
+
+    def refuse(self) -> None:
+        """Raises CollectiveError for a program that `spmd.allow` does not allow."""
+        allowed_collectives.refuse(self._run.program)
 
     def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""

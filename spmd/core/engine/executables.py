@@ -10,7 +10,7 @@ import numpy as np
 from ..base import counters, in_flight, observation, spans
 from ..base.config import config
 from ..compile import cache, stack_groups
-from ..explain import failing, step_hints, waiting_device
+from ..explain import allowed_collectives, failing, step_hints, waiting_device
 from ..hlo.program import Program
 from ..ir import lent, module_paths
 from ..ir.graph import DeviceData, Graph, pack_numbers
@@ -51,6 +51,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
     be gone; the next use of their device data raises LostError.
     """
+    allowed_collectives.refuse(program)
     failing.check_memory(program, graph)
     if config.module_paths and not any(program.paths):
         program.paths = module_paths.paths_of((graph.recorded or graph).nodes)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from ..explain.allowed_collectives import CollectiveError
 from ..explain.failing import RunError
 from ..explain.recompile import RecompileError
 from ..ir.errors import LostError
@@ -18,8 +19,9 @@ FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
 
 def give_up(storages: Sequence[Storage], error: Exception) -> None:
     """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
-    annotation or the rule can be corrected. Values that must not be compiled now (RecompileError) stay pending."""
-    if isinstance(error, RecompileError):
+    annotation or the rule can be corrected. Values whose program must not be compiled or run now (RecompileError,
+    CollectiveError) stay pending."""
+    if isinstance(error, (RecompileError, CollectiveError)):
         return
     if isinstance(error, FINAL):
         _abandon([storage for storage in storages if not is_data(storage.value)], error)
