@@ -29,7 +29,7 @@ NAMES = {
     ),
     spmd.checkpoint: (
         "CheckpointManager DamagedError RandomState SaveError SaveReport bare_name fill_shards load_checkpoint "
-        "prime_optimizer"
+        "load_orbax prime_optimizer save_orbax"
     ),
     spmd.compat: "install uninstall",
     spmd.data: "DataLoader PackedDocuments",
@@ -127,6 +127,8 @@ SIGNATURES = {
     spmd.compat.uninstall: "()",
     spmd.checkpoint.fill_shards: "(tensor, read)",
     spmd.checkpoint.prime_optimizer: "(optimizer)",
+    spmd.checkpoint.save_orbax: "(state, folder, *, nested=True, force=False)",
+    spmd.checkpoint.load_orbax: "(state, folder, *, strict=True, rename=None)",
     spmd.CheckpointManager: (
         "(folder, save_interval=1, keep=None, *, async_=False, on_preemption=True, device_bytes=None)"
     ),

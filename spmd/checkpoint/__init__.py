@@ -4,6 +4,8 @@ from .loading import bare_name as bare_name
 from .loading import load_checkpoint as load_checkpoint
 from .manager import CheckpointManager as CheckpointManager
 from .manifest import DamagedError as DamagedError
+from .orbax_folder import load_orbax as load_orbax
+from .orbax_folder import save_orbax as save_orbax
 from .priming import prime_optimizer as prime_optimizer
 from .random_state import RandomState as RandomState
 from .step_folder import SaveError as SaveError

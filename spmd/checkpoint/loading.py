@@ -1,5 +1,6 @@
 """Loading of a model from a checkpoint's files, each shard straight to its devices."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -73,9 +74,9 @@ def load_checkpoint(
         for name in owner.names:
             contents.pop(name, None)
             state.pop(name, None)
-    names = _compare(state, contents)
+    names = compared(state, contents)
     if strict and any(names):
-        raise ValueError(_names_differ(names, path))
+        raise ValueError(names_differ(names, path))
     wanted = [name for name in contents if name in state]
     for name in wanted:
         _check(name, state[name], contents[name])
@@ -88,7 +89,7 @@ def load_checkpoint(
     for owner in selves:
         owner.load(names)
     if strict and any(names):
-        raise ValueError(_names_differ(names, path))
+        raise ValueError(names_differ(names, path))
     return names
 
 
@@ -174,14 +175,16 @@ def _identity(value: Any) -> int:
     return id(value._storage) if isinstance(value, XlaTensor) and value._view is None else id(value)
 
 
-def _compare(state: dict[str, Any], contents: Contents) -> LoadedNames:
+def compared(state: dict[str, Any], contents: Contents) -> LoadedNames:
+    """The names that only one side has; tied weights need one of theirs."""
     loaded = {_identity(state[name]) for name in contents if name in state}
     missing = [name for name, value in state.items() if name not in contents and _identity(value) not in loaded]
     return LoadedNames(missing, [name for name in contents if name not in state])
 
 
-def _names_differ(names: LoadedNames, path: str | Path) -> str:
-    lines = [f"load_checkpoint: the names of the model and of {path} differ"]
+def names_differ(names: LoadedNames, path: str | os.PathLike[str], caller: str = "load_checkpoint") -> str:
+    """The text of an error that lists names of a model or state and of files that differ."""
+    lines = [f"{caller}: the names of the model and of {path} differ"]
     for title, found, others in (
         ("missing in the files", names.missing_keys, names.unexpected_keys),
         ("not in the model", names.unexpected_keys, names.missing_keys),

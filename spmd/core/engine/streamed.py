@@ -51,7 +51,10 @@ class Filling:
             self._finish()
 
     def _finish(self) -> None:
-        buffer = transfer.joined(self._parts, self.shape, self.sharding)
+        self.take(transfer.joined(self._parts, self.shape, self.sharding))
+
+    def take(self, buffer: jax.Array) -> None:
+        """Makes an array in this sharding, padded as it is stored, the tensor's value."""
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
             self.tensor._storage.write(
