@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,15 +147,18 @@ def _renamed(contents: Contents, rename: Rename | None) -> Contents:
     return made
 
 
-# The modules that PyTorch/XLA's FSDPs and torch.compile put between a module and its parameters.
-_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module)(?:\.|$)")
+# The modules that PyTorch/XLA's FSDPs, torch.compile and torch's checkpoint_wrapper put between a module and its
+# parameters.
+_WRAPPERS = re.compile(
+    r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module|_checkpoint_wrapped_module)(?:\.|$)"
+)
 
 
 def bare_name(name: str) -> str:
     """The name of a parameter, buffer or module without the modules that wrappers of other libraries insert.
 
-    The known wrappers are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict`
-    call it themselves.
+    The known wrappers are PyTorch/XLA's two FSDPs, torch.compile and torch's checkpoint_wrapper. `load_checkpoint`,
+    FSDP's `load_state_dict`, `CheckpointManager.restore` and `SPMDLoadPlanner` call it themselves.
 
     >>> import spmd
     >>> spmd.checkpoint.bare_name("_orig_module.layers.0._orig_mod.weight")
@@ -164,10 +167,17 @@ def bare_name(name: str) -> str:
     return _WRAPPERS.sub("", name).removesuffix(".")
 
 
+def matched_names(found: Iterable[str], own: Iterable[str]) -> dict[str, str]:
+    """For each name of files the name of a state: the same, or the one that differs by wrappers alone; else itself."""
+    found, own = {*found}, {*own}
+    left = {bare_name(name): name for name in own - found}
+    return {name: name if name in own else left.get(bare_name(name), name) for name in found}
+
+
 def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
-    """The contents of files with the wrappers' names replaced by the model's."""
-    names = {name: name if name in state else bare_name(name) for name in contents}
-    return {(new if new not in contents else old): contents[old] for old, new in names.items()}
+    """The contents of files under the model's names, whichever of the two has wrappers."""
+    names = matched_names(contents, state)
+    return {names[name]: value for name, value in contents.items()}
 
 
 def _identity(value: Any) -> int:
@@ -193,6 +203,10 @@ def names_differ(names: LoadedNames, path: str | os.PathLike[str], caller: str =
             lines.append(f"    {title}: {name!r}{did_you_mean(name, others, '  {}')}")
         if len(found) > 5:
             lines.append(f"    {title}: {len(found) - 5} more")
+    if any("_fsdp_shard." in name for name in names.unexpected_keys):
+        lines.append(
+            "the files are of one rank of PyTorch/XLA's FSDP: python -m fsdp.consolidate_sharded_ckpts joins all"
+        )
     return "\n".join([*lines, "rename= maps the files' names to the model's, strict=False loads the names that fit"])
 
 

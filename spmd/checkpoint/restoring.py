@@ -13,7 +13,7 @@ from ..core.engine.streamed import can_fill
 from ..core.lazy.annotations import current_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..tensors.annotate import mark_sharding
-from .loading import bare_name
+from .loading import bare_name, matched_names
 from .plain_values import decode
 from .random_state import RandomState
 from .staged_state import identity
@@ -34,7 +34,10 @@ class Restoring:
         self._wrong: list[str] = []
         stored = reader.manifest["values"]
         self._entries: dict[str, Entry] = {}
-        for path, value in checked(state, "CheckpointManager.restore").items():
+        found = checked(state, "CheckpointManager.restore")
+        names = matched_names(stored, found)
+        stored = {names[path]: entry for path, entry in stored.items()}
+        for path, value in found.items():
             if path not in stored:
                 hint = did_you_mean(path, stored)
                 self._wrong.append(f"{path!r} is not in the step, which has {_some(list(stored))}{hint}")

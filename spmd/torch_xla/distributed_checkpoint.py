@@ -6,11 +6,14 @@ torch's own module takes seconds to import, so that this one is not imported wit
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed import is_initialized
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint._nested_dict import set_element
 
 from ..checkpoint import CheckpointManager as StateManager
 from ..checkpoint import prime_optimizer as prime_optimizer
+from ..checkpoint.loading import matched_names
 from ..core.pjrt import processes
 
 
@@ -48,12 +51,28 @@ class SPMDSavePlanner(DefaultSavePlanner):
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
-    """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process its own shards."""
+    """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process its own shards.
+
+    Names that differ by wrappers alone fit (`spmd.checkpoint.bare_name`): "model._orig_module.weight", as PyTorch/XLA's
+    FSDPv2 saves it, is read into "model.weight". Values other than tensors are loaded with `weights_only`.
+    """
 
     def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
         """Called by torch in each process, with the state dict."""
         _check_group("SPMDLoadPlanner")
         super().set_up_planner(*args, **kwargs)
+        assert self.metadata is not None, "torch reads it first"
+        names = {own: name for name, own in matched_names(self.metadata.state_dict_metadata, self.state_dict).items()}
+        self.state_dict = {names.get(own, own): value for own, value in self.state_dict.items()}
+        self.mappings = {names.get(own, own): place for own, place in self.mappings.items()}
+
+    def load_bytes(self, read_item: Any, value: Any) -> None:
+        """Called by torch for each value that is no tensor."""
+        name, loaded = read_item.dest_index.fqn, torch.load(value, weights_only=True)
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[name], loaded)
+        else:
+            self.state_dict[name] = loaded
 
 
 class CheckpointManager:
