@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import spmd
+from spmd.checkpoint.files import check_archive
 
 State = Mapping[str, torch.Tensor]
 
@@ -90,19 +91,33 @@ def consolidate_sharded_model_checkpoints(
         )
     by_rank: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for path in paths:
-        loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        try:
+            check_archive(path)
+            loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except Exception as error:  # torch's reader has no class of errors of its own
+            why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+            raise ValueError(
+                f"consolidate_sharded_model_checkpoints: {path} is damaged, or has objects other than tensors, whose "
+                f"code would run: {why}; copy it again"
+            ) from error
         rank = _rank(path, loaded)
         if rank in by_rank:
             raise ValueError(f"{path} and {by_rank[rank][0]} are both of rank {rank}; give a suffix that fits one set")
         by_rank[rank] = path, loaded
     metadata = next(iter(by_rank.values()))[1]["shard_metadata"]
-    missing = {*range(metadata["world_size"])} ^ {*by_rank}
-    if missing:
+    world_size = metadata.get("world_size")
+    if world_size != len(by_rank) or {*by_rank} != {*range(len(by_rank))}:
         raise ValueError(
-            f"consolidate_sharded_model_checkpoints: expected a file of each of {metadata['world_size']} ranks, got "
-            f"those of {sorted(by_rank)}"
+            f"consolidate_sharded_model_checkpoints: expected a file of each of {world_size} ranks, got those of "
+            f"{sorted(by_rank)}: {paths[0]}, ..."
         )
-    state = consolidate_sharded_state_dicts([by_rank[rank][1]["model"] for rank in sorted(by_rank)], metadata)
+    try:
+        state = consolidate_sharded_state_dicts([by_rank[rank][1]["model"] for rank in sorted(by_rank)], metadata)
+    except Exception as error:  # metadata may have any values
+        raise ValueError(
+            f"consolidate_sharded_model_checkpoints: the files {paths[0]}, ... do not belong together, or one is "
+            f"damaged: {type(error).__name__}: {error}"
+        ) from error
     if not save_model:
         return state, None
     save_path = save_path or f"{ckpt_prefix}_consolidated.pth"
@@ -117,7 +132,10 @@ def _rank(path: str, loaded: Any) -> int:
             f"{path}: expected 'model' and 'shard_metadata', which a rank saves as model.state_dict() and "
             f"model.get_shard_metadata(), got {found}"
         )
-    return loaded["shard_metadata"]["rank"]
+    metadata = loaded["shard_metadata"]
+    if not isinstance(metadata, Mapping) or type(metadata.get("rank")) is not int:
+        raise ValueError(f"{path}: expected a rank's number in 'shard_metadata', got {str(metadata)[:80]}")
+    return metadata["rank"]
 
 
 def _joined(module: str, name: str) -> str:
@@ -129,12 +147,19 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
     lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
     if lacking:
         raise ValueError(f"consolidate_sharded_state_dicts: rank {lacking[0]} has no {key!r}, which the first rank has")
+    kinds = {(value.dtype, value.shape) for value in (state[key] for state in state_dict_list)}
+    if len(kinds) > 1:
+        raise ValueError(f"consolidate_sharded_state_dicts: the shards of {key!r} differ: {sorted(map(str, kinds))}")
     joined = torch.cat([state[key].reshape(-1) for state in state_dict_list])
     size = torch.Size(size)
     if joined.numel() < size.numel():
         raise ValueError(
             f"consolidate_sharded_state_dicts: the shards of {key!r} have {joined.numel()} elements together, and "
             f"shape {list(size)} takes {size.numel()}"
+        )
+    if joined[size.numel() :].any():
+        raise ValueError(
+            f"consolidate_sharded_state_dicts: the shards of {key!r} have values where shape {list(size)} has padding"
         )
     # A copy where there was padding: torch.save would write all of the longer tensor for a view of it.
     return joined.view(size) if joined.numel() == size.numel() else joined[: size.numel()].view(size).clone()

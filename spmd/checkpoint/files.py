@@ -1,6 +1,9 @@
 """The contents of a checkpoint's files: names, offsets and other metadata; a tensor's bytes are read on request."""
 
 import json
+import math
+import pickle
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +66,10 @@ def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
         return _folder(path, key)
     if not path.is_file():
         raise FileNotFoundError(f"load_checkpoint: expected a file or folder, but there is none at {path}")
-    if path.name.endswith(".index.json"):
-        return _indexed(path, key)
+    return _indexed(path, key) if path.name.endswith(".index.json") else _file(path, key)
+
+
+def _file(path: Path, key: str | None) -> Contents:
     return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
 
 
@@ -95,16 +100,29 @@ def _folder(path: Path, key: str | None) -> Contents:
 def _indexed(path: Path, key: str | None) -> Contents:
     """The tensors that an index names, each from the file it names."""
     try:
-        places: Mapping[str, str] = json.loads(path.read_text())["weight_map"]
-    except (json.JSONDecodeError, KeyError) as error:
+        places: Mapping[str, str] = json.loads(path.read_bytes())["weight_map"]
+        if not all(isinstance(place, str) for place in places.values()):
+            raise TypeError("a file's name is not text")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _cut_short(path, f"it has no table of names and files ({error!r})") from error
-    files = {name: open_checkpoint(path.parent / name, key) for name in sorted({*places.values()})}
+    files = {name: _file(_inside(path, name), key) for name in sorted({*places.values()})}
     lost = [name for name, file in places.items() if name not in files[file]]
     if lost:
-        raise ValueError(
-            f"load_checkpoint: {path.name} has {lost[0]!r} in {places[lost[0]]}, which does not contain it"
-        )
+        raise ValueError(f"load_checkpoint: {path} has {lost[0]!r} in {places[lost[0]]}, which does not contain it")
     return {name: files[file][name] for name, file in places.items()}
+
+
+def _inside(index: Path, name: str) -> Path:
+    """The file that an index names, which is in the folder of the index."""
+    file = Path(name)
+    if file.is_absolute() or ".." in file.parts or "\0" in name or name.endswith(".index.json"):
+        raise ValueError(
+            f"load_checkpoint: {index} names the file {name!r}: expected a file of tensors in the index's folder; "
+            "files outside of it are not read"
+        )
+    if not (index.parent / file).is_file():
+        raise FileNotFoundError(f"load_checkpoint: {index} names {name!r}, and there is no such file; fetch it, too")
+    return index.parent / file
 
 
 def _is_safetensors(path: Path) -> bool:
@@ -114,30 +132,60 @@ def _is_safetensors(path: Path) -> bool:
 
 def _safetensors(path: Path) -> Contents:
     """The header of a safetensors file: eight bytes of its length, and a table in JSON."""
+    size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
+        if length > size - 8:
+            raise _cut_short(path, f"its header would have {length:,} bytes")
         try:
-            table = json.loads(file.read(length))
-        except ValueError as error:
-            raise _cut_short(path, f"its header is not JSON of {length:,} bytes") from error
+            table = json.loads(file.read(length), object_pairs_hook=_without_twice)
+        except (ValueError, RecursionError) as error:
+            raise _cut_short(path, f"its header is not JSON of {length:,} bytes ({error})") from error
     table.pop("__metadata__", None)
-    end = 8 + length + max((entry["data_offsets"][1] for entry in table.values()), default=0)
-    if end > path.stat().st_size:
-        raise ValueError(
-            f"load_checkpoint: {path} is cut short: its header describes {end:,} bytes, but it has "
-            f"{path.stat().st_size:,}; fetch it again"
-        )
-    return {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
+    found = {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
+    _check_contiguous(path, found, 8 + length)
+    return found
+
+
+def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A dict of JSON, of which no key is there twice: other readers might take the other value."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name is there twice")
+    return made
 
 
 def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
-    if entry["dtype"] not in SAFETENSORS:
+    fields = ("dtype", "shape", "data_offsets")
+    given: list[Any] = [entry.get(field) for field in fields] if isinstance(entry, dict) else [None] * 3
+    dtype, shape, offsets = given
+    if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+        raise _cut_short(path, f"{name!r} has no dtype, shape and offsets, but {str(entry)[:80]}")
+    if dtype not in SAFETENSORS:
         raise NotImplementedError(
-            f"load_checkpoint: {name!r} in {path} has the dtype {entry['dtype']}, which torch lacks; known are "
+            f"load_checkpoint: {name!r} in {path} has the dtype {dtype}, which torch lacks; known are "
             f"{', '.join(SAFETENSORS)}"
         )
-    meta = dense_meta(entry["shape"], SAFETENSORS[entry["dtype"]])
-    return Stored(path, begin + entry["data_offsets"][0], meta.dtype, meta.shape, meta.strides)
+    size = math.prod(shape) * SAFETENSORS[dtype].itemsize
+    if offsets[1] - offsets[0] != size:
+        raise _cut_short(path, f"{name!r} of shape {shape} and dtype {dtype} takes {size:,} bytes, and is at {offsets}")
+    meta = dense_meta(tuple(shape), SAFETENSORS[dtype])
+    return Stored(path, begin + offsets[0], meta.dtype, meta.shape, meta.strides)
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
+
+
+def _check_contiguous(path: Path, found: Mapping[str, Stored], begin: int) -> None:
+    """Raises where tensors share bytes or leave some out, as the format does not allow."""
+    for name, stored in sorted(found.items(), key=lambda item: (item[1].offset, math.prod(item[1].shape))):
+        if stored.offset != begin:
+            raise _cut_short(path, f"{name!r} begins at byte {stored.offset:,}, and the one before ends at {begin:,}")
+        begin += math.prod(stored.shape) * stored.dtype.itemsize
+    size = path.stat().st_size
+    if begin != size:
+        raise _cut_short(path, f"its header describes {begin:,} bytes")
 
 
 def _torch_file(path: Path, key: str | None) -> Contents:
@@ -149,9 +197,16 @@ def _torch_file(path: Path, key: str | None) -> Contents:
                 "later), of which parts can be read; load it with torch.load and save it again"
             )
     try:
+        ends = check_archive(path)
         loaded = torch.load(path, map_location="meta", weights_only=True)
-    except (OSError, RuntimeError) as error:  # the table of a zip file is at its end
-        raise _cut_short(path, f"torch cannot read it ({error})") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"load_checkpoint: {path} is damaged, or has objects other than tensors, of which code would run: "
+            f"{_first_line(error)}. If you trust it, torch.load(path, weights_only=False) reads it, and torch.save "
+            "writes its tensors again"
+        ) from error
+    except Exception as error:  # torch's reader has no class of errors of its own
+        raise _cut_short(path, f"torch cannot read it ({type(error).__name__}: {_first_line(error)})") from error
     if key is not None:
         if not isinstance(loaded, Mapping) or key not in loaded:
             raise ValueError(f"load_checkpoint: {path} has no {key!r}; it has {_shown(loaded)}")
@@ -160,7 +215,12 @@ def _torch_file(path: Path, key: str | None) -> Contents:
     if inner or not isinstance(loaded, Mapping):
         say = f"; choose one of them, as by key={inner[0]!r}" if inner else ""
         raise ValueError(f"load_checkpoint: expected a state dict in {path}, got {_shown(loaded)}{say}")
-    return {name: _stored(path, value) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()}
+    if not all(isinstance(name, str) for name in loaded):
+        raise ValueError(f"load_checkpoint: expected names in the state dict of {path}, got {_shown(loaded)}")
+    return {
+        name: _stored(path, name, value, ends) if isinstance(value, torch.Tensor) else value
+        for name, value in loaded.items()
+    }
 
 
 def _cut_short(path: Path, why: str) -> ValueError:
@@ -168,11 +228,37 @@ def _cut_short(path: Path, why: str) -> ValueError:
     return ValueError(f"load_checkpoint: {path}, of {size:,} bytes, is cut short or damaged: {why}; fetch it again")
 
 
-def _stored(path: Path, value: torch.Tensor) -> Stored:
-    offset = value.untyped_storage()._checkpoint_offset
-    assert offset is not None, "torch's loader records a storage's offset where the map location is meta"
-    begin = offset + int(value.storage_offset()) * value.element_size()
-    return Stored(path, begin, value.dtype, tuple(value.shape), value.stride())
+def check_archive(file: Any, *, with_data: bool = False) -> list[int]:
+    """Compares the checksums of a file of torch.save, which torch itself does not; raises zipfile.BadZipFile.
+
+    with_data: those of the tensors' bytes, too. Returns where its records begin, and where the last one ends.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for record in archive.infolist():
+            if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+                raise zipfile.BadZipFile(f"{record.filename} is compressed, as torch writes none")
+            with archive.open(record) as opened:  # compares the two places that name a record
+                while (with_data or "/data/" not in record.filename) and opened.read(1 << 20):
+                    pass
+        return [*sorted(record.header_offset for record in archive.infolist()), archive.start_dir]
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "no reason given")[:200]
+
+
+def _stored(path: Path, name: str, value: torch.Tensor, ends: list[int]) -> Stored:
+    """The place of a tensor. ends: where the records of the zip file begin, and the last one ends."""
+    if value.layout is not torch.strided:
+        raise _cut_short(path, f"{name!r} is {value.layout}, expected a dense tensor")
+    offset, size = value.untyped_storage()._checkpoint_offset, value.untyped_storage().nbytes()
+    begin = int(value.storage_offset()) * value.element_size()
+    last = sum((dim - 1) * stride for dim, stride in zip(value.shape, value.stride(), strict=True))
+    is_inside = begin >= 0 and begin + (last + 1) * value.element_size() <= size
+    after = next((end for end in ends if offset is not None and end > offset), 0)
+    if value.numel() and (offset is None or not is_inside or offset + size > after):
+        raise _cut_short(path, f"the bytes of {name!r} are outside of its part of the file")
+    return Stored(path, (offset or 0) + begin, value.dtype, tuple(value.shape), value.stride())
 
 
 def _has_tensors(value: Any) -> bool:

@@ -224,8 +224,13 @@ def _check(name: str, target: Any, source: Any) -> None:
         )
     if tuple(target.shape) != source.shape:
         raise ValueError(
-            f"load_checkpoint: {name!r} has the shape {list(source.shape)} in the files and {list(target.shape)} in "
-            "the model"
+            f"load_checkpoint: {name!r} has the shape {list(source.shape)} in {source.path} and {list(target.shape)} "
+            "in the model"
+        )
+    if (source.dtype.is_floating_point, source.dtype.is_complex) != (target.is_floating_point(), target.is_complex()):
+        raise ValueError(
+            f"load_checkpoint: {name!r} is {source.dtype} in {source.path} and {target.dtype} in the model: numbers of "
+            "another kind. If they are meant, fill the tensor by spmd.checkpoint.fill_shards"
         )
 
 

@@ -11,6 +11,7 @@ import torch
 from jax import export as jax_export
 
 from ..checkpoint.files import SAFETENSORS
+from ..core.base import sealed_json
 from ..core.ir.source import user_line
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import agreement, processes
@@ -67,7 +68,7 @@ class Exported:
             (folder / PROGRAM).write_bytes(self.serialized)
         write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(json.dumps(self.manifest, indent=1) + "\n")
+            (folder / MANIFEST).write_text(sealed_json.text(self.manifest))
         if processes.several():
             agreement.agree("an exported program that is written", b"", user_line())
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from jax import export as jax_export
 
 from ..checkpoint.files import open_checkpoint
 from ..checkpoint.streaming import fill_shards
-from ..core.base import in_flight, seed
+from ..core.base import in_flight, sealed_json, seed
 from ..core.base.jax_private import use_shardy_partitioner, without_shardings
 from ..core.engine import host_reads
 from ..core.engine.abstract import recording
@@ -71,7 +70,7 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
     if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
         raise ValueError(
             f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "
@@ -79,9 +78,24 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
         )
     serialized = (folder / PROGRAM).read_bytes()
     if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
-        raise ValueError(f"load_exported: {PROGRAM} is not the program of {MANIFEST} in {folder}; export it again")
-    stored = open_checkpoint(folder / WEIGHTS)
+        raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
+    stored = _state(folder / WEIGHTS, manifest)
     return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh)
+
+
+def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of the state in a file, as the manifest describes them."""
+    stored = open_checkpoint(file)
+    for one in manifest["arguments"]:
+        name, found = one["name"], stored.get(one["name"])
+        if one["role"] not in ("argument", "random") and (
+            found is None or (found.shape, found.dtype) != (tuple(one["shape"]), _dtype(one))
+        ):
+            raise ValueError(
+                f"load_exported: expected {name!r} of shape {one['shape']} and dtype {one['dtype']} in {file}, as "
+                f"{MANIFEST} says, got {found}; export it again"
+            )
+    return stored
 
 
 class LoadedProgram:

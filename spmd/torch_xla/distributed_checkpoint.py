@@ -15,6 +15,7 @@ from ..checkpoint import CheckpointManager as StateManager
 from ..checkpoint import prime_optimizer as prime_optimizer
 from ..checkpoint.loading import matched_names
 from ..core.pjrt import processes
+from .checkpoint_reader import FolderReader as FolderReader
 
 
 def _check_group(caller: str) -> None:
@@ -65,6 +66,14 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         names = {own: name for name, own in matched_names(self.metadata.state_dict_metadata, self.state_dict).items()}
         self.state_dict = {names.get(own, own): value for own, value in self.state_dict.items()}
         self.mappings = {names.get(own, own): place for own, place in self.mappings.items()}
+
+    def create_local_plan(self) -> Any:
+        """Called by torch in each process: what it reads."""
+        try:
+            return super().create_local_plan()
+        except (RuntimeError, ValueError) as error:
+            folder = getattr(getattr(self.metadata, "storage_meta", None), "checkpoint_id", None)
+            raise ValueError(f"SPMDLoadPlanner: the state and the checkpoint in {folder} differ: {error}") from error
 
     def load_bytes(self, read_item: Any, value: Any) -> None:
         """Called by torch for each value that is no tensor."""

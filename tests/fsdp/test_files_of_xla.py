@@ -107,5 +107,5 @@ class TestStateDicts:
     def test_file_of_one_rank(self, tmp_path: Path) -> None:
         shards = {"_fsdp_shard.weight": torch.ones(128)}
         torch.save({"model": shards, "shard_metadata": {"world_size": 4, "rank": 0}}, tmp_path / "rank.pth")
-        with pytest.raises(ValueError, match="one rank of PyTorch/XLA's FSDP: python -m fsdp.consolidate"):
+        with pytest.raises(ValueError, match=r"one rank of PyTorch/XLA's FSDP: python -m fsdp\.consolidate"):
             spmd.load_checkpoint(nn.Linear(2, 1), tmp_path / "rank.pth", key="model")

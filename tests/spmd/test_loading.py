@@ -315,7 +315,9 @@ class TestRefused:
     def test_shape(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         state = untied(Net()) | {"layers.0.weight": torch.ones(16, 8)}
         save_file(state, tmp_path / "x.safetensors")
-        with pytest.raises(ValueError, match=r"'layers.0.weight' has the shape \[16, 8\] in the files and \[16, 16\]"):
+        with pytest.raises(
+            ValueError, match=r"'layers.0.weight' has the shape \[16, 8\] in .*x\.safetensors and \[16, 16\]"
+        ):
             spmd.load_checkpoint(on_device(mesh8), tmp_path)
 
     def test_meta(self, tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ class TestRefused:
         save_file(model.state_dict(), tmp_path / "cut.safetensors")
         data = (tmp_path / "cut.safetensors").read_bytes()
         (tmp_path / "cut.safetensors").write_bytes(data[:-8])
-        with pytest.raises(ValueError, match="is cut short: its header describes"):
+        with pytest.raises(ValueError, match="is cut short or damaged: its header describes"):
             spmd.load_checkpoint(model, tmp_path / "cut.safetensors")
         torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
         with pytest.raises(ValueError, match=r"neither a safetensors file nor a zip file of torch.save"):

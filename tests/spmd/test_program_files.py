@@ -9,7 +9,7 @@ import torch
 from support import run_script
 
 import spmd
-from spmd.core.base import messages
+from spmd.core.base import messages, sealed_json
 from spmd.core.compile import cache
 from spmd.core.persistent import program_folder
 from spmd.core.persistent.setting import readable
@@ -110,13 +110,14 @@ class TestSetting:
         found = json.loads((saved / "programs.json").read_text())
         spmd.device_ids()  # the devices have started
         found["setting"] = {**readable(), name: was}
-        (tmp_path / "programs.json").write_text(json.dumps(found))
+        del found["sha256"]
+        (tmp_path / "programs.json").write_text(sealed_json.text(found))
         with pytest.raises(ValueError, match=says):
             spmd.load_programs(tmp_path)
         assert not program_folder.is_any()
 
     def test_version_of_the_manifest(self, tmp_path: Path) -> None:
-        (tmp_path / "programs.json").write_text('{"version": 9}')
+        (tmp_path / "programs.json").write_text(sealed_json.text({"version": 9}))
         with pytest.raises(ValueError, match=r"of version 1; .* has version 9"):
             spmd.load_programs(tmp_path)
 

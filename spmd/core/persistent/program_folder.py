@@ -4,12 +4,13 @@ The content of such a file is executed, as that of a pickle. The user names the 
 is used only if its header fits and its checksum holds.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ..base import sealed_json
 
 MANIFEST = "programs.json"
 VERSION = 1  # of the manifest
@@ -51,13 +52,13 @@ def content(digest: str) -> bytes | None:
 def add(path: str | Path) -> ProgramFolder:
     """Reads the manifest of a folder and takes programs from there from now on.
 
-    Raises ValueError for a folder without a manifest of this version.
+    Raises ValueError for a folder without a manifest of this version, or with one that was changed.
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    found: Any = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
-    version = found.get("version") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or version != VERSION:
+    found = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    version = None if found is None else found.get("version")
+    if found is None or version != VERSION:
         raise ValueError(
             f"load_programs: expected a folder that plan.save_program or spmd.warm has written, of version {VERSION}; "
             + (f"there is no {MANIFEST} in {folder}" if found is None else f"{manifest} has version {version!r}")
@@ -89,7 +90,7 @@ def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, An
     for digest, body in files.items():
         _write(folder / f"{digest}{SUFFIX}", body)
     manifest = {"version": VERSION, "setting": setting, "programs": programs}
-    _write(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    _write(folder / MANIFEST, sealed_json.text(manifest).encode())
 
 
 def _write(file: Path, body: bytes) -> None:

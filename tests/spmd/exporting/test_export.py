@@ -19,6 +19,7 @@ from torch import nn
 
 import spmd
 from spmd import Mesh, P
+from spmd.core.base import sealed_json
 
 MESH = Mesh(range(8), (4, 2), ("data", "model"))
 OTHER = Mesh([7, 6, 5, 4, 3, 2, 1, 0], (2, 4), ("a", "b"))
@@ -115,7 +116,8 @@ class TestFiles:
             spmd.load_exported(tmp_path)
         spmd.export(torch.cos, (torch.ones(2),)).save(tmp_path)
         manifest = (tmp_path / "manifest.json").read_text()
-        (tmp_path / "manifest.json").write_text(manifest.replace('"version": 1,', '"version": 99,'))
+        body = sealed_json.parsed(manifest.encode(), "manifest")
+        (tmp_path / "manifest.json").write_text(sealed_json.text({**body, "version": 99}))
         with pytest.raises(ValueError, match=r"up to version 1, got spmd\.export 99"):
             spmd.load_exported(tmp_path)
         (tmp_path / "manifest.json").write_text(manifest)

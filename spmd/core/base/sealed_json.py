@@ -1,0 +1,26 @@
+"""Manifests in JSON with the SHA-256 of their contents, so that a change of one is found."""
+
+import hashlib
+import json
+from typing import Any
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
+
+
+def text(body: dict[str, Any]) -> str:
+    """Returns a manifest as text."""
+    return json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
+
+
+def parsed(content: bytes, where: str) -> dict[str, Any]:
+    """Returns the manifest of a text; raises ValueError that names the place where it is not as it was written."""
+    try:
+        body = json.loads(content)
+        digest = body.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
+    if digest != _digest(body):
+        raise ValueError(f"{where} is damaged: its contents do not have the sha256 that it states; write it again")
+    return body
