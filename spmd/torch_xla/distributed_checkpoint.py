@@ -3,35 +3,32 @@
 torch's own module takes seconds to import, so that this one is not imported with the package.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import is_initialized
 from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint._nested_dict import set_element
 
 from ..checkpoint import CheckpointManager as StateManager
 from ..checkpoint import prime_optimizer as prime_optimizer
 from ..checkpoint.loading import matched_names
-from ..core.pjrt import processes
+from .checkpoint_exchange import is_needed, join_planners
 from .checkpoint_reader import FolderReader as FolderReader
 
 
-def _check_group(caller: str) -> None:
-    """Raises RuntimeError where each of several processes would take itself for the only one."""
-    if processes.several() and not is_initialized():
-        raise RuntimeError(
-            f"{caller}: torch's checkpoints of {processes.count()} processes agree through a process group, and there "
-            'is none: call torch.distributed.init_process_group("gloo") after spmd.initialize(), or use '
-            "spmd.CheckpointManager, which needs none"
-        )
+def _silence() -> None:
+    """Silences torch's warning that it takes this process for the only one, where it is not."""
+    if is_needed():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
     """A planner for `torch.distributed.checkpoint.save`: one chunk for each shard, of copies the first.
 
-    Raises RuntimeError where several processes have no process group; one process needs none.
+    Several processes all call `save`; without a process group they exchange their plans through jax's service, which
+    `spmd.initialize` has started.
 
     >>> import tempfile, warnings, torch, spmd
     >>> import torch.distributed.checkpoint as dcp
@@ -45,10 +42,9 @@ class SPMDSavePlanner(DefaultSavePlanner):
     28.0
     """
 
-    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
-        """Called by torch in each process, with the state dict."""
-        _check_group("SPMDSavePlanner")
-        super().set_up_planner(*args, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _silence()
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
@@ -58,9 +54,12 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
     FSDPv2 saves it, is read into "model.weight". Values other than tensors are loaded with `weights_only`.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _silence()
+
     def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
         """Called by torch in each process, with the state dict."""
-        _check_group("SPMDLoadPlanner")
         super().set_up_planner(*args, **kwargs)
         assert self.metadata is not None, "torch reads it first"
         names = {own: name for name, own in matched_names(self.metadata.state_dict_metadata, self.state_dict).items()}
@@ -82,6 +81,9 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             set_element(self.original_state_dict, self.mappings[name], loaded)
         else:
             self.state_dict[name] = loaded
+
+
+join_planners(SPMDSavePlanner, SPMDLoadPlanner)
 
 
 class CheckpointManager:

@@ -21,6 +21,7 @@ from fsdp.state_dict import (
     set_state_dict,
 )
 from spmd.checkpoint.files import Stored
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner, SPMDSavePlanner
 
 SIZES = 16, 24, 10
 
@@ -96,9 +97,48 @@ def run(index: int, folder: Path) -> Any:
     return {"losses": losses, "expected": expected, "elements": sum(elements)}
 
 
+def values(factor: float) -> dict[str, Any]:
+    """Tensors of several shardings, one on the CPU, and a number, of which the first process's is kept."""
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    rows = torch.arange(80.0).view(10, 8) * factor
+    return {
+        "uneven": spmd.mark_sharding(rows.to("xla"), mesh, ("fsdp", None)),
+        "columns": spmd.mark_sharding(rows.to("xla"), mesh, (None, "fsdp")),
+        "replicated": spmd.mark_sharding(rows.to("xla"), mesh, (None, None)),
+        "cpu": rows,
+        "wide": {f"value {number}": number * int(factor) for number in range(3000)},  # a plan of several words
+    }
+
+
+def without_group(index: int, folder: Path) -> None:
+    """torch's checkpoints by planners of ours, before there is a process group."""
+    dcp.save({**values(1), "rank": index}, checkpoint_id=folder / "planned", planner=SPMDSavePlanner())
+    loaded = {**values(0), "rank": 9}
+    dcp.load(loaded, storage_reader=FolderReader(folder / "planned"), planner=SPMDLoadPlanner())
+    compared(loaded)
+    assert loaded["rank"] == 0
+    wrong = {"uneven": torch.zeros(3)} if index == 1 else {"uneven": loaded["uneven"]}
+    try:
+        dcp.load(wrong, checkpoint_id=folder / "planned", planner=SPMDLoadPlanner())
+    except dcp.api.CheckpointException as error:  # all processes get it
+        assert [*error.failures] == [1] and "Size mismatch" in str(error)
+    else:
+        raise AssertionError("loaded a shape that does not fit")
+
+
+def compared(loaded: dict[str, Any]) -> None:
+    for name, value in values(1).items():
+        found = (
+            spmd.full_tensor(loaded[name]) if getattr(value, "device", None) == torch.device("xla:0") else loaded[name]
+        )
+        expected = spmd.full_tensor(value) if getattr(value, "device", None) == torch.device("xla:0") else value
+        assert torch.equal(found, expected) if isinstance(value, torch.Tensor) else found == expected, name
+
+
 if __name__ == "__main__":
     place, port, other_port, where = int(sys.argv[1]), *sys.argv[2:]
     spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4)
+    without_group(place, Path(where))
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{other_port}", rank=place, world_size=2)
     result = run(place, Path(where))
     dist.destroy_process_group()

@@ -14,7 +14,7 @@ from support import ROOT
 
 from fsdp.state_dict import get_state_dict, set_state_dict
 
-from .checkpoints import SIZES, made, net, train
+from .checkpoints import SIZES, compared, made, net, train, values
 from .test_processes import environment, outputs
 
 PROGRAM = ROOT / "tests/processes/checkpoints.py"
@@ -46,6 +46,11 @@ class TestCheckpoints:
         assert [process.returncode for process in started] == [0, 0], printed
         first, second = (json.loads(out.splitlines()[-1]) for out, _ in printed)
         assert first["losses"] == second["losses"] and first["expected"] == second["expected"]
+
+        loaded = values(0)
+        dcp.load(loaded, checkpoint_id=tmp_path / "planned", no_dist=True)  # torch's own planner
+        compared(loaded)
+        assert sorted(path.name for path in (tmp_path / "planned").glob("*.distcp")) == ["__0_0.distcp", "__1_0.distcp"]
 
         # Each has read its half of what is split; (10, 24) is split along dim 1 and 10 rows unevenly: 8 and 2.
         split = SIZES[0] * SIZES[1] + SIZES[1] + SIZES[1] * SIZES[2]
