@@ -18,14 +18,12 @@ OUT/loss.png. The same seed gives the same batches and the same initial weights 
 import argparse
 import sys
 import time
-import warnings
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -33,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without bei
 
 import fsdp
 import spmd
-from fsdp.state_dict import get_state_dict, set_state_dict
 from recipes import llama, text, training
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from recipes.training import History, Loop, Reporter
@@ -78,7 +75,7 @@ def fault(args: argparse.Namespace) -> str | None:
             f"--batch {args.batch} must be a multiple of {args.accumulate * sharing}: "
             f"{args.accumulate} micro-batches (--accumulate) over {sharing} shares (data x fsdp)"
         )
-    if args.resume and not (args.resume / ".metadata").is_file():
+    if args.resume and not (args.resume.name.isdecimal() and (args.resume / "manifest.json").is_file()):
         return f"--resume {args.resume} is no checkpoint: expected a folder that a run has saved, OUT/checkpoints/STEP"
     for flag in ("kv_heads", "sequence"):
         if getattr(args, flag) % tensor:
@@ -126,8 +123,13 @@ class Run:
         self.model = build(args, mesh)
         self.optimizer = training.make_optimizer(self.model, args)
         self.schedule = training.make_schedule(self.optimizer, args)
-        self.history, self.done = History(), 0
+        self.history = History()
         self.update = training.compiled(self.train_step, args)
+        self.manager = spmd.CheckpointManager(args.out / "checkpoints", args.save_every or args.steps)
+        self.state: dict[str, Any] = {
+            "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "history": vars(self.history),
+            "done": 0,
+        }  # fmt: skip
 
     def micro_batches(self, tokens: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         parts = zip(tokens.chunk(self.args.accumulate), targets.chunk(self.args.accumulate), strict=True)
@@ -156,28 +158,18 @@ class Run:
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(self.logits(tokens), put(targets, self.mesh))
 
-    def state(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        schedule, history = self.schedule.state_dict(), {"train": self.history.train, "heldout": self.history.heldout}
-        return {"model": model, "optimizer": optimizer, "schedule": schedule, "history": history, "done": self.done}
-
-    def save(self, done: int) -> None:
-        """Writes OUT/checkpoints/DONE: the shards of all devices."""
-        self.done = done
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch warns in a single process
-            warnings.filterwarnings("ignore", "Detected an existing checkpoint")  # an earlier run's, in the same folder
-            dcp.save(self.state(), checkpoint_id=self.args.out / "checkpoints" / str(done))
+    def save(self, done: int) -> bool:
+        """Writes OUT/checkpoints/DONE at each interval, at the end and before a preemption; returns True for the
+        last."""
+        self.state["done"] = done
+        self.manager.save(done, self.state, force=done == self.args.steps)
+        return self.manager.reached_preemption(done)
 
     def load(self, folder: Path) -> None:
         """Loads a checkpoint to continue from it; it may have been saved on another mesh."""
-        state = self.state()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            dcp.load(state, checkpoint_id=folder)
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.history, self.done = History(**state["history"]), state["done"]
+        spmd.CheckpointManager(folder.parent).restore(self.state, int(folder.name))
+        self.history = History(**self.state["history"])
+        self.state["history"] = vars(self.history)
 
 
 def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> None:
@@ -185,14 +177,10 @@ def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Consol
     batches = text.batches(corpus.train, batch=args.batch, sequence=args.sequence, seed=args.seed)
     evaluate = partial(training.evaluate, run.model, run.loss, heldout)
 
-    def after(step: int) -> None:
-        if step == args.steps or (args.save_every and step % args.save_every == 0):
-            run.save(step)
-
-    loop = Loop(args, Reporter(console, args.steps, spmd.metrics.num_compiles), bigram, run.step, evaluate, after)
-    if run.done == 0:
+    loop = Loop(args, Reporter(console, args.steps, spmd.metrics.num_compiles), bigram, run.step, evaluate, run.save)
+    if run.state["done"] == 0:
         loop.look(0, run.history)
-    loop.run(batches, run.history, done=run.done)
+    loop.run(batches, run.history, done=run.state["done"])
     training.say_compiled(run.update, args, console)
 
 
@@ -216,12 +204,16 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if args.resume:
         run.load(args.resume)
-        console.print(f"continues after step {run.done} of {args.resume}", highlight=False)
+        console.print(f"continues after step {run.state['done']} of {args.resume}", highlight=False)
 
     corpus = text.load()
     bigram = text.bigram_loss(corpus)
     console.print(f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out", highlight=False)
     train(run, corpus, args, console, bigram=bigram)
+    if run.state["done"] < args.steps:
+        folder = run.manager.folder / str(run.state["done"])
+        console.print(f"asked to end: --resume {folder} goes on from here", highlight=False, soft_wrap=True)
+        return
 
     where = ", ".join(f"{name}={size}" for name, size in args.mesh.items())
     size = sum(parameter.numel() for parameter in run.model.parameters())

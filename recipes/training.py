@@ -184,7 +184,7 @@ class Loop:
     """A training run.
 
     step: runs a step on a batch and returns its loss. evaluate: returns the held-out loss. after: called
-    with the number of each step that is done.
+    with the number of each step that is done; True ends the run.
     """
 
     args: argparse.Namespace
@@ -192,7 +192,7 @@ class Loop:
     bigram: float
     step: Callable[[Tensor, Tensor], Tensor]
     evaluate: Callable[[], float]
-    after: Callable[[int], None]
+    after: Callable[[int], bool | None]
 
     def run(self, batches: Iterable[tuple[Tensor, Tensor]], history: History, *, done: int = 0) -> None:
         """Runs the steps after the first `done`, whose batches are skipped, and appends the losses to `history`."""
@@ -209,7 +209,8 @@ class Loop:
                 if step % args.eval_every == 0 or step == args.steps:
                     self.look(step, history)
                     clock = time.perf_counter()
-                self.after(step)
+                if self.after(step):
+                    return
 
     def look(self, step: int, history: History) -> None:
         """Appends the held-out loss to `history`."""
