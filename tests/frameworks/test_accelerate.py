@@ -7,7 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import set_seed
+from accelerate.utils import DataLoaderConfiguration, set_seed
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -90,3 +90,34 @@ class TestScript:
         losses, _, _ = train(tmp_path, mixed_precision="bf16")
         expected, _, _ = train(tmp_path, mixed_precision="bf16", cpu=True)
         torch.testing.assert_close(losses, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
+class TestManagedLoader:
+    """A prepared loader in a state of `spmd.CheckpointManager`: the rest of an epoch is the same after a resume."""
+
+    @pytest.mark.parametrize("epoch", [0, 1])
+    def test_amid_an_epoch(self, epoch: int, tmp_path: Path) -> None:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        how = DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True, data_seed=5)
+        accelerator = Accelerator(dataloader_config=how)
+
+        def made() -> Any:
+            return accelerator.prepare(DataLoader(TensorDataset(torch.arange(44.0)), batch_size=4, shuffle=True))
+
+        def values(batches: Any) -> list[list[float]]:
+            return [batch.tolist() for (batch,) in batches]
+
+        loader, manager = made(), spmd.CheckpointManager(tmp_path)
+        before = [values(loader) for _ in range(epoch)]
+        batches = iter(loader)
+        first = values(next(batches) for _ in range(3))
+        manager.save(3, {"loader": loader, "progress": {"epoch": epoch}})
+        rest = values(batches)
+        assert sorted(x for batch in first + rest for x in batch) == [*range(44)] and (first + rest) not in before
+
+        other: dict[str, Any] = {"loader": made(), "progress": {"epoch": 0}}
+        manager.restore(other)
+        other["loader"].set_epoch(other["progress"]["epoch"])
+        assert values(other["loader"]) == rest
+        assert len(values(other["loader"])) == 11

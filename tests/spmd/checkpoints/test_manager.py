@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import fsdp
 import spmd
 from spmd.checkpoint import manifest, preemption, step_folder
 from spmd.checkpoint.restoring import Restoring
@@ -239,6 +240,45 @@ class TestResume:
         other = made()
         manager.restore({"loader": other})
         assert [batch.tolist() for batch in other] == expected
+
+
+class TestHostMemory:
+    """Parameters and moments that are kept on the hosts are saved from there, restored there, and a run goes on."""
+
+    def test_offloaded(self, tmp_path: Path) -> None:
+        def made(mesh: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+            torch.manual_seed(0)
+            layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+            model = fsdp.FullyShardedDataParallel(layers, MESHES[mesh], offload_policy=fsdp.CPUOffloadPolicy())
+            return model, spmd.offload_optimizer(torch.optim.AdamW(model.parameters(), lr=0.1))
+
+        def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) -> list[float]:
+            losses = []
+            for _ in range(steps):
+                loss = model(torch.ones(8, 8, device="xla")).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                spmd.sync()
+                losses.append(loss.item())
+            return losses
+
+        def memories(model: nn.Module, optimizer: torch.optim.Optimizer) -> set[str]:
+            moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+            assert len(moments) == 8
+            return {spmd.get_sharding(value).memory for value in (*model.parameters(), *moments)}
+
+        first = made("8")
+        train(*first)
+        manager = spmd.CheckpointManager(tmp_path, async_=True)
+        manager.save(2, {"model": first[0], "optimizer": first[1]})
+        expected = train(*first)
+        for mesh, steps in (("8", 0), ("3", 1)):
+            other = made(mesh)
+            train(*other, steps)
+            manager.restore({"model": other[0], "optimizer": other[1]})
+            assert memories(*other) == {"pinned_host"}
+            assert train(*other) == (expected if mesh == "8" else pytest.approx(expected, rel=1e-6))
 
 
 class TestWhatFits:
