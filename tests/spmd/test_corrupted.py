@@ -6,6 +6,7 @@ differ. The 1,000 of each loader last ran on 2026-11-23.
 """
 
 import json
+import pickle
 import random
 import resource
 import signal
@@ -268,3 +269,93 @@ class TestCorrupted:
         print(name, counts)
         assert counts["refused"] > 200
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
+def header(table: dict[str, Any], data: bytes = bytes(64), length: int | None = None) -> bytes:
+    text = json.dumps(table).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def entry(begin: int, end: int, shape: list[Any], dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+class Code:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> Any:
+        return print, ("this must not run",)
+
+
+class TestMade:
+    """Files that somebody made on purpose."""
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (header({"a": entry(0, 32, [8]), "b": entry(16, 64, [12])}), "'b' begins at byte .*, and the one before"),
+            (header({"a": entry(0, 32, [8]), "b": entry(40, 64, [6])}), "'b' begins at byte"),
+            (header({"a": entry(0, 64, [8])}), "'a' of shape .* takes 32 bytes, and is at"),
+            (header({"a": entry(-64, 0, [16])}), "'a' has no dtype, shape and offsets"),
+            (header({"a": entry(0, 64, [-16])}), "'a' has no dtype, shape and offsets"),
+            (header({"a": entry(0, 64, [16.0])}), "'a' has no dtype, shape and offsets"),
+            (header({"a": entry(0, 64, [1 << 61, 1 << 61, 0])}), "takes 0 bytes"),
+            (header({"a": [1]}), "'a' has no dtype, shape and offsets"),
+            (header({"a": entry(0, 32, [8])}), "its header describes"),
+            (header({"a": entry(0, 64, [16])}, length=1 << 62), "its header would have"),
+            (b"\x40" + bytes(7) + b'{"a": 1, "a": 2}'.ljust(64), "a name is there twice"),
+            (b"\x00\x00\x01" + bytes(5) + b'{"a":' + b"[" * (1 << 16), "its header is not JSON"),
+        ],
+    )  # fmt: skip
+    def test_safetensors(self, content: bytes, says: str, tmp_path: Path) -> None:
+        (tmp_path / "x.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"x\.safetensors, of .* bytes, is cut short or damaged: .*{says}"):
+            spmd.load_checkpoint(nn.Linear(8, 8), tmp_path / "x.safetensors")
+
+    @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "a/../../x", "model.safetensors.index.json"])
+    def test_index(self, name: str, tmp_path: Path) -> None:
+        save_file({"weight": torch.ones(1)}, tmp_path / "x.safetensors")
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in/model.safetensors.index.json").write_text(json.dumps({"weight_map": {"weight": name}}))
+        with pytest.raises(
+            ValueError, match=r"index\.json names the file .*: expected a file of tensors in the index's"
+        ):
+            spmd.load_checkpoint(nn.Linear(1, 1, bias=False), tmp_path / "in")
+
+    def test_numbers_of_another_kind(self, tmp_path: Path) -> None:
+        save_file({"weight": torch.ones(1, 1, dtype=torch.int32)}, tmp_path / "x.safetensors")
+        with pytest.raises(
+            ValueError, match=r"'weight' is torch\.int32 in .*x\.safetensors and torch\.float32 in the mod"
+        ):
+            spmd.load_checkpoint(nn.Linear(1, 1, bias=False), tmp_path / "x.safetensors")
+
+    def test_code(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        torch.save({"weight": Code()}, tmp_path / "x.pt")
+        with pytest.raises(ValueError, match=r"x\.pt is damaged, or has objects other than tensors, of which code"):
+            spmd.load_checkpoint(nn.Linear(1, 1), tmp_path / "x.pt")
+        torch.save({"model": Code(), "shard_metadata": {}}, tmp_path / "y_rank-0-of-1.pth")
+        with pytest.raises(ValueError, match=r"y_rank-0-of-1\.pth is damaged"):
+            fsdp.consolidate_sharded_model_checkpoints(str(tmp_path / "y"))
+        dcp.save({"x": torch.ones(2)}, checkpoint_id=tmp_path / "z")
+        (tmp_path / "z/.metadata").write_bytes(pickle.dumps(Code()))
+        with pytest.raises(ValueError, match=r"z/\.metadata is damaged: .*builtins\.print is no part"):
+            FolderReader(tmp_path / "z").read_metadata()
+        assert "must not run" not in capfd.readouterr().out
+
+    def test_value_with_code(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        """torch's folder of a value that is no tensor, with torch's own reader, too."""
+        dcp.save({"x": Code()}, checkpoint_id=tmp_path)
+        for how in ({"checkpoint_id": tmp_path}, {"storage_reader": FolderReader(tmp_path)}):
+            with pytest.raises(dcp.api.CheckpointException, match="Weights only load failed"):
+                dcp.load({"x": 0}, planner=SPMDLoadPlanner(), **how)
+        assert "must not run" not in capfd.readouterr().out
+
+    @pytest.mark.parametrize("name", ["../y", "/etc/passwd"])
+    def test_outside_of_the_folder(self, name: str, tmp_path: Path) -> None:
+        dcp.save({"x": torch.ones(2)}, checkpoint_id=tmp_path)
+        metadata = FolderReader(tmp_path).read_metadata()
+        for place in metadata.storage_data.values():
+            place.relative_path = name
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(metadata))
+        with pytest.raises(ValueError, match=r"'x' would be in '.*', outside of the folder"):
+            FolderReader(tmp_path).read_metadata()
