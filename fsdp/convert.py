@@ -11,13 +11,13 @@ metadata describe the original:
 """
 
 import glob
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 import spmd
-from spmd.checkpoint.files import check_archive
 
 State = Mapping[str, torch.Tensor]
 
@@ -92,7 +92,7 @@ def consolidate_sharded_model_checkpoints(
     by_rank: dict[int, tuple[str, Mapping[str, Any]]] = {}
     for path in paths:
         try:
-            check_archive(path)
+            _check_archive(path)
             loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except Exception as error:  # torch's reader has no class of errors of its own
             why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
@@ -123,6 +123,14 @@ def consolidate_sharded_model_checkpoints(
     save_path = save_path or f"{ckpt_prefix}_consolidated.pth"
     torch.save({"model": state}, save_path)
     return state, save_path
+
+
+def _check_archive(path: str) -> None:
+    """Compares the checksums of a file of torch.save, which torch itself does not."""
+    with zipfile.ZipFile(path) as archive:
+        wrong = archive.testzip()
+    if wrong is not None:
+        raise zipfile.BadZipFile(f"{wrong} does not have its checksum")
 
 
 def _rank(path: str, loaded: Any) -> int:

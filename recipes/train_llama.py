@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
     train(run, corpus, args, console, bigram=bigram)
     if run.state["done"] < args.steps:
         folder = run.manager.folder / str(run.state["done"])
-        console.print(f"asked to end: --resume {folder} goes on from here", highlight=False, soft_wrap=True)
+        console.print(f"preempted: --resume {folder} goes on from here", highlight=False, soft_wrap=True)
         return
 
     where = ", ".join(f"{name}={size}" for name, size in args.mesh.items())

@@ -86,12 +86,12 @@ class TestResume:
         assert sum(name.startswith("optimizer.state") for name in first[1]) > 10
         torch.testing.assert_close(first[1], second[1], rtol=0, atol=0)
 
-    def test_asked_to_end(self, printed: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_preempted(self, printed: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Before a preemption the step is saved, and the run ends; another one goes on from there."""
         with monkeypatch.context() as patched:
             patched.setattr(preemption, "reached", lambda step: step == 2)
             first = run("--out", str(tmp_path))
-        assert f"asked to end: --resume {tmp_path / 'checkpoints' / '2'} goes on" in first and "A sample" not in first
+        assert f"preempted: --resume {tmp_path / 'checkpoints' / '2'} goes on" in first and "A sample" not in first
         run("--out", str(tmp_path), "--resume", str(tmp_path / "checkpoints" / "2"), "--sample=0")
         expected, found = (saved(out / "checkpoints" / "6") for out in (made, tmp_path))
         torch.testing.assert_close(expected[1], found[1], rtol=0, atol=0)

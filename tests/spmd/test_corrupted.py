@@ -143,7 +143,7 @@ LOADERS = {
     "distributed": Loader(write_dcp, load_dcp, (".metadata", "__0_0.distcp")),
     "ranks": Loader(
         write_ranks, lambda folder: fsdp.consolidate_sharded_model_checkpoints(str(folder / "x"), save_model=False)[0],
-        ("x_rank-0-of-2.pth", "x_rank-1-of-2.pth"), ("x_rank-0-of-2.pth", "x_rank-1-of-2.pth"),
+        ("x_rank-0-of-2.pth", "x_rank-1-of-2.pth"),
     ),
     "exported": Loader(
         write_exported, load_exported, ("manifest.json", "program.jax_export", "weights.safetensors"),
