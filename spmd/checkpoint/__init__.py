@@ -1,11 +1,11 @@
 """Files of a training run: a job's steps saved and restored, models loaded shard by shard from other files."""
 
+from .all_or_none import SaveError as SaveError
 from .loading import bare_name as bare_name
 from .loading import load_checkpoint as load_checkpoint
 from .manager import CheckpointManager as CheckpointManager
 from .manifest import DamagedError as DamagedError
 from .priming import prime_optimizer as prime_optimizer
 from .random_state import RandomState as RandomState
-from .step_folder import SaveError as SaveError
 from .streaming import fill_shards as fill_shards
 from .writer import SaveReport as SaveReport

@@ -16,7 +16,7 @@ from ..core.ir.lent import Lender
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt.transfer import host_array
 from ..core.sharding.value import Sharding
-from .step_folder import Shard
+from .step_saving import Shard
 
 _CALL = "saving a checkpoint"
 

@@ -2,15 +2,15 @@
 
 import math
 import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from . import manifest
 from .manifest import DamagedError
+from .places import Place, UrlPath, bytes_at
 from .plain_values import dtype_of
-from .step_folder import read_manifest
 
 _BLOCK = 1 << 24  # bytes that are compared at once
 
@@ -18,11 +18,14 @@ _BLOCK = 1 << 24  # bytes that are compared at once
 class StepReader:
     """A committed step. manifest: see `manifest.py`. Raises DamagedError where a file is missing or cut short."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
-        self.manifest = read_manifest(path)
+        self.manifest = manifest.read(path)
         self.tensors: dict[str, Any] = self.manifest["tensors"]
         self._compared: set[tuple[str, int]] = set()
+        # Of the tensor that is read: a shard of a URL is fetched once, whatever parts of it are asked for.
+        self._fetched: dict[tuple[str, int], np.ndarray] = {}
+        self._name: str | None = None
         for name, size in self.manifest["files"].items():
             found = (path / name).stat().st_size if (path / name).is_file() else None
             if found != size:
@@ -32,6 +35,9 @@ class StepReader:
 
     def read(self, name: str, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
         """Reads these elements of a tensor (None: all) into a new CPU tensor."""
+        if name != self._name:
+            self._fetched.clear()
+            self._name = name
         tensor = self.tensors[name]
         dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
         bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
@@ -61,11 +67,11 @@ class StepReader:
                 self._mapped(name, shard)
 
     def _mapped(self, name: str, shard: dict[str, Any]) -> np.ndarray:
-        """The bytes of a shard, mapped; their checksum is compared once."""
-        file, size = self.path / shard["file"], shard["bytes"]
-        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
-        data = np.memmap(file, mode="c", offset=shard["offset"], shape=(size,))
-        key = shard["file"], shard["offset"]
+        """The bytes of a shard, mapped or fetched; their checksum is compared once."""
+        file, size, key = self.path / shard["file"], shard["bytes"], (shard["file"], shard["offset"])
+        if key in self._fetched:
+            return self._fetched[key]
+        data = bytes_at(file, shard["offset"], size)
         if key not in self._compared:
             crc = 0
             for begin in range(0, size, _BLOCK):
@@ -76,4 +82,6 @@ class StepReader:
                     f"{shard['at']}, have the CRC-32 {crc:08x}, not {shard['crc32']}"
                 )
             self._compared.add(key)
+        if isinstance(file, UrlPath) and name == self._name:
+            self._fetched[key] = data
         return data

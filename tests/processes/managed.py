@@ -94,7 +94,7 @@ def dying(index: int, folder: Path) -> Any:
     manager = spmd.CheckpointManager(folder / "two")
     manager.save(5, state)
     if index == 1:
-        step_folder._Written.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        step_folder.SyncedFile.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     manager.save(6, state)
 
 
