@@ -1,15 +1,16 @@
 """The contents of a checkpoint's files: names, offsets and other metadata; a tensor's bytes are read on request."""
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.ir.meta import dense_meta
+from .places import Place, UrlPath, bytes_at, place_of
 
 SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -28,23 +29,36 @@ class Stored:
     offset: of the first element in the file, in bytes. strides: in elements, as in torch.
     """
 
-    path: Path
+    path: Place
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     def read(self, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """Reads these elements (None: all) into a new CPU tensor; only the pages that hold them are read."""
+        """Reads these elements (None: all) into a new CPU tensor; only the pages that hold them are read.
+
+        Of a URL it fetches whole rows of the first dim, and keeps them until it fetches others of the file, so that
+        shards of another dim fetch them once.
+        """
         indices = tuple(slice(0, dim) for dim in self.shape) if indices is None else indices
         shape = [index.stop - index.start for index in indices]
         if 0 in shape:
             return torch.empty(shape, dtype=self.dtype, device="cpu")
+        if isinstance(self.path, UrlPath) and self.strides == dense_meta(self.shape, self.dtype).strides:
+            rows = (*indices[:1], *(slice(0, dim) for dim in self.shape[1:]))
+            within = tuple(slice(0, index.stop - index.start) for index in indices[:1]) + indices[1:]
+            size = math.prod(row.stop - row.start for row in rows)
+            start = rows[0].start * self.strides[0] if rows else 0
+            begin = self.offset + start * self.dtype.itemsize
+            fetched = self.path.read_range(begin, size * self.dtype.itemsize, keep=True)
+            elements = torch.from_numpy(fetched).view(self.dtype).view([row.stop - row.start for row in rows])
+            return elements[within].clone(memory_format=torch.contiguous_format)
         first = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True))
         last = sum((index.stop - 1) * stride for index, stride in zip(indices, self.strides, strict=True))
         size = self.dtype.itemsize
-        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
-        mapped = np.memmap(self.path, mode="c", offset=self.offset + first * size, shape=((last - first + 1) * size,))
+        # Mapped for this read only: its pages are released with the map.
+        mapped = bytes_at(self.path, self.offset + first * size, (last - first + 1) * size)
         elements = torch.from_numpy(mapped).view(self.dtype).as_strided(shape, self.strides)
         return elements.clone(memory_format=torch.contiguous_format)
 
@@ -52,13 +66,13 @@ class Stored:
 Contents = dict[str, Any]  # a `Stored` for each tensor; other values unchanged
 
 
-def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
+def open_checkpoint(path: str | os.PathLike[str] | UrlPath, key: str | None = None) -> Contents:
     """The contents of a file or folder, by name.
 
     A folder has `model.safetensors.index.json` or `pytorch_model.bin.index.json`, or a file `model.safetensors` or
     `pytorch_model.bin`, or safetensors files of any name. key: of the state dict in a torch checkpoint.
     """
-    path = Path(path)
+    path = place_of(path)
     if path.is_dir():
         return _folder(path, key)
     if not path.is_file():
@@ -68,7 +82,7 @@ def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
     return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
 
 
-def _folder(path: Path, key: str | None) -> Contents:
+def _folder(path: Place, key: str | None) -> Contents:
     for name in (*INDEXES, *UNSHARDED):
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
@@ -92,7 +106,7 @@ def _folder(path: Path, key: str | None) -> Contents:
     return contents
 
 
-def _indexed(path: Path, key: str | None) -> Contents:
+def _indexed(path: Place, key: str | None) -> Contents:
     """The tensors that an index names, each from the file it names."""
     try:
         places: Mapping[str, str] = json.loads(path.read_text())["weight_map"]
@@ -107,12 +121,12 @@ def _indexed(path: Path, key: str | None) -> Contents:
     return {name: files[file][name] for name, file in places.items()}
 
 
-def _is_safetensors(path: Path) -> bool:
+def _is_safetensors(path: Place) -> bool:
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 
-def _safetensors(path: Path) -> Contents:
+def _safetensors(path: Place) -> Contents:
     """The header of a safetensors file: eight bytes of its length, and a table in JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -130,7 +144,7 @@ def _safetensors(path: Path) -> Contents:
     return {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
 
 
-def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
+def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:
     if entry["dtype"] not in SAFETENSORS:
         raise NotImplementedError(
             f"load_checkpoint: {name!r} in {path} has the dtype {entry['dtype']}, which torch lacks; known are "
@@ -140,7 +154,7 @@ def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
     return Stored(path, begin + entry["data_offsets"][0], meta.dtype, meta.shape, meta.strides)
 
 
-def _torch_file(path: Path, key: str | None) -> Contents:
+def _torch_file(path: Place, key: str | None) -> Contents:
     """The contents of a file of `torch.save`: with map location meta, torch reads the offsets and not the bytes."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":
@@ -149,7 +163,8 @@ def _torch_file(path: Path, key: str | None) -> Contents:
                 "later), of which parts can be read; load it with torch.load and save it again"
             )
     try:
-        loaded = torch.load(path, map_location="meta", weights_only=True)
+        with path.open("rb") as file:
+            loaded = torch.load(file, map_location="meta", weights_only=True)
     except (OSError, RuntimeError) as error:  # the table of a zip file is at its end
         raise _cut_short(path, f"torch cannot read it ({error})") from error
     if key is not None:
@@ -163,12 +178,12 @@ def _torch_file(path: Path, key: str | None) -> Contents:
     return {name: _stored(path, value) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()}
 
 
-def _cut_short(path: Path, why: str) -> ValueError:
+def _cut_short(path: Place, why: str) -> ValueError:
     size = path.stat().st_size
     return ValueError(f"load_checkpoint: {path}, of {size:,} bytes, is cut short or damaged: {why}; fetch it again")
 
 
-def _stored(path: Path, value: torch.Tensor) -> Stored:
+def _stored(path: Place, value: torch.Tensor) -> Stored:
     offset = value.untyped_storage()._checkpoint_offset
     assert offset is not None, "torch's loader records a storage's offset where the map location is meta"
     begin = offset + int(value.storage_offset()) * value.element_size()

@@ -26,9 +26,9 @@ class UrlPath:
     fs: the file system. path: in it, without the protocol.
     """
 
-    def __init__(self, fs: fsspec.AbstractFileSystem, path: str) -> None:
+    def __init__(self, fs: fsspec.AbstractFileSystem, path: str, kept: dict[str, Any] | None = None) -> None:
         self.fs, self.path = fs, path.rstrip("/")
-        self._last: tuple[int, np.ndarray] | None = None
+        self._kept = {} if kept is None else kept  # one range, of a folder and all that is in it
 
     def __str__(self) -> str:
         return self.fs.unstrip_protocol(self.path)
@@ -43,7 +43,7 @@ class UrlPath:
         return hash(self.path)
 
     def __truediv__(self, name: str) -> "UrlPath":
-        return UrlPath(self.fs, f"{self.path}/{name}")
+        return UrlPath(self.fs, f"{self.path}/{name}", self._kept)
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class UrlPath:
 
     @property
     def parent(self) -> "UrlPath":
-        return UrlPath(self.fs, self.path.rpartition("/")[0])
+        return UrlPath(self.fs, self.path.rpartition("/")[0], self._kept)
 
     def is_file(self) -> bool:
         return self.fs.isfile(self.path)
@@ -76,7 +76,7 @@ class UrlPath:
             return
         for name in sorted(names):
             if name.rstrip("/") != self.path:  # some stores list the folder itself
-                yield UrlPath(self.fs, name)
+                yield UrlPath(self.fs, name, self._kept)
 
     def glob(self, pattern: str) -> Iterator["UrlPath"]:
         return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
@@ -90,14 +90,13 @@ class UrlPath:
     def read_text(self) -> str:
         return self.read_bytes().decode()
 
-    def read_range(self, begin: int, size: int) -> np.ndarray:
-        """These bytes, by requests of 16 MiB at most; the last range is kept."""
-        if self._last is not None:
-            first, data = self._last
-            if first <= begin and begin + size <= first + data.size:
-                return data[begin - first : begin - first + size]
-            del data
-        self._last = None  # before the next one takes memory
+    def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
+        """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
+        first, data = self._kept.get(self.path, (0, np.empty(0, np.uint8)))
+        if first <= begin and begin + size <= first + data.size:
+            return data[begin - first : begin - first + size]
+        del data
+        self._kept.clear()  # before the next one takes memory
         made = np.empty(size, np.uint8)
         for place in range(0, size, _BLOCK):
             end = min(place + _BLOCK, size)
@@ -105,7 +104,8 @@ class UrlPath:
             if len(block) != end - place:
                 raise EOFError(f"{self} ends at byte {begin + place + len(block):,}, expected {begin + size:,} or more")
             made[place:end] = np.frombuffer(block, np.uint8)
-        self._last = begin, made
+        if keep:
+            self._kept[self.path] = begin, made
         return made
 
 
