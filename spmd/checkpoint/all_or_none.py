@@ -50,16 +50,16 @@ def by_first(
         raise SaveError(form.format(words)) from cause
 
 
-def publish_part(exchange: Exchange, action: Callable[[], Any]) -> BaseException | None:
+def publish_part(exchange: Exchange, action: Callable[[], Any], name: str = "written") -> BaseException | None:
     """Does this process's part of a save; makes known if it fails, and returns that."""
     failure = failure_of(action)
-    exchange.publish(f"written/{exchange.index}", words_of(failure))
+    exchange.publish(f"{name}/{exchange.index}", words_of(failure))
     return failure
 
 
-def check_parts(exchange: Exchange) -> None:
+def check_parts(exchange: Exchange, name: str = "written") -> None:
     """Waits until all have done their parts; raises SaveError that names the processes that failed."""
-    said = [exchange.read(f"written/{process}") for process in range(exchange.count)]
+    said = [exchange.read(f"{name}/{process}") for process in range(exchange.count)]
     failed = [
         f"process {process}: {words}" if exchange.count > 1 else words for process, words in enumerate(said) if words
     ]

@@ -10,13 +10,11 @@ from typing import Any
 import jax
 import torch
 
-from ..core.base import messages, observation
+from ..core.base import messages
 from ..core.engine.syncs import sync
-from ..core.ir.source import user_line
-from ..core.pjrt import agreement, devices, held, processes
-from ..core.pjrt.exchange import Words
-from . import preemption, state_entries
-from .all_or_none import Alone, Exchange
+from ..core.pjrt import devices, held, processes
+from . import calls, preemption, state_entries
+from .all_or_none import Exchange
 from .manifest import DamagedError
 from .places import UrlPath, place_of
 from .restoring import Restoring
@@ -129,7 +127,7 @@ class CheckpointManager:
             return False
         began = time.perf_counter()
         self.wait()
-        _agree(f"CheckpointManager.save of step {step}")
+        calls.agree(f"CheckpointManager.save of step {step}")
         found = state_entries.checked(state, "CheckpointManager.save")
         sync()
         staged = StagedState(self._room)
@@ -138,7 +136,7 @@ class CheckpointManager:
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
-            self._writer = Writer(self._storage, staged, description, _exchange(), self.keep, self.last_save, began)
+            self._writer = Writer(self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began)
         except BaseException:
             staged.close()
             raise
@@ -176,8 +174,8 @@ class CheckpointManager:
         `DamagedError` for files that are cut short or changed: the state is not to be used then.
         """
         self.wait()
-        _agree(f"CheckpointManager.restore of step {step}")
-        exchange = _exchange()
+        calls.agree(f"CheckpointManager.restore of step {step}")
+        exchange = calls.exchange()
         chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
         try:
             Restoring(StepReader(self._storage.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
@@ -234,19 +232,6 @@ class CheckpointManager:
         except DamagedError as error:
             raise self._explained(error, chosen["step"]) from error
         return chosen["step"]
-
-
-def _exchange() -> Exchange:
-    return Words() if processes.several() else Alone()
-
-
-def _agree(what: str) -> None:
-    """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
-    observing = observation.active()
-    if observing is not None:
-        observing.reads.append(f"{what} at {user_line()}")
-    if processes.several():
-        agreement.agree(what, what.encode(), user_line())
 
 
 _ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}

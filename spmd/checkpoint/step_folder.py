@@ -122,7 +122,7 @@ class SyncedFile(Written):
         finally:
             os.close(self._descriptor)
 
-    def _write(self, data: memoryview) -> None:
+    def write(self, data: memoryview) -> None:
         while data.nbytes:
             count = told(lambda data=data: os.write(self._descriptor, data), self._path, self.size)  # type: ignore[misc]
             self.size += count

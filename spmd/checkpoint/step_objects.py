@@ -106,9 +106,13 @@ class ObjectWritten(Written):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._file.close()
+        if error is None:
+            self._file.close()
+            return
+        self._file.discard()
+        self._file.closed = True  # else its end would upload what there is
 
-    def _write(self, data: memoryview) -> None:
+    def write(self, data: memoryview) -> None:
         try:
             self._file.write(data)
         except OSError as error:

@@ -48,18 +48,18 @@ class Written:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         raise NotImplementedError
 
-    def _write(self, data: memoryview) -> None:
+    def write(self, data: memoryview) -> None:
         """Appends bytes, and adds them to `size`."""
         raise NotImplementedError
 
     def append(self, data: memoryview) -> tuple[int, int]:
         """Appends bytes at a multiple of `ALIGNMENT`; returns their offset and their CRC-32."""
-        self._write(memoryview(bytes(-self.size % ALIGNMENT)))
+        self.write(memoryview(bytes(-self.size % ALIGNMENT)))
         offset, crc = self.size, 0
         for begin in range(0, data.nbytes, BLOCK):
             block = data[begin : begin + BLOCK]
             crc = zlib.crc32(block, crc)
-            self._write(block)
+            self.write(block)
         return offset, crc
 
 
@@ -119,7 +119,7 @@ def save_step(
         by_first(exchange, "begin", lambda: exchange.publish("place", storage.begin(step, others)), unsaved)
         place = exchange.read("place")
         under_way[str(storage), step] = place
-        failure = publish_part(exchange, lambda: _write_part(storage, place, exchange.index, shards, description))
+        failure = publish_part(exchange, lambda: write_part(storage, place, exchange.index, shards, description))
         by_first(
             exchange,
             "end",
@@ -150,7 +150,8 @@ def _under_way(storage: Storage, step: int) -> Iterator[tuple[set[str], dict[tup
         del _places[key]
 
 
-def _write_part(storage: Storage, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
+def write_part(storage: Storage, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
+    """Writes a process's shards, and a file that says where each is."""
     tensors = {name: {**tensor, "shards": []} for name, tensor in description.tensors.items()}
     file = f"shards-{index}.bin"
     with storage.create(place, file) as written:
