@@ -74,8 +74,6 @@ class ModelFolder:
         if self._index is not None:
             os.rename(self._saving / INDEX, self.folder / INDEX)
             sync_names(self.folder)
-        self._remove_old()
-        shutil.rmtree(self._saving)
 
     def _keep_before(self) -> None:
         """Gives the files of an earlier save whose names are to be replaced second names, which the index then says."""
@@ -105,17 +103,16 @@ class ModelFolder:
         os.rename(self._saving / f"{_BEFORE}{INDEX}", index)
         sync_names(self.folder)
 
-    def _remove_old(self) -> None:
-        """Removes the files of an earlier save of which this one has none of the same name; its index first."""
+    def clean(self) -> None:
         names = {file.name for file in self._files}
-        if not all(map(MODEL_FILE.fullmatch, names)):
-            return
-        if self._index is None:
-            (self.folder / INDEX).unlink(missing_ok=True)
-            sync_names(self.folder)
-        for path in self.folder.iterdir():
-            if path.name not in names and MODEL_FILE.fullmatch(path.name.removeprefix(_BEFORE)):
-                path.unlink()
+        if all(map(MODEL_FILE.fullmatch, names)):
+            if self._index is None:
+                (self.folder / INDEX).unlink(missing_ok=True)
+                sync_names(self.folder)
+            for path in self.folder.iterdir():
+                if path.name not in names and MODEL_FILE.fullmatch(path.name.removeprefix(_BEFORE)):
+                    path.unlink()
+        shutil.rmtree(self._saving)
 
     def discard(self) -> None:
         shutil.rmtree(self._saving, ignore_errors=True)  # the next save removes what is left

@@ -78,6 +78,8 @@ class ModelObjects:
     def commit(self) -> None:
         if self._index is not None:
             self.folder.fs.pipe_file((self.folder / INDEX).path, self._index)
+
+    def clean(self) -> None:
         self._remove_old({file.name for file in self._files})
         self._remove_parts()
 

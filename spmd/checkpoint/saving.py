@@ -24,7 +24,8 @@ from .step_saving import Shard
 class ModelStorage(Protocol):
     """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`model_objects.py`).
 
-    The first process begins, makes room, and commits or discards; each writes its part, and joins what all have written.
+    The first process begins, makes room, commits and removes what was replaced, or discards; each writes its part, and
+    joins what all have written.
     """
 
     def begin(self) -> None: ...
@@ -32,6 +33,7 @@ class ModelStorage(Protocol):
     def make_room(self) -> None: ...
     def join(self, index: int, count: int) -> None: ...
     def commit(self) -> None: ...
+    def clean(self) -> None: ...
     def discard(self) -> None: ...
 
 
@@ -87,13 +89,13 @@ def save_checkpoint(
         storage: ModelStorage = (
             ModelObjects(folder, files, index) if isinstance(folder, UrlPath) else ModelFolder(folder, files, index)
         )
-        _save(storage, staged, f"save_checkpoint: nothing was saved in {place}: {{}}")
+        _save(storage, staged, str(place))
     finally:
         staged.close()
 
 
-def _save(storage: ModelStorage, staged: StagedState, unsaved: str) -> None:
-    exchange = calls.exchange()
+def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
+    exchange, unsaved = calls.exchange(), f"save_checkpoint: {place} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
     mine = _of_this_process(staged, exchange.index)
     failure = publish_part(exchange, lambda: storage.write_part(exchange.index, mine))
@@ -118,6 +120,8 @@ def _save(storage: ModelStorage, staged: StagedState, unsaved: str) -> None:
             raise
 
     by_first(exchange, "end", commit, unsaved, failure)
+    left = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
+    by_first(exchange, "clean", storage.clean, left)
 
 
 def _of_this_process(staged: StagedState, index: int) -> Iterator[Shard]:

@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import Any
 
+from fsspec.spec import AbstractBufferedFile
+
 from . import lease, manifest
 from .all_or_none import SaveError
 from .places import UrlPath
@@ -109,8 +111,10 @@ class ObjectWritten(Written):
         if error is None:
             self._file.close()
             return
-        self._file.discard()
-        self._file.closed = True  # else its end would upload what there is
+        if hasattr(self._file, "discard"):
+            self._file.discard()
+        if isinstance(self._file, AbstractBufferedFile):
+            self._file.closed = True  # else its end would upload what there is
 
     def write(self, data: memoryview) -> None:
         try:
