@@ -29,13 +29,17 @@ class ModelFolder:
     def begin(self) -> None:
         self._saving.mkdir(parents=True, exist_ok=True)
         lock(self._saving)
-        for left in self._saving.iterdir():
-            if left.name != LOCK:
-                left.unlink()
-        for file in self._files:
-            with _Opened(self._saving / file.name, os.O_CREAT | os.O_EXCL) as opened:
-                opened.write(memoryview(file.header), 0)
-                opened.end_at(file.size)
+        try:  # before this point the place may be another job's
+            for left in self._saving.iterdir():
+                if left.name != LOCK:
+                    left.unlink()
+            for file in self._files:
+                with _Opened(self._saving / file.name, os.O_CREAT | os.O_EXCL) as opened:
+                    opened.write(memoryview(file.header), 0)
+                    opened.end_at(file.size)
+        except BaseException:
+            self.discard()
+            raise
 
     def write_part(self, index: int, shards: Iterable[Shard]) -> None:
         opened = {}
