@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+import fsdp
 import spmd
 from spmd.checkpoint import staged_state, step_folder
 from tests.processes.checkpoints import made, train
+from tests.spmd.checkpoints.object_store import ObjectStore  # noqa: F401  # store://
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -68,6 +70,20 @@ def run(index: int, folder: Path) -> Any:
     assert other["own"]["number"] == index and other["own"]["tensor"].tolist() == [index] * 3
     assert train(*second) == found["expected"]
     assert manager.restore(state) == 6 and train(*second) == found["expected"]
+
+    # as Hugging Face's files: in a folder that both see, and in a store of objects
+    compiled = spmd.metrics.num_compiles()
+    uneven = spmd.mark_sharding(torch.arange(30.0).view(10, 3).to("xla"), spmd.Mesh(range(8), (8,), ("x",)), ("x", None))
+    tensors = {**model.state_dict(), "uneven": uneven, "host": torch.full((3,), 7.0)}
+    for where in (folder / "model", f"store://{folder}/objects"):
+        fsdp.save_checkpoint(tensors, where, max_shard_size=700)
+    assert spmd.metrics.num_compiles() == compiled
+    third = made()[0]
+    assert fsdp.load_checkpoint(third, f"store://{folder}/objects", strict=False).missing_keys == []
+    spmd.save_checkpoint(third, folder / "third.safetensors")
+    store = spmd.CheckpointManager(f"store://{folder}/job")
+    store.save(1, {"model": model})
+    assert store.restore({"model": third}) == 1
 
     found["unwritable"] = unwritable(manager, state)
     found["steps"] = manager.all_steps()
