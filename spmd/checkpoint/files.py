@@ -86,7 +86,7 @@ def _folder(path: Place, key: str | None) -> Contents:
     for name in (*INDEXES, *UNSHARDED):
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
-    files = sorted(path.glob("*.safetensors"))
+    files: list[Any] = sorted(path.glob("*.safetensors"))
     if not files:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""

@@ -17,6 +17,7 @@ from . import calls, preemption, state_entries
 from .all_or_none import Exchange
 from .manifest import DamagedError
 from .places import UrlPath, place_of
+from .restore_plan import RestorePlan, planned
 from .restoring import Restoring
 from .staged_state import StagedState
 from .step_folder import StepFolder
@@ -136,7 +137,9 @@ class CheckpointManager:
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
-            self._writer = Writer(self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began)
+            self._writer = Writer(
+                self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began
+            )
         except BaseException:
             staged.close()
             raise
@@ -190,6 +193,17 @@ class CheckpointManager:
             if words:
                 raise ValueError(f"CheckpointManager.restore: process {process} failed: {words}")
         return chosen["step"]
+
+    def plan_restore(self, state: dict[str, Any], step: int | None = None) -> RestorePlan:
+        """Tells what `restore(state, step)` would read from files, upload and hold on the host in each process, and
+        which tensors are joined from several saved shards. It reads the manifest alone, and is a call of one process.
+
+        Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.
+        """
+        self.wait()
+        chosen = self._chosen(step, False)
+        reader = StepReader(self._storage.path(chosen["place"]))
+        return planned(reader, state, chosen["step"], processes.count())
 
     def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
         steps = self._storage.steps()

@@ -35,7 +35,7 @@ class ModelObjects:
         """Nothing: an object that is closed is safe."""
 
     def write_part(self, index: int, shards: Iterable[Shard]) -> None:
-        tensors = {tensor.name: {} for file in self._files for tensor in file.tensors}
+        tensors: dict[str, dict[str, Any]] = {tensor.name: {} for file in self._files for tensor in file.tensors}
         write_part(self, "", index, shards, Description(tensors, {}, {}))
 
     def make_room(self) -> None:

@@ -46,15 +46,15 @@ def save_checkpoint(
 ) -> None:
     """Saves a model as safetensors files, which `load_checkpoint`, transformers and the safetensors library read.
 
-    No tensor is gathered, on a device or on the host: each process writes the bytes of the shards that it has, of copies
-    the first, at their places in the files, one shard after the other. With several processes all call it, with a folder
-    that all see. An earlier model in the folder is replaced when all of the new one is on the disk.
+    No tensor is gathered, on a device or on the host: each process writes the bytes of the shards that it has, of
+    copies the first, at their places in the files, one shard after the other. With several processes all call it, with
+    a folder that all see. An earlier model in the folder is replaced when all of the new one is on the disk.
 
     Args:
-        state: a module, or its tensors by name. Names of wrappers are removed (`bare_name`); tied weights are kept once,
-            by the name that transformers expects. CPU tensors are those of the first process.
-        path: a folder, which gets `model.safetensors`, or several files and `model.safetensors.index.json`; or one file,
-            whose name ends in `.safetensors`. A path, or a URL that fsspec knows.
+        state: a module, or its tensors by name. Names of wrappers are removed (`bare_name`); tied weights are kept
+            once, by the name that transformers expects. CPU tensors are those of the first process.
+        path: a folder, which gets `model.safetensors`, or several files and `model.safetensors.index.json`; or one
+            file, whose name ends in `.safetensors`. A path, or a URL that fsspec knows.
         max_shard_size: the size of a file of a folder, in bytes or such as "5GB". A larger tensor has its own file.
         metadata: texts by name, for the file, or for the index of several.
 
@@ -141,8 +141,8 @@ def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
         name = bare_name(given)
         if not isinstance(value, torch.Tensor):
             raise TypeError(
-                f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files hold tensors alone; leave "
-                "it out of the dict, or use CheckpointManager"
+                f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files hold tensors alone; "
+                "leave it out of the dict, or use CheckpointManager"
             )
         if name in found:
             raise ValueError(f"save_checkpoint: two tensors have the name {name!r} without their wrappers' names")

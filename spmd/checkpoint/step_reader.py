@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,7 @@ class StepReader:
         bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
         made = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
         left = made.numel()
-        for shard in tensor["shards"] if left else ():
-            ends = [at + size for at, size in zip(shard["at"], shard["shape"], strict=True)]
-            common = [
-                (max(start, at), min(stop, end))
-                for (start, stop), at, end in zip(bounds, shard["at"], ends, strict=True)
-            ]
-            if any(start >= stop for start, stop in common):
-                continue
+        for shard, common in self.needed(name, bounds):
             there = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
             here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
             data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
@@ -59,6 +53,18 @@ class StepReader:
         if left:
             raise DamagedError(f"{self.path}: {left:,} elements of {name!r} are in no shard of the manifest")
         return made
+
+    def needed(
+        self, name: str, bounds: list[tuple[int, int]]
+    ) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
+        """Yields the shards that have elements within these bounds, each with the bounds that they have in common."""
+        for shard in self.tensors[name]["shards"] if all(start < stop for start, stop in bounds) else ():
+            common = [
+                (max(start, at), min(stop, at + size))
+                for (start, stop), at, size in zip(bounds, shard["at"], shard["shape"], strict=True)
+            ]
+            if all(start < stop for start, stop in common):
+                yield shard, common
 
     def verify(self) -> None:
         """Compares all checksums; raises DamagedError."""

@@ -63,7 +63,17 @@ class Written:
         return offset, crc
 
 
-class Storage(Protocol):
+class Files(Protocol):
+    """Where a process writes files of its own."""
+
+    def create(self, place: str, name: str) -> Written:
+        """A new file in a place; raises SaveError where this process does not see the place."""
+
+    def end_part(self, place: str) -> None:
+        """Called by each process when its files are complete."""
+
+
+class Storage(Files, Protocol):
     """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`step_objects.py`).
 
     A place is the name of a folder in it, in which a step is written. `str()` says the folder.
@@ -74,12 +84,6 @@ class Storage(Protocol):
 
         under_way: the places in which other threads of this process write.
         """
-
-    def create(self, place: str, name: str) -> Written:
-        """A new file in a place; raises SaveError where this process does not see the place."""
-
-    def end_part(self, place: str) -> None:
-        """Called by each process when its files are complete."""
 
     def read(self, place: str, name: str) -> bytes | None:
         """The contents of a file that some process has written; None where it is not there."""
@@ -150,7 +154,7 @@ def _under_way(storage: Storage, step: int) -> Iterator[tuple[set[str], dict[tup
         del _places[key]
 
 
-def write_part(storage: Storage, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
+def write_part(storage: Files, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
     """Writes a process's shards, and a file that says where each is."""
     tensors = {name: {**tensor, "shards": []} for name, tensor in description.tensors.items()}
     file = f"shards-{index}.bin"

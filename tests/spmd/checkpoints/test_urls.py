@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-from fsspec.registry import known_implementations
 import pytest
 import torch
+from fsspec.registry import known_implementations
 from safetensors.torch import save, save_file
 from torch import nn
 
