@@ -5,10 +5,10 @@ from .loading import bare_name as bare_name
 from .loading import load_checkpoint as load_checkpoint
 from .manager import CheckpointManager as CheckpointManager
 from .manifest import DamagedError as DamagedError
+from .model_saving import save_checkpoint as save_checkpoint
 from .priming import prime_optimizer as prime_optimizer
 from .random_state import RandomState as RandomState
 from .restore_plan import ProcessPlan as ProcessPlan
 from .restore_plan import RestorePlan as RestorePlan
-from .saving import save_checkpoint as save_checkpoint
 from .streaming import fill_shards as fill_shards
 from .writer import SaveReport as SaveReport

@@ -1,7 +1,7 @@
 """The lease of a folder in an object store, which has no locks: an object that names the job, renewed by a thread.
 
 A job that finds another one's lease waits until it is renewed, which says that the other job runs, or until it has
-not been for some time. No clock is compared. See `docs/decisions/checkpoints.md` for what this cannot tell.
+not been for some time. No clock is compared. See `docs/decisions/checkpoints.md` for its limits.
 """
 
 import json

@@ -13,7 +13,8 @@ import torch
 from ..core.base import messages
 from ..core.engine.syncs import sync
 from ..core.pjrt import devices, held, processes
-from . import calls, preemption, state_entries
+from . import common_calls as calls
+from . import preemption, state_entries
 from .all_or_none import Exchange
 from .manifest import DamagedError
 from .places import UrlPath, place_of
@@ -195,7 +196,7 @@ class CheckpointManager:
         return chosen["step"]
 
     def plan_restore(self, state: dict[str, Any], step: int | None = None) -> RestorePlan:
-        """Tells what `restore(state, step)` would read from files, upload and hold on the host in each process, and
+        """Says what `restore(state, step)` would read from files, upload and hold on the host in each process, and
         which tensors are joined from several saved shards. It reads the manifest alone, and is a call of one process.
 
         Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.

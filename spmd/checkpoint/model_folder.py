@@ -10,7 +10,7 @@ from typing import Any
 
 from .all_or_none import SaveError
 from .safetensors_layout import INDEX, MODEL_FILE, File, Placed
-from .step_folder import LOCK, SyncedFile, lock, sync_names, told
+from .step_folder import LOCK, SyncedFile, lock, named_error, sync_names
 from .step_saving import Shard
 
 _BEFORE = "before-"
@@ -19,7 +19,7 @@ _BEFORE = "before-"
 class ModelFolder:
     """Files that are written in the folder `.saving-NAME` and renamed into `folder`. index: of several, else None.
 
-    A `ModelStorage` of `saving.py`.
+    A `ModelStorage` of `model_saving.py`.
     """
 
     def __init__(self, folder: Path, files: list[File], index: bytes | None) -> None:
@@ -123,7 +123,7 @@ class ModelFolder:
 
 
 def runs(tensor: Placed, shard: Shard) -> Iterator[tuple[int, memoryview]]:
-    """Yields the parts of a shard that lie together in the file, each with its offset."""
+    """Yields the parts of a shard that are contiguous in the file, each with its offset."""
     split = max((dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0)
     strides = [tensor.itemsize] * len(tensor.shape)  # in bytes
     for dim in range(len(tensor.shape) - 2, -1, -1):
@@ -163,15 +163,15 @@ class _Opened:
 
     def write(self, data: memoryview, place: int) -> None:
         while data.nbytes:
-            count = told(lambda d=data, at=place: os.pwrite(self._descriptor, d, at), self._path, place)  # type: ignore[misc]
+            count = named_error(lambda d=data, at=place: os.pwrite(self._descriptor, d, at), self._path, place)  # type: ignore[misc]
             place += count
             data = data[count:]
 
     def end_at(self, size: int) -> None:
-        told(lambda: os.ftruncate(self._descriptor, size), self._path, size)
+        named_error(lambda: os.ftruncate(self._descriptor, size), self._path, size)
 
     def sync(self) -> None:
-        told(lambda: os.fsync(self._descriptor), self._path, 0)
+        named_error(lambda: os.fsync(self._descriptor), self._path, 0)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -18,7 +18,7 @@ _BLOCK = 1 << 24  # bytes, about, of the rows that are joined at once
 
 
 class ModelObjects:
-    """Files by URL; an object is there as a whole or not at all. A `ModelStorage` of `saving.py`."""
+    """Files by URL; an object is there as a whole or not at all. A `ModelStorage` of `model_saving.py`."""
 
     def __init__(self, folder: UrlPath, files: list[File], index: bytes | None) -> None:
         self.folder, self._files, self._index = folder, files, index

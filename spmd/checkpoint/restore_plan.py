@@ -1,4 +1,4 @@
-"""The plan of a restore: what each process will read, upload and hold, told before anything is read."""
+"""The plan of a restore: what each process will read, upload and hold, before anything is read."""
 
 import math
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class RestorePlan:
             for one in self.processes
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
         most = sorted(self.joined.items(), key=lambda item: -item[1])
         lines.append(f"tensors of which a shard is joined from several saved ones: {len(most)}")
         lines += [f"    {name}: {count}" for name, count in most[:8]] + (["    ..."] if len(most) > 8 else [])

@@ -101,7 +101,7 @@ def files_of(tensors: Mapping[str, dict[str, Any]], most: int, metadata: Mapping
 
 
 def file_of(name: str, tensors: Mapping[str, dict[str, Any]], metadata: Mapping[str, str]) -> File:
-    """One file, byte for byte as the safetensors library lays it out."""
+    """One file, byte for byte as the safetensors library writes it."""
     kinds = {tensor: _NAMES[dtype_of(facts["dtype"])] for tensor, facts in tensors.items()}
     ordered = sorted(tensors, key=lambda tensor: (_ORDER.index(kinds[tensor]), tensor))
     table: dict[str, Any] = {"__metadata__": dict(metadata)}

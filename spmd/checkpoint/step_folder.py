@@ -118,18 +118,18 @@ class SyncedFile(Written):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             if error is None:
-                told(lambda: os.fsync(self._descriptor), self._path, self.size)
+                named_error(lambda: os.fsync(self._descriptor), self._path, self.size)
         finally:
             os.close(self._descriptor)
 
     def write(self, data: memoryview) -> None:
         while data.nbytes:
-            count = told(lambda data=data: os.write(self._descriptor, data), self._path, self.size)  # type: ignore[misc]
+            count = named_error(lambda data=data: os.write(self._descriptor, data), self._path, self.size)  # type: ignore[misc]
             self.size += count
             data = data[count:]
 
 
-def told(action: Callable[[], Any], path: Path, at: int) -> Any:
+def named_error(action: Callable[[], Any], path: Path, at: int) -> Any:
     """Does something with a descriptor, whose errors say no name; raises SaveError that says the file and the byte."""
     try:
         return action()

@@ -24,7 +24,7 @@ class StepReader:
         self.manifest = manifest.read(path)
         self.tensors: dict[str, Any] = self.manifest["tensors"]
         self._compared: set[tuple[str, int]] = set()
-        # Of the tensor that is read: a shard of a URL is fetched once, whatever parts of it are asked for.
+        # Of the tensor that is read: a shard of a URL is fetched once, whatever parts of it are read.
         self._fetched: dict[tuple[str, int], np.ndarray] = {}
         self._name: str | None = None
         for name, size in self.manifest["files"].items():

@@ -64,7 +64,7 @@ class Written:
 
 
 class Files(Protocol):
-    """Where a process writes files of its own."""
+    """A place in which a process writes files of its own."""
 
     def create(self, place: str, name: str) -> Written:
         """A new file in a place; raises SaveError where this process does not see the place."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..core.engine.syncs import sync
-from . import calls
+from . import common_calls as calls
 from .all_or_none import by_first, check_parts, publish_part
 from .loading import bare_name
 from .model_folder import ModelFolder
