@@ -10,7 +10,7 @@ from typing import Any
 
 from .all_or_none import SaveError
 from .safetensors_layout import INDEX, MODEL_FILE, File, Placed
-from .step_folder import LOCK, SyncedFile, lock, named_error, sync_names
+from .step_folder import LOCK, SyncedFile, lock, named_error, sync_names, unlock
 from .step_saving import Shard
 
 _BEFORE = "before-"
@@ -117,9 +117,11 @@ class ModelFolder:
                 if path.name not in names and MODEL_FILE.fullmatch(path.name.removeprefix(_BEFORE)):
                     path.unlink()
         shutil.rmtree(self._saving)
+        unlock(self._saving)
 
     def discard(self) -> None:
         shutil.rmtree(self._saving, ignore_errors=True)  # the next save removes what is left
+        unlock(self._saving)
 
 
 def runs(tensor: Placed, shard: Shard) -> Iterator[tuple[int, memoryview]]:

@@ -182,3 +182,10 @@ def lock(folder: Path) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
     _locks[name] = descriptor
+
+
+def unlock(folder: Path) -> None:
+    """Gives a folder free before this process ends."""
+    descriptor = _locks.pop((str((folder / LOCK).resolve()), os.getpid()), None)
+    if descriptor is not None:
+        os.close(descriptor)

@@ -24,6 +24,7 @@ from spmd.checkpoint.safetensors_layout import Placed, size_of
 from spmd.checkpoint.step_saving import Shard
 
 from .states import MESHES, Tied
+from .test_damage import OTHER
 
 LAYOUTS: list[tuple[tuple[int, ...], Any]] = [
     ((16, 8), ("data", "fsdp")), ((10, 12), ("fsdp", None)), ((3, 5), (None, ("data", "fsdp"))), ((), ()),
@@ -186,6 +187,25 @@ class TestReplaced:
                 spmd.save_checkpoint(self.NEW, tmp_path)
         assert os.listdir(tmp_path) == ["model.safetensors"]
         assert self.by_index_first(tmp_path)["a"].tolist() == [1.0] * 8
+
+    def test_two_at_once(self, tmp_path: Path) -> None:
+        """A second process that saves in the folder gets an error, and the first one's files stay."""
+        saving = tmp_path / ".saving-model"
+        saving.mkdir()
+        (saving / "model.safetensors").write_bytes(b"half")
+        job = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(ROOT / "spmd/checkpoint"), str(saving)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with job:
+            assert job.stdout is not None and job.stdout.readline() == "locked\n"
+            with pytest.raises(SaveError, match=f'belongs to another job, which runs: .*"process": {job.pid}'):
+                spmd.save_checkpoint(self.NEW, tmp_path)
+            assert (saving / "model.safetensors").read_bytes() == b"half"
+            job.kill()
+        descriptors = len(os.listdir("/proc/self/fd"))
+        spmd.save_checkpoint(self.NEW, tmp_path)
+        assert os.listdir(tmp_path) == ["model.safetensors"] and len(os.listdir("/proc/self/fd")) == descriptors
 
     def test_folder_that_cannot_be_written(self) -> None:
         with pytest.raises(SaveError, match=r"/proc/self/model was not saved: \w+Error: .*'/proc/self/model"):
