@@ -17,6 +17,7 @@ from torch import nn
 import spmd
 from spmd.checkpoint import DamagedError, SaveError, lease
 from spmd.checkpoint.places import UrlPath, place_of
+from spmd.checkpoint.step_objects import StepObjects
 
 from .object_store import ObjectStore
 from .states import MESHES, Run
@@ -197,6 +198,19 @@ class TestTwoJobs:
         with pytest.raises(SaveError, match=r"was taken by another job while this one was silent.*train\.py"):
             manager.save(2, {"n": 2})
         assert manager.all_steps() == [1]
+
+    def test_lost_while_it_writes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lease, "PERIOD", 60.0)
+        manager, created = spmd.CheckpointManager(f"store://{tmp_path}/job"), StepObjects.create
+
+        def create(*args: Any) -> Any:
+            self.other(tmp_path, 5)
+            return created(*args)
+
+        monkeypatch.setattr(StepObjects, "create", create)
+        with pytest.raises(SaveError, match=r"step 1 was not saved in .*: .* was taken by another job"):
+            manager.save(1, {"n": 1})
+        assert manager.all_steps() == []
 
     def test_renewed(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(f"store://{tmp_path}/job")
