@@ -26,10 +26,10 @@ _changed = threading.Lock()
 
 
 class _Lease:
-    """A lease that this process holds."""
+    """A lease that this process holds, until it is lost to another job."""
 
     def __init__(self, file: UrlPath) -> None:
-        self.file = file
+        self.file, self.is_lost = file, False
         self._words = {
             "token": uuid.uuid4().hex, "process": os.getpid(), "host": socket.gethostname(),
             "command": " ".join(sys.argv)[:300], "since": _now(),
@@ -43,6 +43,7 @@ class _Lease:
         """Raises SaveError where another job has taken the folder."""
         found = _read(self.file)
         if found is not None and found.get("token") != self._words["token"]:
+            self.is_lost = True
             raise SaveError(
                 f"{self.file.parent} was taken by another job while this one was silent for a long time: "
                 f"{_owner(found)}. Give each job a folder of its own, or end that one"
@@ -91,7 +92,7 @@ def take(folder: UrlPath) -> None:
     made.write()
     made.check()  # two jobs that start at the same moment: the later one has written over the other
     with _changed:
-        is_first = not any(process == os.getpid() for _, process in _leases)
+        is_first = not any(process == os.getpid() and not one.is_lost for (_, process), one in _leases.items())
         _leases[key] = made
     if is_first:
         threading.Thread(target=_renew_all, name="spmd-lease", daemon=True).start()
@@ -120,11 +121,13 @@ def check(folder: UrlPath) -> None:
 
 
 def _renew_all() -> None:
-    """Renews the leases of this process for as long as it runs."""
+    """Renews the leases of this process for as long as it has some."""
     while True:
         time.sleep(PERIOD)
         with _changed:
-            mine = [lease for (_, process), lease in _leases.items() if process == os.getpid()]
+            mine = [lease for (_, process), lease in _leases.items() if process == os.getpid() and not lease.is_lost]
+        if not mine:
+            return
         for lease in mine:
             try:
                 lease.renew()

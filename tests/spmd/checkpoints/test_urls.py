@@ -32,6 +32,7 @@ def _store(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield
     memory.store.clear()
     memory.pseudo_dirs[:] = [""]
+    lease._leases.clear()  # whose thread ends then
 
 
 @pytest.fixture(params=["store", "memory", "file"])
