@@ -83,7 +83,7 @@ def take(folder: UrlPath) -> None:
     if held is not None:
         held.renew()
         return
-    folder.fs.makedirs(folder.path, exist_ok=True)
+    folder.mkdir()
     file = folder / NAME
     seen = _read(file)
     if seen is not None:

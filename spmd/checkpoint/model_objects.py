@@ -26,7 +26,7 @@ class ModelObjects:
 
     def begin(self) -> None:
         self._remove_parts()
-        self.folder.fs.makedirs(self._saving.path, exist_ok=True)  # which stores without folders ignore
+        self._saving.mkdir()
 
     def create(self, place: str, name: str) -> Written:
         return ObjectWritten(self._saving / name)

@@ -13,6 +13,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 _BLOCK = 1 << 24  # bytes of one request
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}  # whose only folders are buckets
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
 
 
@@ -81,6 +82,12 @@ class UrlPath:
     def glob(self, pattern: str) -> Iterator["UrlPath"]:
         return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
 
+    def mkdir(self) -> None:
+        """Makes the folder and its parents where the store has folders; never a bucket."""
+        protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,)
+        if not _BUCKETS.intersection(protocols):
+            self.fs.makedirs(self.path, exist_ok=True)
+
     def open(self, mode: str = "rb") -> Any:
         return self.fs.open(self.path, mode)
 
@@ -100,7 +107,7 @@ class UrlPath:
         made = np.empty(size, np.uint8)
         for place in range(0, size, _BLOCK):
             end = min(place + _BLOCK, size)
-            block = self.fs.cat_file(self.path, begin + place, begin + end)
+            block = self.fs.cat_file(self.path, start=begin + place, end=begin + end)
             if len(block) != end - place:
                 raise EOFError(f"{self} ends at byte {begin + place + len(block):,}, expected {begin + size:,} or more")
             made[place:end] = np.frombuffer(block, np.uint8)

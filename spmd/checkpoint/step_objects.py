@@ -32,7 +32,7 @@ class StepObjects:
             if numbers(left.name) and left.name not in committed | under_way:
                 self._remove(left.name)
         place = f"{step}.{time.time_ns() // 1_000_000}"
-        self.folder.fs.makedirs((self.folder / place).path, exist_ok=True)  # which stores without folders ignore
+        (self.folder / place).mkdir()
         return place
 
     def create(self, place: str, name: str) -> "ObjectWritten":

@@ -49,7 +49,7 @@ class ObjectStore(fsspec.AbstractFileSystem):
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Nothing: there are no folders."""
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+    def cat_file(self, path: str, version_id: Any = None, *, start: int | None = None, end: int | None = None) -> bytes:
         path = self._strip_protocol(path)
         data = Path(path).read_bytes()[start:end]
         self.fetched.append((path, start or 0, len(data)))
