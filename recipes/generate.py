@@ -156,7 +156,7 @@ class Plain:
 
     def start(self, prompt: Tensor) -> Tensor:
         self.target.rewind(torch.zeros((), dtype=torch.long, device=prompt.device))
-        return self.target.next(prompt)[:, -1:]
+        return self.target.next(prompt)[:, -1:].clone()  # as the results of later steps, no view of more
 
     def __call__(self, prompt: Tensor) -> tuple[Tensor, float, float]:
         """Returns the tokens, the seconds to the first of them, and tokens per call of the target."""
@@ -190,7 +190,7 @@ class Speculative:
         for each in (self.target, self.draft):
             each.rewind(zero)
         self.draft.next(prompt)
-        return self.target.next(prompt)[:, -1:], zero + prompt.shape[1]
+        return self.target.next(prompt)[:, -1:].clone(), zero + prompt.shape[1]
 
     def round(self, last: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the target's next tokens, how many of the proposed ones are among them, the last one, the length."""
