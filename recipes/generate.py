@@ -1,16 +1,16 @@
-"""Generate text with a static cache, sharded over a tensor mesh: plainly, compiled, and speculatively, in tokens a second.
+"""Generate text with a static cache, sharded over a tensor mesh: plain, compiled and speculative, in tokens a second.
 
-    python recipes/generate.py                                 # trains a Llama and a draft, then generates; data=2,tensor=4
+    python recipes/generate.py                                 # trains a Llama and a draft first; data=2,tensor=4
     python recipes/generate.py --load out/model                # the target is one that wrap_hugging_face.py has left
     python recipes/generate.py --mesh tensor=2 --batches 1 4   # two devices; one prompt, and four at once
     python recipes/generate.py --device cpu                    # the same file in plain PyTorch, for comparison
 
 The target and a smaller draft are Llamas of `transformers` over bytes, from a configuration; nothing is downloaded. The
-two lines that make it distributed are in `place`: the model's own plan shards heads, hidden units and vocabulary over
-the mesh. The table compares greedy decoding by `generate` (static cache), by a loop of one's own whose step is lazy or
-recorded once by `spmd.compile`, and by speculation: the draft proposes a few tokens, and the target looks at all of them at
-once and keeps those that it would have written itself. Every way writes the same tokens, which are compared with those of
-`generate` on the CPU. It leaves OUT/tokens.png.
+lines that make it distributed are in `Place`: the model's own plan shards heads, hidden units and vocabulary over the
+mesh, and prompts and cache are marked. The table compares greedy decoding by `generate` (static cache), by a loop of
+one's own whose step is lazy or recorded once by `spmd.compile`, and by speculation: the draft proposes a few tokens,
+and the target looks at all of them at once and keeps those that it would have written. Every way writes the same
+tokens, which are compared with those of `generate` on the CPU. It leaves OUT/tokens.png, and the target in OUT/target.
 """
 
 import argparse
@@ -64,12 +64,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     more.add_argument("--prompt", type=int, default=32, metavar="N", help="bytes of a prompt (default %(default)s)")
     more.add_argument("--tokens", type=int, default=64, metavar="N", help="bytes to be written (default %(default)s)")
     more.add_argument("--ahead", type=int, default=4, metavar="N", help="bytes that the draft proposes (default 4)")
-    more.add_argument("--batches", type=int, nargs="+", default=[1, 8], metavar="N", help="prompts at once (default 1 8)")
+    more.add_argument(
+        "--batches", type=int, nargs="+", default=[1, 8], metavar="N", help="prompts at once (default 1 8)"
+    )
     args = parser.parse_args(arguments)
     args.model = "llama"
     tensor, data = args.mesh["tensor"], args.mesh.get("data", 1)
     if args.device == "xla" and max(1, args.heads // 2) % tensor:
-        parser.error(f"--heads {args.heads}: half as many heads of keys must be a multiple of the mesh's tensor={tensor}")
+        parser.error(
+            f"--heads {args.heads}: half as many heads of keys must be a multiple of the mesh's tensor={tensor}"
+        )
     if args.device == "xla" and args.batch % data:
         parser.error(f"--batch {args.batch} must be a multiple of the mesh's data={data}")
     if args.load and not (args.load / "config.json").is_file():
@@ -171,9 +175,9 @@ class Plain:
 
 
 class Speculative:
-    """Speculative decoding (arXiv:2211.17192), greedy: the draft proposes `ahead` tokens, the target looks at all of them
-    in one call and keeps those that are its own, with one more of its own. Of several prompts the row that agrees least
-    decides, so that one length is that of all.
+    """Speculative decoding (arXiv:2211.17192), greedy: the draft proposes `ahead` tokens, the target looks at all of
+    them in one call and keeps those that are its own, with one more of its own. Of several prompts the row that agrees
+    least decides, so that one length is that of all.
     """
 
     def __init__(self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str) -> None:
@@ -246,7 +250,9 @@ class Generate:
         hook = self.model.register_forward_hook(count)
         streamer = {"streamer": Streamer()} if len(prompt) == 1 else {}
         mask = torch.ones_like(prompt)
-        made = self.model.generate(prompt, attention_mask=mask, max_new_tokens=self.tokens, **HOW, **self.how, **streamer)
+        made = self.model.generate(
+            prompt, attention_mask=mask, max_new_tokens=self.tokens, **HOW, **self.how, **streamer
+        )
         made = made.cpu()[:, prompt.shape[1] :]
         hook.remove()
         return made, firsts[1] if firsts else float("nan"), made.shape[1] / calls

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 PLACES = [f"{digit}@{place}" for place in range(6) for digit in range(10)]
 TOKENS = ["<pad>", "</s>", *PLACES, *ONES, *TENS, "hundred", "thousand"]
 PAD, END = 0, 1

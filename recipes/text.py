@@ -7,7 +7,6 @@ import argparse
 import inspect
 import tarfile
 import typing
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -16,7 +16,7 @@ TINY = ["--layers=1", "--width=16", "--heads=2", "--batch=16", "--steps=4", "--w
 
 
 class TestReport:
-    """It prints units, progress, the held-out spellings and a table; the saved model is a plain one that spells alike."""
+    """It prints units, progress, the held-out spellings and a table; the saved model spells alike."""
 
     @pytest.mark.long
     def test_sharded(self, tmp_path: Path) -> None:
@@ -33,7 +33,6 @@ class TestReport:
         assert compiled <= 4 + 9 + 2, "initialization, a step for each pair of lengths, generate's"
         assert type(T5ForConditionalGeneration.from_pretrained(tmp_path / "model")) is T5ForConditionalGeneration
         assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-
 
     def test_plain_pytorch(self, tmp_path: Path) -> None:
         printed = io.StringIO()
@@ -59,8 +58,7 @@ class TestPlain:
         for name, module, mesh in (("cpu", plain, None), ("xla", model, mesh8)):
             optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
             losses[name] = [
-                train_t5.train_step(module, optimizer, batch, clip=1.0).item()
-                for batch in train_t5.load(batches, mesh)
+                train_t5.train_step(module, optimizer, batch, clip=1.0).item() for batch in train_t5.load(batches, mesh)
             ]
         assert losses["xla"] == pytest.approx(losses["cpu"], abs=1e-4)
         heldout = spelling.heldout(batch=16, count=1)
