@@ -7,7 +7,7 @@
     python recipes/finetune_lora.py --device cpu             # the same file in plain PyTorch, for comparison
 
 A small Llama learns Python's documentation and is saved as Hugging Face saves it, in several safetensors files with
-an index (OUT/base; --base takes such a folder instead). `adapt` builds it anew on the devices without values, with
+an index (OUT/base; --base takes such a folder instead). `adapt` builds it again on the devices without values, with
 adapters of `peft` in its linear layers, wraps it, and reads the files shard by shard. Then the adapters alone learn
 source code of Python's library: the table shows the bytes per device of parameters, gradients and optimizer state.
 OUT/adapters has the adapters as peft reads them, OUT/merged the model with the adapters added to its weights; both are

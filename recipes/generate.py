@@ -84,7 +84,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 class Place:
-    """Where a model and its batches are: a mesh, or without one the CPU."""
+    """The place of models and batches: a mesh, or without one the CPU."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.mesh = None
@@ -313,8 +313,8 @@ def figures(found: list[Row]) -> Table:
         table.add_column(heading, justify="left" if heading == "way" else "right", no_wrap=True)
     for row in found:
         first = "" if row.first != row.first else f"{row.first * 1000:,.0f}"
-        told = f"{row.cold:.1f}", first, f"{row.per_second:,.0f}", f"{row.per_call:.2f}", str(row.programs)
-        table.add_row(row.way, str(row.rows), *told, "yes" if row.equal else "NO")
+        shown = f"{row.cold:.1f}", first, f"{row.per_second:,.0f}", f"{row.per_call:.2f}", str(row.programs)
+        table.add_row(row.way, str(row.rows), *shown, "yes" if row.equal else "NO")
     return table
 
 
