@@ -63,7 +63,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model = training.add_model_flags(parser)
     model.add_argument("--base", type=Path, metavar="DIR", help="a Llama over bytes, as save_pretrained writes it")
     model.add_argument("--rank", type=int, default=8, metavar="N", help="rank of the adapters (default %(default)s)")
-    more = training.add_training_flags(parser, steps=100, eval_every=25)
+    more = training.add_training_flags(parser, steps=100, eval_every=50)
     more.add_argument("--base-steps", type=int, default=150, metavar="N", help="of the base (default %(default)s)")
     args = parser.parse_args(arguments)
     args.model = "llama"

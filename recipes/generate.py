@@ -226,9 +226,7 @@ class Generate:
     """Greedy decoding by `generate` of transformers, with a static cache."""
 
     def __init__(self, models: tuple[Any, Any], place: Place, args: argparse.Namespace, rows: int, how: str) -> None:
-        self.model, self.tokens, self.how = models[0], args.tokens, {"cache_implementation": "static"}
-        if how == "assisted":
-            self.how = {"assistant_model": models[1]}
+        self.model, self.tokens, self.cache = models[0], args.tokens, how
 
     def __call__(self, prompt: Tensor) -> tuple[Tensor, float, float]:
         """Returns the tokens, the seconds to the first of them, and tokens per call of the target."""
@@ -251,7 +249,7 @@ class Generate:
         streamer = {"streamer": Streamer()} if len(prompt) == 1 else {}
         mask = torch.ones_like(prompt)
         made = self.model.generate(
-            prompt, attention_mask=mask, max_new_tokens=self.tokens, **HOW, **self.how, **streamer
+            prompt, attention_mask=mask, max_new_tokens=self.tokens, cache_implementation=self.cache, **HOW, **streamer
         )
         made = made.cpu()[:, prompt.shape[1] :]
         hook.remove()
