@@ -15,6 +15,7 @@ from .fully_shard import UnshardHandle as UnshardHandle
 from .fully_shard import fully_shard as fully_shard
 from .fully_shard import register_fsdp_forward_method as register_fsdp_forward_method
 from .library import load_checkpoint as load_checkpoint
+from .library import save_checkpoint as save_checkpoint
 from .plan import parameter_spec as parameter_spec
 from .plan import plan_units as plan_units
 from .policies import always_wrap_policy as always_wrap_policy

@@ -12,3 +12,4 @@ if not hasattr(spmd, "mark_sharding"):
 
 PartitionSpec = spmd.PartitionSpec
 load_checkpoint = spmd.load_checkpoint  # reads the shardings of the tensors, and needs nothing of FSDP
+save_checkpoint = spmd.save_checkpoint

@@ -1,14 +1,21 @@
-"""English text that every Python has: the documentation inside `pydoc_data.topics`, as bytes.
+"""Text that every Python has, as bytes: the documentation inside `pydoc_data.topics`, and source code of its library.
 
 Lives here: the text, its split, batches of it, and the loss of a bigram table. Not here: any model.
 """
 
+import argparse
+import inspect
+import tarfile
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
 from torch import Tensor
+
+CODE = (argparse, inspect, tarfile, typing)
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,17 @@ def load(heldout: float = 0.1) -> Text:
     Some topics quote others in full (`specialnames` holds `customization`). A paragraph is kept where it first appears
     only, so that no held-out paragraph was seen in training.
     """
-    paragraphs = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
+    return split([topics[name] for name in sorted(topics)], heldout)
+
+
+def load_code(heldout: float = 0.1) -> Text:
+    """Returns the source of some modules of Python's library, the last `heldout` of it set aside."""
+    return split([Path(module.__file__).read_text("utf-8") for module in CODE], heldout)
+
+
+def split(pages: list[str], heldout: float) -> Text:
+    """Returns the paragraphs of pages, each where it appears first, with the last `heldout` of them set aside."""
+    paragraphs = "\n\n".join(pages).split("\n\n")
     once = dict.fromkeys(paragraph.strip("\n") for paragraph in paragraphs if paragraph.strip())
     text = torch.frombuffer(bytearray("\n\n".join(once), "utf-8"), dtype=torch.uint8)
     cut = int(len(text) * (1 - heldout))

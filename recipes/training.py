@@ -34,15 +34,15 @@ READ_EVERY = 10  # steps between two readings of the loss; in between nothing wa
 # -- Flags.
 
 
-def parse_mesh(written: str, *, others: tuple[str, ...]) -> dict[str, int]:
-    """Returns {"data": 2, "fsdp": 4} for "data=2,fsdp=4": the axis fsdp, and optionally axes of `others`."""
+def parse_mesh(written: str, *, others: tuple[str, ...], needed: str = "fsdp") -> dict[str, int]:
+    """Returns {"data": 2, "fsdp": 4} for "data=2,fsdp=4": the axis `needed`, and optionally axes of `others`."""
     if not re.fullmatch(r"\w+=[1-9]\d*(,\w+=[1-9]\d*)*", written):
-        raise argparse.ArgumentTypeError(f"expected axes like {others[0]}=2,fsdp=4, got {written!r}")
+        raise argparse.ArgumentTypeError(f"expected axes like {others[0]}=2,{needed}=4, got {written!r}")
     sizes = [axis.split("=") for axis in written.split(",")]
     mesh = {name: int(size) for name, size in sizes}
-    if len(mesh) != len(sizes) or "fsdp" not in mesh or not mesh.keys() <= {"fsdp", *others}:
+    if len(mesh) != len(sizes) or needed not in mesh or not mesh.keys() <= {needed, *others}:
         wanted = " and ".join(others)
-        raise argparse.ArgumentTypeError(f"the axes are fsdp and, if wanted, {wanted}, each once; got {written!r}")
+        raise argparse.ArgumentTypeError(f"the axes are {needed} and, if wanted, {wanted}, each once; got {written!r}")
     return mesh
 
 

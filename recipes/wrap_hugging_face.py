@@ -15,6 +15,7 @@ curve OUT/loss.png.
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -96,7 +97,20 @@ def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
     return training.plan_step(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
 
 
-def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> History:
+def to_devices(tokens: Tensor) -> Tensor:
+    """Moves a batch; the wrapped model shards it."""
+    return tokens.to("xla")
+
+
+def train(
+    model: nn.Module,
+    corpus: text.Text,
+    args: argparse.Namespace,
+    console: Console,
+    *,
+    bigram: float,
+    put: Callable[[Tensor], Tensor] = to_devices,
+) -> History:
     """Runs the training loop, written as for one device."""
     optimizer = training.make_optimizer(model, args)
     schedule = training.make_schedule(optimizer, args)
@@ -111,21 +125,25 @@ def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console
     update = training.compiled(update, args)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = update(tokens.to("xla"))
-        spmd.sync()
+        loss = update(put(tokens))
+        if loss.device.type == "xla":
+            spmd.sync()
         return loss
 
-    evaluate = partial(heldout_loss, model, corpus, args, device="xla")
+    evaluate = partial(heldout_loss, model, corpus, args, put=put)
     Loop(args, reporter, bigram, step, evaluate, lambda step: None).run(batches, history)
     training.say_compiled(update, args, console)
     return history
 
 
-def heldout_loss(model: nn.Module, corpus: text.Text, args: argparse.Namespace, *, device: str) -> float:
-    """Returns a model's mean loss over the text that it never trains on."""
+def heldout_loss(
+    model: nn.Module, corpus: text.Text, args: argparse.Namespace, *, put: Callable[[Tensor], Tensor] = Tensor.cpu
+) -> float:
+    """Returns a model's mean loss over the text that it never trains on; on the CPU, or where `put` moves a batch."""
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
-        return model(input_ids=tokens.to(device), labels=tokens.to(device)).loss
+        tokens = put(tokens)
+        return model(input_ids=tokens, labels=tokens).loss
 
     return training.evaluate(model, loss, text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence))
 
@@ -155,7 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
     history = train(model, corpus, args, console, bigram=bigram)
     model.save_pretrained(args.out / "model")
     loaded = AutoModelForCausalLM.from_pretrained(args.out / "model")
-    plain = heldout_loss(loaded, corpus, args, device="cpu")
+    plain = heldout_loss(loaded, corpus, args)
 
     kind, size = type(loaded).__name__, sum(parameter.numel() for parameter in model.parameters())
     where = ", ".join(f"{name}={size}" for name, size in args.mesh.items())

@@ -8,6 +8,7 @@ from . import profiler as profiler
 from . import torch_xla as torch_xla
 from .checkpoint import CheckpointManager as CheckpointManager
 from .checkpoint import load_checkpoint as load_checkpoint
+from .checkpoint import save_checkpoint as save_checkpoint
 from .core.backend.recompute import remat as remat
 from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config

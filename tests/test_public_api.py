@@ -24,12 +24,12 @@ NAMES = {
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
         "place_to_device place_to_host plan process_count process_index reduce_gradient_in register_lowering "
-        "register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest "
-        "sync use use_sharding warm while_loop"
+        "register_units remat reshard residence save_checkpoint scan scan_layers shard_as shard_map show_sharding "
+        "simulate suggest sync use use_sharding warm while_loop"
     ),
     spmd.checkpoint: (
-        "CheckpointManager DamagedError RandomState SaveError SaveReport bare_name fill_shards load_checkpoint "
-        "load_orbax prime_optimizer save_orbax"
+        "CheckpointManager DamagedError ProcessPlan RandomState RestorePlan SaveError SaveReport bare_name fill_shards "
+        "load_checkpoint load_orbax prime_optimizer save_checkpoint save_orbax"
     ),
     spmd.compat: "install uninstall",
     spmd.data: "DataLoader PackedDocuments",
@@ -65,7 +65,7 @@ NAMES = {
         "accumulate_gradients always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints "
         "consolidate_sharded_state_dicts fully_shard gradient_accumulation lambda_auto_wrap_policy load_checkpoint "
         "or_policy parameter_spec plan_units policy_from_config recursive_wrap "
-        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "register_fsdp_forward_method save_checkpoint show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
@@ -134,6 +134,7 @@ SIGNATURES = {
     ),
     spmd.CheckpointManager.all_steps: "(self)",
     spmd.CheckpointManager.latest_step: "(self)",
+    spmd.CheckpointManager.plan_restore: "(self, state, step=None)",
     spmd.CheckpointManager.reached_preemption: "(self, step)",
     spmd.CheckpointManager.restore: "(self, state, step=None, *, skip_damaged=False)",
     spmd.CheckpointManager.save: "(self, step, state, *, force=False)",
@@ -164,6 +165,7 @@ SIGNATURES = {
         "label_smoothing=0.0, max_bytes=None)"
     ),
     spmd.load_checkpoint: "(module, path, *, strict=True, dtype=None, key=None, rename=None)",
+    spmd.save_checkpoint: "(state, path, *, max_shard_size='5GB', metadata=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.checkpoint.bare_name: "(name)",

@@ -2,17 +2,18 @@
 
 import json
 import math
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..core.ir.meta import dense_meta
+from .places import Place, UrlPath, bytes_at, place_of
 
 SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -31,23 +32,36 @@ class Stored:
     offset: of the first element in the file, in bytes. strides: in elements, as in torch.
     """
 
-    path: Path
+    path: Place
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     def read(self, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """Reads these elements (None: all) into a new CPU tensor; only the pages that hold them are read."""
+        """Reads these elements (None: all) into a new CPU tensor; only the pages that hold them are read.
+
+        Of a URL it fetches whole rows of the first dim, and keeps them until it fetches others of the file, so that
+        shards of another dim fetch them once.
+        """
         indices = tuple(slice(0, dim) for dim in self.shape) if indices is None else indices
         shape = [index.stop - index.start for index in indices]
         if 0 in shape:
             return torch.empty(shape, dtype=self.dtype, device="cpu")
+        if isinstance(self.path, UrlPath) and self.strides == dense_meta(self.shape, self.dtype).strides:
+            rows = (*indices[:1], *(slice(0, dim) for dim in self.shape[1:]))
+            within = tuple(slice(0, index.stop - index.start) for index in indices[:1]) + indices[1:]
+            size = math.prod(row.stop - row.start for row in rows)
+            start = rows[0].start * self.strides[0] if rows else 0
+            begin = self.offset + start * self.dtype.itemsize
+            fetched = self.path.read_range(begin, size * self.dtype.itemsize, keep=True)
+            elements = torch.from_numpy(fetched).view(self.dtype).view([row.stop - row.start for row in rows])
+            return elements[within].clone(memory_format=torch.contiguous_format)
         first = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True))
         last = sum((index.stop - 1) * stride for index, stride in zip(indices, self.strides, strict=True))
         size = self.dtype.itemsize
-        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
-        mapped = np.memmap(self.path, mode="c", offset=self.offset + first * size, shape=((last - first + 1) * size,))
+        # Mapped for this read only: its pages are released with the map.
+        mapped = bytes_at(self.path, self.offset + first * size, (last - first + 1) * size)
         elements = torch.from_numpy(mapped).view(self.dtype).as_strided(shape, self.strides)
         return elements.clone(memory_format=torch.contiguous_format)
 
@@ -55,13 +69,13 @@ class Stored:
 Contents = dict[str, Any]  # a `Stored` for each tensor; other values unchanged
 
 
-def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
+def open_checkpoint(path: str | os.PathLike[str] | UrlPath, key: str | None = None) -> Contents:
     """The contents of a file or folder, by name.
 
     A folder has `model.safetensors.index.json` or `pytorch_model.bin.index.json`, or a file `model.safetensors` or
     `pytorch_model.bin`, or safetensors files of any name. key: of the state dict in a torch checkpoint.
     """
-    path = Path(path)
+    path = place_of(path)
     if path.is_dir():
         return _folder(path, key)
     if not path.is_file():
@@ -69,15 +83,15 @@ def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
     return _indexed(path, key) if path.name.endswith(".index.json") else _file(path, key)
 
 
-def _file(path: Path, key: str | None) -> Contents:
+def _file(path: Place, key: str | None) -> Contents:
     return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
 
 
-def _folder(path: Path, key: str | None) -> Contents:
+def _folder(path: Place, key: str | None) -> Contents:
     for name in (*INDEXES, *UNSHARDED):
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
-    files = sorted(path.glob("*.safetensors"))
+    files: list[Any] = sorted(path.glob("*.safetensors"))
     if not files:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""
@@ -97,7 +111,7 @@ def _folder(path: Path, key: str | None) -> Contents:
     return contents
 
 
-def _indexed(path: Path, key: str | None) -> Contents:
+def _indexed(path: Place, key: str | None) -> Contents:
     """The tensors that an index names, each from the file it names."""
     try:
         places: Mapping[str, str] = json.loads(path.read_bytes())["weight_map"]
@@ -112,25 +126,25 @@ def _indexed(path: Path, key: str | None) -> Contents:
     return {name: files[file][name] for name, file in places.items()}
 
 
-def _inside(index: Path, name: str) -> Path:
+def _inside(index: Place, name: str) -> Place:
     """The file that an index names, which is in the folder of the index."""
-    file = Path(name)
+    file = PurePosixPath(name)
     if file.is_absolute() or ".." in file.parts or "\0" in name or name.endswith(".index.json"):
         raise ValueError(
             f"load_checkpoint: {index} names the file {name!r}: expected a file of tensors in the index's folder; "
             "files outside of it are not read"
         )
-    if not (index.parent / file).is_file():
+    if not (index.parent / name).is_file():
         raise FileNotFoundError(f"load_checkpoint: {index} names {name!r}, and there is no such file; fetch it, too")
-    return index.parent / file
+    return index.parent / name
 
 
-def _is_safetensors(path: Path) -> bool:
+def _is_safetensors(path: Place) -> bool:
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 
-def _safetensors(path: Path) -> Contents:
+def _safetensors(path: Place) -> Contents:
     """The header of a safetensors file: eight bytes of its length, and a table in JSON."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -155,7 +169,7 @@ def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
+def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:
     fields = ("dtype", "shape", "data_offsets")
     given: list[Any] = [entry.get(field) for field in fields] if isinstance(entry, dict) else [None] * 3
     dtype, shape, offsets = given
@@ -177,7 +191,7 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
 
 
-def _check_contiguous(path: Path, found: Mapping[str, Stored], begin: int) -> None:
+def _check_contiguous(path: Place, found: Mapping[str, Stored], begin: int) -> None:
     """Raises where tensors share bytes or leave some out, as the format does not allow."""
     for name, stored in sorted(found.items(), key=lambda item: (item[1].offset, math.prod(item[1].shape))):
         if stored.offset != begin:
@@ -188,7 +202,7 @@ def _check_contiguous(path: Path, found: Mapping[str, Stored], begin: int) -> No
         raise _cut_short(path, f"its header describes {begin:,} bytes")
 
 
-def _torch_file(path: Path, key: str | None) -> Contents:
+def _torch_file(path: Place, key: str | None) -> Contents:
     """The contents of a file of `torch.save`: with map location meta, torch reads the offsets and not the bytes."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":
@@ -197,8 +211,10 @@ def _torch_file(path: Path, key: str | None) -> Contents:
                 "later), of which parts can be read; load it with torch.load and save it again"
             )
     try:
-        ends = check_archive(path)
-        loaded = torch.load(path, map_location="meta", weights_only=True)
+        with path.open("rb") as file:
+            ends = check_archive(file)
+            file.seek(0)
+            loaded = torch.load(file, map_location="meta", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"load_checkpoint: {path} is damaged, or has objects other than tensors, of which code would run: "
@@ -223,7 +239,7 @@ def _torch_file(path: Path, key: str | None) -> Contents:
     }
 
 
-def _cut_short(path: Path, why: str) -> ValueError:
+def _cut_short(path: Place, why: str) -> ValueError:
     size = path.stat().st_size
     return ValueError(f"load_checkpoint: {path}, of {size:,} bytes, is cut short or damaged: {why}; fetch it again")
 
@@ -247,7 +263,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "no reason given")[:200]
 
 
-def _stored(path: Path, name: str, value: torch.Tensor, ends: list[int]) -> Stored:
+def _stored(path: Place, name: str, value: torch.Tensor, ends: list[int]) -> Stored:
     """The place of a tensor. ends: where the records of the zip file begin, and the last one ends."""
     if value.layout is not torch.strided:
         raise _cut_short(path, f"{name!r} is {value.layout}, expected a dense tensor")

@@ -44,7 +44,8 @@ def load_checkpoint(
     Args:
         module: tensors on xla are filled in place; tensors on the CPU are copied into.
         path: a folder as Hugging Face writes it (`model.safetensors`, or several files and an index), a safetensors
-            file, or a file of `torch.save`.
+            file, or a file of `torch.save`; or the URL of one (`gs://bucket/model`) that fsspec knows, of which each
+            process fetches the bytes that it needs.
         strict: raise where names are missing or unexpected.
         dtype: casts floating-point parameters and buffers first; None: keeps their dtypes, as `load_state_dict` does.
         key: of the state dict in a file of `torch.save`, such as "model".

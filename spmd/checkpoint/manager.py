@@ -5,23 +5,26 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import torch
 
-from ..core.base import messages, observation
+from ..core.base import messages
 from ..core.engine.syncs import sync
-from ..core.ir.source import user_line
-from ..core.pjrt import agreement, devices, held, processes
-from ..core.pjrt.exchange import Words
-from . import preemption, state_entries, step_folder
+from ..core.pjrt import devices, held, processes
+from . import common_calls as calls
+from . import preemption, state_entries
+from .all_or_none import Exchange
 from .manifest import DamagedError
+from .places import UrlPath, place_of
+from .restore_plan import RestorePlan, planned
 from .restoring import Restoring
 from .staged_state import StagedState
-from .step_folder import Alone, Description, Exchange
+from .step_folder import StepFolder
+from .step_objects import StepObjects
 from .step_reader import StepReader
+from .step_saving import Description, Storage
 from .writer import SaveReport, Writer
 
 
@@ -34,7 +37,8 @@ class CheckpointManager:
     processes all call each method, with the same step.
 
     Args:
-        folder: made at the first save. One job at a time may save in it.
+        folder: made at the first save, a path or a URL (`gs://bucket/job`) that fsspec knows. One job at a time may
+            save in it.
         save_interval: `save` writes the steps that it divides.
         keep: the number of steps that stay; None: all.
         async_: `save` returns as soon as a thread has taken over, as `save_async` does.
@@ -73,7 +77,10 @@ class CheckpointManager:
         ):
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"CheckpointManager: expected {name} to be {least} or more, got {value!r}")
-        self.folder = Path(folder)
+        self.folder = place_of(folder)
+        self._storage: Storage = (
+            StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
+        )
         self.save_interval, self.keep = save_interval, keep
         self.async_, self.on_preemption = async_, on_preemption
         self._room: Callable[[], float] = (
@@ -122,7 +129,7 @@ class CheckpointManager:
             return False
         began = time.perf_counter()
         self.wait()
-        _agree(f"CheckpointManager.save of step {step}")
+        calls.agree(f"CheckpointManager.save of step {step}")
         found = state_entries.checked(state, "CheckpointManager.save")
         sync()
         staged = StagedState(self._room)
@@ -131,7 +138,9 @@ class CheckpointManager:
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
-            self._writer = Writer(self.folder, staged, description, _exchange(), self.keep, self.last_save, began)
+            self._writer = Writer(
+                self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began
+            )
         except BaseException:
             staged.close()
             raise
@@ -148,7 +157,7 @@ class CheckpointManager:
 
     def all_steps(self) -> list[int]:
         """The committed steps, in order."""
-        return list(step_folder.steps(self.folder))
+        return list(self._storage.steps())
 
     def latest_step(self) -> int | None:
         """The last committed step; None if there is none."""
@@ -169,12 +178,11 @@ class CheckpointManager:
         `DamagedError` for files that are cut short or changed: the state is not to be used then.
         """
         self.wait()
-        _agree(f"CheckpointManager.restore of step {step}")
-        exchange = _exchange()
+        calls.agree(f"CheckpointManager.restore of step {step}")
+        exchange = calls.exchange()
         chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
-        path = Path(chosen["path"])
         try:
-            Restoring(StepReader(path), state, (exchange.index, exchange.count)).run()
+            Restoring(StepReader(self._storage.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
             failure: Exception | None = None
         except Exception as error:
             failure = self._explained(error, chosen["step"])
@@ -187,8 +195,19 @@ class CheckpointManager:
                 raise ValueError(f"CheckpointManager.restore: process {process} failed: {words}")
         return chosen["step"]
 
+    def plan_restore(self, state: dict[str, Any], step: int | None = None) -> RestorePlan:
+        """Says what `restore(state, step)` would read from files, upload and hold on the host in each process, and
+        which tensors are joined from several saved shards. It reads the manifest alone, and is a call of one process.
+
+        Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.
+        """
+        self.wait()
+        chosen = self._chosen(step, False)
+        reader = StepReader(self._storage.path(chosen["place"]))
+        return planned(reader, state, chosen["step"], processes.count())
+
     def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
-        steps = step_folder.steps(self.folder)
+        steps = self._storage.steps()
         if not steps or (step is not None and step not in steps):
             what = "no committed step" if step is None else f"no committed step {step}"
             have = f"; it has {', '.join(map(str, steps))}" if steps else ""
@@ -200,7 +219,7 @@ class CheckpointManager:
             except (DamagedError, OSError) as error:
                 messages.say(f"step {number} is left out: {error}", "damaged checkpoint")
                 continue
-            return {"step": number, "path": str(steps[number])}
+            return {"step": number, "place": steps[number].name}
         raise DamagedError(f"CheckpointManager.restore: no step in {self.folder} is as it was written")
 
     def _explained(self, error: Exception, step: int) -> Exception:
@@ -224,23 +243,10 @@ class CheckpointManager:
         self.wait()
         chosen = self._chosen(step, False)
         try:
-            StepReader(Path(chosen["path"])).verify()
+            StepReader(self._storage.path(chosen["place"])).verify()
         except DamagedError as error:
             raise self._explained(error, chosen["step"]) from error
         return chosen["step"]
-
-
-def _exchange() -> Exchange:
-    return Words() if processes.several() else Alone()
-
-
-def _agree(what: str) -> None:
-    """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
-    observing = observation.active()
-    if observing is not None:
-        observing.reads.append(f"{what} at {user_line()}")
-    if processes.several():
-        agreement.agree(what, what.encode(), user_line())
 
 
 _ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}

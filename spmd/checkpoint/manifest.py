@@ -6,6 +6,7 @@ Each process describes what it has written; the first one merges these parts. On
 import hashlib
 import json
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 FORMAT = "spmd checkpoint 1"
@@ -123,4 +124,14 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
         raise DamagedError(f"{where}: expected the format {FORMAT!r}, got {kind!r}; it was written by another version")
     if digest != _digest(body):
         raise DamagedError(f"{where} is damaged: its contents do not have the sha256 that it states")
+    return body
+
+
+def read(folder: Any) -> dict[str, Any]:
+    """Returns the manifest of a step's folder, a `Path` or `UrlPath`; raises DamagedError."""
+    file = folder / NAME
+    body = parsed(file.read_bytes(), str(file))
+    for name in body["files"]:
+        if PurePosixPath(name).name != name:
+            raise DamagedError(f"{file}: the file {name!r} is not in the folder of the step")
     return body

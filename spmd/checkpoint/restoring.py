@@ -120,23 +120,24 @@ class Restoring:
             self._fill(value, entry["state"]["$tensor"])
             return value
         if entry["kind"] == "value":
-            return decode(entry["state"], path, lambda name, _: self.reader.read(name))
+            return decode(entry["state"], path, lambda name, _: self._read(name))
         if isinstance(value, torch.Generator):
-            value.set_state(self.reader.read(entry["state"]["$tensor"]))
+            value.set_state(self._read(entry["state"]["$tensor"]))
         elif isinstance(value, nn.Module):
-            self._load_module(path, value, entry)
+            value.load_state_dict(self._module_state(path, value, entry))
         else:
             value.load_state_dict(self._decoded(path, value, entry["state"]))
         return value
 
-    def _load_module(self, path: str, module: nn.Module, entry: Entry) -> None:
+    def _module_state(self, path: str, module: nn.Module, entry: Entry) -> Any:
+        """The state of a module, whose own tensors are filled."""
         targets = module.state_dict()
         names = {bare_name(name): name for name in targets}
 
         def read(name: str, at: str) -> torch.Tensor:
             target = targets.get(names.get(bare_name(at.removeprefix(f"{path}.")), ""))
             if not isinstance(target, torch.Tensor):  # inside of an extra state
-                return self.reader.read(name)
+                return self._read(name)
             self._fill(target, name)
             return target
 
@@ -147,12 +148,12 @@ class Restoring:
         metadata = decode(entry.get("metadata"), path, read)
         if metadata is not None:
             loaded._metadata = {bare_name(name): value for name, value in metadata.items()}  # type: ignore[attr-defined]
-        module.load_state_dict(loaded)
+        return loaded
 
     def _decoded(self, path: str, value: Any, encoded: Any) -> Any:
         """The state of an object, with tensors of its own where it has them, filled, and new ones elsewhere."""
         own: dict[str, torch.Tensor] = {}
-        is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in _names(encoded))
+        is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in tensor_names(encoded))
         if is_on_devices:  # a loader has none, and the call may start its workers
             own = dict(_tensors(value.state_dict(), path))
         parameters = [p for group in value.param_groups for p in group["params"]] if _is_optimizer(value) else []
@@ -164,10 +165,10 @@ class Restoring:
                 return target
             parts = at.removeprefix(f"{path}.").split(".")
             if stored["on_host"] or parts[0] != "state" or not parts[1:2] or not parts[1].isdecimal():
-                return self.reader.read(name)
+                return self._read(name)
             parameter = parameters[int(parts[1])] if int(parts[1]) < len(parameters) else None
             if not isinstance(parameter, XlaTensor):
-                return self.reader.read(name)
+                return self._read(name)
             return self._like(parameter, name)
 
         return decode(encoded, path, read)
@@ -175,7 +176,7 @@ class Restoring:
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
         """A new tensor on the devices of a parameter: sharded like it where it has its shape, else replicated."""
         stored = self.reader.tensors[name]
-        if stored["shape"] != list(parameter.shape) or not parameter.numel() or parameter._view is not None:
+        if not self._is_like(parameter, name):
             return placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
         made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]), device="xla")
         sharding = current_sharding(parameter)
@@ -185,16 +186,27 @@ class Restoring:
         self._fill(made, name)
         return made
 
+    def _is_like(self, parameter: XlaTensor, name: str) -> bool:
+        is_whole = parameter.numel() > 0 and parameter._view is None
+        return is_whole and self.reader.tensors[name]["shape"] == list(parameter.shape)
+
     def _fill(self, target: torch.Tensor, name: str) -> None:
-        """Reads a tensor's values into it: of one on devices, a shard at a time."""
+        """Reads a tensor's values into it, once."""
         key = identity(target), name
-        if key in self._filled:  # tied weights
-            return
+        if key not in self._filled:  # tied weights
+            self._fill_now(target, name)
+            self._filled.add(key)
+
+    def _fill_now(self, target: torch.Tensor, name: str) -> None:
+        """Reads a tensor's values into it: of one on devices, a shard at a time."""
         if isinstance(target, XlaTensor) and can_fill(target):
             fill_shards(target, lambda indices: self.reader.read(name, indices))
         else:
             target.copy_(self.reader.read(name))
-        self._filled.add(key)
+
+    def _read(self, name: str) -> torch.Tensor:
+        """A tensor of the step as a new one on the CPU."""
+        return self.reader.read(name)
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -211,11 +223,14 @@ def _tensors(value: Any, path: str) -> Any:
             yield from _tensors(inner, f"{path}.{key}")
 
 
-def _names(encoded: Any) -> list[str]:
+def tensor_names(encoded: Any) -> list[str]:
+    """The names of the tensors in an encoded value."""
     if isinstance(encoded, dict):
         found = encoded.get("$tensor")
-        return [found] if isinstance(found, str) else [name for inner in encoded.values() for name in _names(inner)]
-    return [name for inner in encoded for name in _names(inner)] if isinstance(encoded, list) else []
+        return (
+            [found] if isinstance(found, str) else [name for inner in encoded.values() for name in tensor_names(inner)]
+        )
+    return [name for inner in encoded for name in tensor_names(inner)] if isinstance(encoded, list) else []
 
 
 def _article(entry: Entry) -> str:

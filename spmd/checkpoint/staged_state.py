@@ -16,7 +16,7 @@ from ..core.ir.lent import Lender
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt.transfer import host_array
 from ..core.sharding.value import Sharding
-from .step_folder import Shard
+from .step_saving import Shard
 
 _CALL = "saving a checkpoint"
 
@@ -33,10 +33,12 @@ class StagedState:
     """Tensors by name, as they are now; a later write into one is not seen.
 
     A tensor on devices is lent and not copied: a program that would overwrite it takes a copy on the devices first, and
-    waits where these copies would take more than `room` bytes. CPU tensors are copied. tensors: their facts.
+    waits where these copies would take more than `room` bytes. CPU tensors are copied, unless nothing else runs until
+    they are written. tensors: their facts.
     """
 
-    def __init__(self, room: Callable[[], float]) -> None:
+    def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
+        self._is_copied = is_copied
         self.lender = Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         self._names: dict[Any, str] = {}  # by what tied weights share
@@ -68,7 +70,8 @@ class StagedState:
         elif tensor.layout is not torch.strided or tensor.is_meta:
             raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         else:
-            self._on_host[path] = tensor.detach().clone(memory_format=torch.contiguous_format)
+            kept = tensor.detach()
+            self._on_host[path] = kept.clone(memory_format=torch.contiguous_format) if self._is_copied else kept
         self.tensors[path] = {**facts, "on_host": True}
         return path
 

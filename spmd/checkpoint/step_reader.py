@@ -2,15 +2,16 @@
 
 import math
 import zlib
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from . import manifest
 from .manifest import DamagedError
+from .places import Place, UrlPath, bytes_at
 from .plain_values import dtype_of
-from .step_folder import read_manifest
 
 _BLOCK = 1 << 24  # bytes that are compared at once
 
@@ -18,11 +19,14 @@ _BLOCK = 1 << 24  # bytes that are compared at once
 class StepReader:
     """A committed step. manifest: see `manifest.py`. Raises DamagedError where a file is missing or cut short."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
-        self.manifest = read_manifest(path)
+        self.manifest = manifest.read(path)
         self.tensors: dict[str, Any] = self.manifest["tensors"]
         self._compared: set[tuple[str, int]] = set()
+        # Of the tensor that is read: a shard of a URL is fetched once, whatever parts of it are read.
+        self._fetched: dict[tuple[str, int], np.ndarray] = {}
+        self._name: str | None = None
         for name, size in self.manifest["files"].items():
             found = (path / name).stat().st_size if (path / name).is_file() else None
             if found != size:
@@ -32,19 +36,15 @@ class StepReader:
 
     def read(self, name: str, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
         """Reads these elements of a tensor (None: all) into a new CPU tensor."""
+        if name != self._name:
+            self._fetched.clear()
+            self._name = name
         tensor = self.tensors[name]
         dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
         bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
         made = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
         left = made.numel()
-        for shard in tensor["shards"] if left else ():
-            ends = [at + size for at, size in zip(shard["at"], shard["shape"], strict=True)]
-            common = [
-                (max(start, at), min(stop, end))
-                for (start, stop), at, end in zip(bounds, shard["at"], ends, strict=True)
-            ]
-            if any(start >= stop for start, stop in common):
-                continue
+        for shard, common in self.needed(name, bounds):
             there = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
             here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
             data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
@@ -54,6 +54,18 @@ class StepReader:
             raise DamagedError(f"{self.path}: {left:,} elements of {name!r} are in no shard of the manifest")
         return made
 
+    def needed(
+        self, name: str, bounds: list[tuple[int, int]]
+    ) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
+        """Yields the shards that have elements within these bounds, each with the bounds that they have in common."""
+        for shard in self.tensors[name]["shards"] if all(start < stop for start, stop in bounds) else ():
+            common = [
+                (max(start, at), min(stop, at + size))
+                for (start, stop), at, size in zip(bounds, shard["at"], shard["shape"], strict=True)
+            ]
+            if all(start < stop for start, stop in common):
+                yield shard, common
+
     def verify(self) -> None:
         """Compares all checksums; raises DamagedError."""
         for name, tensor in self.tensors.items():
@@ -61,11 +73,11 @@ class StepReader:
                 self._mapped(name, shard)
 
     def _mapped(self, name: str, shard: dict[str, Any]) -> np.ndarray:
-        """The bytes of a shard, mapped; their checksum is compared once."""
-        file, size = self.path / shard["file"], shard["bytes"]
-        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
-        data = np.memmap(file, mode="c", offset=shard["offset"], shape=(size,))
-        key = shard["file"], shard["offset"]
+        """The bytes of a shard, mapped or fetched; their checksum is compared once."""
+        file, size, key = self.path / shard["file"], shard["bytes"], (shard["file"], shard["offset"])
+        if key in self._fetched:
+            return self._fetched[key]
+        data = bytes_at(file, shard["offset"], size)
         if key not in self._compared:
             crc = 0
             for begin in range(0, size, _BLOCK):
@@ -76,4 +88,6 @@ class StepReader:
                     f"{shard['at']}, have the CRC-32 {crc:08x}, not {shard['crc32']}"
                 )
             self._compared.add(key)
+        if isinstance(file, UrlPath) and name == self._name:
+            self._fetched[key] = data
         return data

@@ -4,11 +4,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ..core.base import messages
+from .all_or_none import Exchange
+from .places import Place
 from .staged_state import StagedState
-from .step_folder import Description, Exchange, Shard, save
+from .step_saving import Description, Shard, Storage, save_step
 
 
 @dataclass
@@ -24,7 +25,7 @@ class SaveReport:
     """
 
     step: int
-    path: Path | None = None
+    path: Place | None = None
     seconds_blocked: float = 0.0
     seconds_waited: float = 0.0
     seconds_copying: float = 0.0
@@ -37,7 +38,7 @@ class SaveReport:
 class Writer:
     """A save under way. No daemon: the end of the program waits for it."""
 
-    folder: Path
+    storage: Storage
     staged: StagedState
     description: Description
     exchange: Exchange
@@ -54,8 +55,8 @@ class Writer:
     def _run(self) -> None:
         used = time.thread_time()
         try:
-            self.report.path = save(
-                self.folder, self.report.step, self._counted(), self.description, self.exchange, self.keep
+            self.report.path = save_step(
+                self.storage, self.report.step, self._counted(), self.description, self.exchange, self.keep
             )
         except BaseException as error:
             self.failure = error

@@ -37,7 +37,6 @@ class Numbers:
         self._formulas: list[list[tuple[int, int]]] = []
         self._seeds: list[list[int]] = []
         self._counts: list[list[tuple[int, int]]] = []
-        drawn = set()
         wanted: dict[int, int] = {}
         for run, one in zip(recipe.runs, call.observation.ran, strict=True):
             floats, integers = pack_numbers(one.graph.nodes)
@@ -51,9 +50,11 @@ class Numbers:
             draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
             self._seeds.append([i for i, place in draws if place < 0])
             self._counts.append([(i, place) for i, place in draws if place >= 0])
-            drawn |= {place for _, place in self._counts[-1]}
+        # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
-        if len(drawn) != self._num_draws:
+        nodes = (node for one in call.observation.ran for node in one.graph.nodes)
+        counts = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
+        if any(type(count) is not DrawNumber for count in counts):
             raise RefusedError("it draws random numbers that its programs do not take as they are")
         self._evaluate = call.formulas.compiled(list(wanted))
         used = call.formulas.used(list(wanted))

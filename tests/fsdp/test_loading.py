@@ -118,6 +118,35 @@ class TestHuggingFace:
         assert torch.equal(model.run(back, "cpu"), model.run(source, "cpu"))
 
 
+class TestSavedWithoutAGather:
+    """`save_checkpoint` writes what `save_pretrained` writes: names of tied weights, files and index."""
+
+    @pytest.mark.parametrize("most", ["20KB", "5GB"])
+    @pytest.mark.parametrize("name", MODELS)
+    def test_hugging_face(self, name: str, most: str, tmp_path: Path) -> None:
+        model = MODELS[name]
+        source = model.make()
+        source.save_pretrained(tmp_path / "source", max_shard_size=most)
+        sharded = model.wrapped(model.make("xla"), mesh_of("2x4"))
+        fsdp.load_checkpoint(sharded, tmp_path / "source")
+
+        spmd.sync()  # buffers that no file has
+        compiled = spmd.metrics.num_compiles()
+        sharded.save_pretrained(tmp_path / "ours", state_dict={})  # the configuration alone
+        fsdp.save_checkpoint(sharded, tmp_path / "ours", max_shard_size=most)
+        assert spmd.metrics.num_compiles() == compiled
+        names = sorted(os.listdir(tmp_path / "source"))
+        assert sorted(os.listdir(tmp_path / "ours")) == names and (len(names) > 5) == (most == "20KB")
+        for file in names:
+            content, expected = ((tmp_path / folder / file).read_bytes() for folder in ("ours", "source"))
+            if file.endswith(".index.json"):  # transformers adds the number of parameters
+                assert json.loads(content)["weight_map"] == json.loads(expected)["weight_map"]
+            else:
+                assert content == expected, file
+        back = model.auto.from_pretrained(tmp_path / "ours").eval()
+        assert torch.equal(model.run(back, "cpu"), model.run(source, "cpu"))
+
+
 class TestBase:
     """Files with another model's names: a body without the head that it was saved with."""
 

@@ -1,6 +1,8 @@
 """Uses of a model other than training: save and load, generate, adapt with LoRA, sample images, name dims."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -121,6 +123,28 @@ class TestGenerate:
             texts.append(on_xla.generate(prompt, attention_mask=torch.ones_like(prompt), **how).cpu())
         assert spmd.metrics.num_compiles() == before, spmd.metrics.report()
         assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
+
+
+class TestCache:
+    """A value that is dropped is no result of the next program: no reference cycle keeps it for Python's collector."""
+
+    @pytest.mark.parametrize("wrapped", [False, True])
+    def test_a_dropped_output_with_its_cache(self, wrapped: bool, mesh8: spmd.Mesh) -> None:
+        model = ZOO["llama"].build().to("xla")
+        if wrapped:
+            model = fsdp.FullyShardedDataParallel(model, mesh8, auto_wrap_policy={LlamaDecoderLayer})
+        tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE), device="xla")
+        spmd.sync()
+        gc.collect()
+        gc.disable()
+        try:
+            output = model(input_ids=tokens, labels=tokens, use_cache=True)
+            kept = [weakref.ref(part) for layer in output.past_key_values.layers for part in (layer.keys, layer.values)]
+            assert kept and all(part() is not None for part in kept)
+            del output
+            assert not [part() for part in kept if part() is not None]
+        finally:
+            gc.enable()
 
 
 class TestDeep:

@@ -10,13 +10,35 @@ from typing import Any
 
 import torch
 
+import fsdp
 import spmd
-from spmd.checkpoint import staged_state, step_folder
+from spmd.checkpoint import staged_state, step_folder, step_reader
+from spmd.core.base import samples
 from tests.processes.checkpoints import made, train
+from tests.spmd.checkpoints.object_store import ObjectStore  # noqa: F401  # store://
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer, "random": spmd.checkpoint.RandomState(), "progress": {"step": 0}}
+
+
+def count_reads() -> dict[tuple[str, int], int]:
+    """The distinct ranges that this process reads from now on, with their bytes."""
+    found: dict[tuple[str, int], int] = {}
+    original = step_reader.bytes_at
+
+    def counted(place: Any, begin: int, size: int) -> Any:
+        found[str(place), begin] = size
+        return original(place, begin, size)
+
+    step_reader.bytes_at = counted
+    return found
+
+
+def uploaded() -> int:
+    """The bytes that this process's devices have received so far."""
+    metric = samples.metric("OutboundData")
+    return 0 if metric is None else int(metric.total)
 
 
 def unwritable(manager: spmd.CheckpointManager, state: dict[str, Any]) -> str:
@@ -64,10 +86,31 @@ def run(index: int, folder: Path) -> Any:
     second = made()
     state = state_of(*second)
     other = {**state, "own": {"number": 7, "tensor": torch.zeros(3)}}
+    plan, counted = manager.plan_restore(other, 5), count_reads()
+    before = uploaded()
     assert manager.restore(other, 5) == 5
+    mine = plan.processes[index]
+    assert (mine.bytes_read, mine.bytes_uploaded) == (sum(counted.values()), uploaded() - before)
+    found["plan"] = str(plan)
     assert other["own"]["number"] == index and other["own"]["tensor"].tolist() == [index] * 3
     assert train(*second) == found["expected"]
     assert manager.restore(state) == 6 and train(*second) == found["expected"]
+
+    # as Hugging Face's files: in a folder that both see, and in a store of objects
+    compiled = spmd.metrics.num_compiles()
+    uneven = spmd.mark_sharding(
+        torch.arange(30.0).view(10, 3).to("xla"), spmd.Mesh(range(8), (8,), ("x",)), ("x", None)
+    )
+    tensors = {**model.state_dict(), "uneven": uneven, "host": torch.full((3,), 7.0)}
+    for where in (folder / "model", f"store://{folder}/objects"):
+        fsdp.save_checkpoint(tensors, where, max_shard_size=700)
+    assert spmd.metrics.num_compiles() == compiled
+    third = made()[0]
+    assert fsdp.load_checkpoint(third, f"store://{folder}/objects", strict=False).missing_keys == []
+    spmd.save_checkpoint(third, folder / "third.safetensors")
+    store = spmd.CheckpointManager(f"store://{folder}/job")
+    store.save(1, {"model": model})
+    assert store.restore({"model": third}) == 1
 
     found["unwritable"] = unwritable(manager, state)
     found["steps"] = manager.all_steps()
@@ -94,7 +137,7 @@ def dying(index: int, folder: Path) -> Any:
     manager = spmd.CheckpointManager(folder / "two")
     manager.save(5, state)
     if index == 1:
-        step_folder._Written.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        step_folder.SyncedFile.append = lambda *args: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     manager.save(6, state)
 
 

@@ -1,12 +1,15 @@
 """`spmd.CheckpointManager` of several processes: what one of eight devices has saved, and the other way round."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save
 from support import ROOT
 
 import spmd
@@ -31,6 +34,12 @@ def together(folder: Path, name: str, count: int) -> tuple[list[int], list[tuple
     ]  # fmt: skip
     printed = outputs(started)
     return [process.returncode for process in started], printed
+
+
+def load_model(folder: Path) -> dict[str, torch.Tensor]:
+    """Reads the files that an index names."""
+    places = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    return {name: load_file(folder / file)[name] for name, file in places.items()}
 
 
 class TestManaged:
@@ -61,6 +70,26 @@ class TestManaged:
         ):
             manager.restore({**other, "own": {"number": 0, "tensor": other["model"][0].bias.detach().cpu()}}, 5)
         assert manager.restore(other, 5) == 5
+        # what the processes wrote is what the safetensors library writes of the whole tensors
+        manager.restore(other, 6)
+        train(other["model"], other["optimizer"])
+        whole = {name: value.cpu() for name, value in other["model"].state_dict().items()}
+        whole |= {"uneven": torch.arange(30.0).view(10, 3), "host": torch.full((3,), 7.0)}
+        for name in ("model", "objects"):
+            found = load_model(tmp_path / name)
+            assert set(found) == set(whole)
+            for key, value in found.items():
+                torch.testing.assert_close(value, whole[key], rtol=1e-5, atol=1e-6)
+        assert sorted(os.listdir(tmp_path / "model")) == sorted(os.listdir(tmp_path / "objects"))
+        for name in os.listdir(tmp_path / "model"):
+            content = (tmp_path / "model" / name).read_bytes()
+            assert content == (tmp_path / "objects" / name).read_bytes()
+            if name.endswith(".safetensors"):
+                assert content == save(load_file(tmp_path / "model" / name), {"format": "pt"})
+        third = load_file(tmp_path / "third.safetensors")
+        assert all(torch.equal(value, load_model(tmp_path / "model")[key]) for key, value in third.items())
+
+        manager.restore(other, 5)
         assert train(other["model"], other["optimizer"]) == pytest.approx(first["expected"], rel=1e-6)
 
     @pytest.mark.long

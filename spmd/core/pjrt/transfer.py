@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -112,8 +112,21 @@ def shards_here(shape: tuple[int, ...], sharding: Sharding) -> list[ShardSlice]:
     """Returns the distinct shards of an array of this shape on this process's devices."""
     _check_here(sharding)
     padded = sharding.padded_shape(shape)
+    return _distinct(sharding.jax.addressable_devices_indices_map(padded), shape, padded)
+
+
+def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[ShardSlice]:
+    """Returns the distinct shards of an array of this shape on a process's devices."""
+    padded = sharding.padded_shape(shape)
+    places: Mapping[Any, Any] = sharding.jax.devices_indices_map(padded)
+    return _distinct({one: index for one, index in places.items() if one.process_index == process}, shape, padded)
+
+
+def _distinct(
+    places: Mapping[jax.Device, tuple[slice, ...] | None], shape: tuple[int, ...], padded: tuple[int, ...]
+) -> list[ShardSlice]:
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
-    for device, index in sharding.jax.addressable_devices_indices_map(padded).items():
+    for device, index in places.items():
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
         within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
         holders.setdefault(within, []).append(device)

@@ -29,12 +29,14 @@ from typing import Any, NoReturn
 package = types.ModuleType("checkpoint")  # the folder, without its door, which imports torch
 package.__path__ = [str(Path(__file__).resolve().parents[3] / "spmd/checkpoint")]
 sys.modules["checkpoint"] = package
+all_or_none: Any = importlib.import_module("checkpoint.all_or_none")
 step_folder: Any = importlib.import_module("checkpoint.step_folder")
+step_saving: Any = importlib.import_module("checkpoint.step_saving")
 manifest: Any = importlib.import_module("checkpoint.manifest")
 assert not {"torch", "jax", "numpy"} & sys.modules.keys()
 
 SHARDS = (0, 3000, 1, 40_000)  # bytes of each shard; several writes of a block
-step_folder._BLOCK = 4096
+step_saving.BLOCK = 4096
 OPERATIONS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir", "ftruncate", "pwrite")
 MOMENTS = ("before", "middle", "after")
 
@@ -79,16 +81,17 @@ def save(folder: Path, step: int, index: int, exchange: Any, keep: int, version:
     def shards() -> Iterator[Any]:
         for number, size in enumerate(SHARDS[1:]):
             data = memoryview(content(step + version, index, number, size))
-            yield step_folder.Shard("x", (index, number), (1, size), data)
+            yield step_saving.Shard("x", (index, number), (1, size), data)
 
     tensors = {"x": {"dtype": "uint8", "shape": [2, 3], "on_host": False}}
     values = {"n": {"kind": "value", "state": step + version}, "x": {"kind": "tensor", "state": {"$tensor": "x"}}}
-    step_folder.save(folder, step, shards(), step_folder.Description(tensors, values, {}), exchange, keep)
+    storage = step_folder.StepFolder(folder)
+    step_saving.save_step(storage, step, shards(), step_saving.Description(tensors, values, {}), exchange, keep)
 
 
 def whole(path: Path, step: int, count: int) -> int:
     """Checks that a committed step is whole; returns its version."""
-    body = step_folder.read_manifest(path)
+    body = manifest.read(path)
     assert body["step"] == step
     version: int = body["values"]["n"]["state"] - step
     shards = body["tensors"]["x"]["shards"]
@@ -149,7 +152,7 @@ def start(count: int, run: Callable[[int, Any], None]) -> list[int]:
             try:
                 if ends is not None:
                     ends[1 - index].close()
-                run(index, step_folder.Alone() if ends is None else Peer(index, ends[index]))
+                run(index, all_or_none.Alone() if ends is None else Peer(index, ends[index]))
                 status = 0
             except BaseException as error:
                 print(f"process {index}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -197,7 +200,7 @@ class Trial:
 
     def check(self, what: str, *, is_committed: bool | None = None) -> None:
         """Checks the folder after a kill, and that the next save succeeds."""
-        found = step_folder.steps(self.folder)
+        found = step_folder.StepFolder(self.folder).steps()
         versions = {step: whole(path, step, self.count) for step, path in found.items()}
         assert 2 in versions, f"{what}: steps {versions}"
         is_new = versions.get(self.step) == 10
@@ -206,7 +209,7 @@ class Trial:
             assert versions == {1: 0, 2: 0}, f"{what}: {versions}"
         self.done["committed" if is_new else "as before"] += 1
         self.saved(self.folder, 4, keep=2)
-        after = step_folder.steps(self.folder)
+        after = step_folder.StepFolder(self.folder).steps()
         assert max(after) == 4 and len(after) == 2, f"{what}: then {[*after]}"
         assert all(whole(path, step, self.count) in (0, 10) for step, path in after.items())
         left = {path.name for path in self.folder.iterdir()} - {path.name for path in after.values()}

@@ -200,7 +200,7 @@ class TestMemory:
         manager = spmd.CheckpointManager(tmp_path)
         with monkeypatch.context() as patch:
             if fails:
-                patch.setattr(step_folder._Written, "append", _raise)
+                patch.setattr(step_folder.SyncedFile, "append", _raise)
             manager.save_async(0, {"x": x})
             if fails:
                 with pytest.raises(spmd.checkpoint.SaveError, match="ValueError: a fault"):

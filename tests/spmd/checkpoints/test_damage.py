@@ -12,7 +12,7 @@ import torch
 from support import ROOT
 
 import spmd
-from spmd.checkpoint import DamagedError, SaveError, manifest, step_folder
+from spmd.checkpoint import DamagedError, SaveError, manifest
 
 from .states import MESHES
 
@@ -86,7 +86,7 @@ class TestDamage:
 
     def test_path_outside(self, manager: spmd.CheckpointManager) -> None:
         """A manifest that is sealed and names a file elsewhere."""
-        body = step_folder.read_manifest(manager.folder / "2")
+        body = manifest.read(manager.folder / "2")
         body["files"] = {"../1/shards-0.bin": next(iter(body["files"].values()))}
         (manager.folder / "2/manifest.json").write_text(manifest.text(body))
         with pytest.raises(DamagedError, match="is not in the folder of the step"):

@@ -15,7 +15,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.checkpoint import manifest, preemption, step_folder
+from spmd.checkpoint import manifest, preemption
 from spmd.checkpoint.restoring import Restoring
 from spmd.checkpoint.step_reader import StepReader
 from spmd.core.base import seed
@@ -518,7 +518,7 @@ class TestProcesses:
             np.random.seed(process)
             manager.save(process, {"random": streams})
             expected.append((random.random(), np.random.rand()))
-            body = step_folder.read_manifest(tmp_path / str(process))
+            body = manifest.read(tmp_path / str(process))
             part = json.dumps({name: body[name] for name in ("tensors", "values", "files")})
             parts.append(json.loads(part.replace("shards-0.bin", f"of-{process}.bin")))
             (tmp_path / str(process) / "shards-0.bin").rename(tmp_path / "both" / f"of-{process}.bin")

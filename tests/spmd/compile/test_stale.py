@@ -122,6 +122,33 @@ class TestNumbers:
         assert torch.equal(compiled(x).cpu(), found[0])
         assert compiled.num_replayed == 4, compiled.explain()
 
+    def test_a_draw_that_nothing_needs_moves_the_stream_on(self) -> None:
+        """Such as that of an attention whose output is not used: a cache keeps keys and values alone."""
+
+        def function(x: torch.Tensor) -> torch.Tensor:
+            torch.rand_like(x)
+            return x + torch.rand_like(x)
+
+        compiled, x = spmd.compile(function), torch.ones(64, device="xla")
+        torch.manual_seed(3)
+        found = [compiled(x).cpu() for _ in range(4)]
+        torch.manual_seed(3)
+        assert all(torch.equal(one, function(x).cpu()) for one in found)
+        assert compiled.num_replayed == 3, compiled.explain()
+
+    def test_draws_of_a_loop_of_unknown_length_are_refused(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            _, x = spmd.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + torch.rand_like(x)), (0 * x[0], x))
+            return x
+
+        compiled, x = spmd.compile(torch.no_grad()(function)), torch.ones(4, device="xla")
+        torch.manual_seed(3)
+        found = [compiled(x).cpu() for _ in range(4)]
+        torch.manual_seed(3)
+        with torch.no_grad():
+            assert all(torch.equal(one, function(x).cpu()) for one in found)
+        caused(compiled, "draws random numbers")
+
 
 class TestArguments:
     """Arguments of another kind are another recording."""

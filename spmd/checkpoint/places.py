@@ -1,0 +1,151 @@
+"""Files and folders that are read: a `Path` of a disk, or by URL, through fsspec, with the same methods."""
+
+import os
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+import numpy as np
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+_BLOCK = 1 << 24  # bytes of one request
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"}  # whose only folders are buckets
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)")
+
+
+class _Status(NamedTuple):
+    st_size: int
+
+
+class UrlPath:
+    """A file or folder by URL, with those methods of `pathlib.Path` that reading needs.
+
+    fs: the file system. path: in it, without the protocol.
+    """
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, path: str, kept: dict[str, Any] | None = None) -> None:
+        self.fs, self.path = fs, path.rstrip("/")
+        self._kept = {} if kept is None else kept  # one range, of a folder and all that is in it
+
+    def __str__(self) -> str:
+        return self.fs.unstrip_protocol(self.path)
+
+    def __repr__(self) -> str:
+        return f"UrlPath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UrlPath) and (self.fs, self.path) == (other.fs, other.path)
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __truediv__(self, name: str) -> "UrlPath":
+        return UrlPath(self.fs, f"{self.path}/{name}", self._kept)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "UrlPath":
+        return UrlPath(self.fs, self.path.rpartition("/")[0], self._kept)
+
+    def is_file(self) -> bool:
+        return self.fs.isfile(self.path)
+
+    def is_dir(self) -> bool:
+        return self.fs.isdir(self.path)
+
+    def stat(self) -> _Status:
+        """The size; raises FileNotFoundError."""
+        return _Status(self.fs.info(self.path)["size"])
+
+    def iterdir(self) -> Iterator["UrlPath"]:
+        """Yields what the store lists now, not what it listed before; nothing where there is no folder."""
+        self.fs.invalidate_cache()
+        try:
+            names = self.fs.ls(self.path, detail=False)
+        except FileNotFoundError:
+            return
+        for name in sorted(names):
+            if name.rstrip("/") != self.path:  # some stores list the folder itself
+                yield UrlPath(self.fs, name, self._kept)
+
+    def glob(self, pattern: str) -> Iterator["UrlPath"]:
+        return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
+
+    def mkdir(self) -> None:
+        """Makes the folder and its parents where the store has folders; never a bucket."""
+        protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,)
+        if not _BUCKETS.intersection(protocols):
+            self.fs.makedirs(self.path, exist_ok=True)
+
+    def open(self, mode: str = "rb") -> Any:
+        return self.fs.open(self.path, mode)
+
+    def read_bytes(self) -> bytes:
+        return self.fs.cat_file(self.path)
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode()
+
+    def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
+        """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
+        first, data = self._kept.get(self.path, (0, np.empty(0, np.uint8)))
+        if first <= begin and begin + size <= first + data.size:
+            return data[begin - first : begin - first + size]
+        del data
+        self._kept.clear()  # before the next one takes memory
+        made = np.empty(size, np.uint8)
+        for place in range(0, size, _BLOCK):
+            end = min(place + _BLOCK, size)
+            block = self.fs.cat_file(self.path, start=begin + place, end=begin + end)
+            if len(block) != end - place:
+                raise EOFError(f"{self} ends at byte {begin + place + len(block):,}, expected {begin + size:,} or more")
+            made[place:end] = np.frombuffer(block, np.uint8)
+        if keep:
+            self._kept[self.path] = begin, made
+        return made
+
+
+Place = Path | UrlPath
+
+
+def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
+    """Returns a path, or what a URL says; `file://` is a path.
+
+    Raises ImportError where fsspec needs another package for it, ValueError for a protocol that it does not know.
+    """
+    if isinstance(path, UrlPath):
+        return path
+    text = os.fspath(path)
+    if _SCHEME.match(text):
+        raise ValueError(f"expected a URL as a str, got {path!r}: a pathlib.Path joins its slashes")
+    if "://" not in text:
+        return Path(path)
+    protocol = text.partition("://")[0]
+    try:
+        fs, inner = url_to_fs(text)
+    except ImportError as error:
+        raise ImportError(
+            f"{text}: fsspec needs another package for {protocol}://: {error}; install it with pip"
+        ) from error
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}; fsspec.available_protocols() lists what it knows") from error
+    return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner)
+
+
+def bytes_at(place: Place, begin: int, size: int) -> np.ndarray:
+    """Returns these bytes of a file: of a path mapped, so that its pages are released with the array, of a URL
+    fetched."""
+    if isinstance(place, UrlPath):
+        return place.read_range(begin, size)
+    return np.memmap(place, mode="c", offset=begin, shape=(size,))  # writable, as torch requires

@@ -1,0 +1,141 @@
+"""The layout of a model's safetensors files: headers, offsets and the index, from names, shapes and dtypes alone."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from .files import SAFETENSORS
+from .plain_values import dtype_of
+
+INDEX = "model.safetensors.index.json"
+# A file of a model as Hugging Face names it.
+MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+# The safetensors library's order of dtypes in a file, from the widest to the narrowest, so that each is aligned.
+_ORDER = (
+    "U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E4M3", "F8_E5M2", "I8", "U8",
+    "BOOL",
+)  # fmt: skip
+_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in SAFETENSORS.items()}
+
+
+class Placed(NamedTuple):
+    """A tensor of a file. begin: of its bytes in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+    begin: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+
+class File(NamedTuple):
+    """A safetensors file. tensors: in the order of their bytes, which follow the header. size: in bytes."""
+
+    name: str
+    header: bytes
+    tensors: tuple[Placed, ...]
+    size: int
+
+
+def size_of(text: int | str) -> int:
+    """The bytes that a size such as "5GB" says; raises ValueError."""
+    if type(text) is int and text > 0:
+        return text
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]B)\s*", text.upper()) if isinstance(text, str) else None
+    if match is None or match[1].count(".") > 1 or float(match[1]) <= 0:
+        raise ValueError(
+            f'save_checkpoint: expected max_shard_size as a number of bytes or such as "5GB", got {text!r}'
+        )
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def checked_dtype(name: str, dtype: torch.dtype) -> None:
+    """Raises TypeError for a dtype that the format, or its reader here, lacks."""
+    if dtype not in _NAMES:
+        raise TypeError(
+            f"save_checkpoint: {name!r} has the dtype {dtype}, which safetensors files cannot hold; they hold "
+            f"{', '.join(str(one).removeprefix('torch.') for one in _NAMES)}"
+        )
+
+
+def split(tensors: Mapping[str, dict[str, Any]], most: int) -> list[list[str]]:
+    """The names of each file: in their order, a new file where one would have more than `most` bytes; a larger tensor
+    has a file of its own."""
+    groups: list[list[str]] = []
+    current: list[str] = []
+    held = 0
+    for name, facts in tensors.items():
+        size = _nbytes(facts)
+        if size > most:
+            groups.append([name])
+            continue
+        if held + size > most:
+            groups.append(current)
+            current, held = [], 0
+        current.append(name)
+        held += size
+    return [*groups, current] if current or not groups else groups
+
+
+def files_of(tensors: Mapping[str, dict[str, Any]], most: int, metadata: Mapping[str, str]) -> list[File]:
+    """The files of a folder: `model.safetensors`, or several with their numbers."""
+    groups = split(tensors, most)
+    if len(groups) == 1:
+        return [file_of("model.safetensors", {name: tensors[name] for name in groups[0]}, metadata)]
+    return [
+        file_of(
+            f"model-{number:05d}-of-{len(groups):05d}.safetensors",
+            {name: tensors[name] for name in group},
+            {"format": metadata["format"]},
+        )
+        for number, group in enumerate(groups, 1)
+    ]
+
+
+def file_of(name: str, tensors: Mapping[str, dict[str, Any]], metadata: Mapping[str, str]) -> File:
+    """One file, byte for byte as the safetensors library writes it."""
+    kinds = {tensor: _NAMES[dtype_of(facts["dtype"])] for tensor, facts in tensors.items()}
+    ordered = sorted(tensors, key=lambda tensor: (_ORDER.index(kinds[tensor]), tensor))
+    table: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for tensor in ordered:
+        end = at + _nbytes(tensors[tensor])
+        table[tensor] = {"dtype": kinds[tensor], "shape": list(tensors[tensor]["shape"]), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    begin = 8 + len(text)
+    placed = tuple(
+        Placed(
+            tensor,
+            tuple(tensors[tensor]["shape"]),
+            dtype_of(tensors[tensor]["dtype"]).itemsize,
+            begin + table[tensor]["data_offsets"][0],
+        )
+        for tensor in ordered
+    )
+    return File(name, len(text).to_bytes(8, "little") + text, placed, begin + at)
+
+
+def index_of(files: list[File], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
+    """The text of the index of several files."""
+    places = {tensor.name: file.name for file in files for tensor in file.tensors}
+    in_order = sorted(tensors, key=places.__getitem__)  # stable: within a file as the model has them
+    total = sum(tensor.nbytes for file in files for tensor in file.tensors)
+    body = {
+        "metadata": {"total_size": total, **{name: value for name, value in metadata.items() if name != "format"}},
+        "weight_map": {name: places[name] for name in in_order},
+    }
+    return json.dumps(body, indent=2).encode()
+
+
+def _nbytes(facts: dict[str, Any]) -> int:
+    return math.prod(facts["shape"]) * dtype_of(facts["dtype"]).itemsize

@@ -1,0 +1,194 @@
+"""The saving of a step: each process writes its part in a place that is no step yet, and the first one commits it.
+
+A step is there as a whole or not at all, whenever a process or the machine stops. Only the standard library, so that
+this can be tried in a process that is killed at each of its writes (`tests/spmd/checkpoints/kill_saves.py`).
+"""
+
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from . import manifest
+from .all_or_none import Exchange, SaveError, by_first, check_parts, publish_part
+
+BLOCK = 1 << 24  # bytes of a write
+ALIGNMENT = 64  # bytes: a shard begins at a multiple of it
+_COMMITTED = re.compile(r"(\d+)(?:\.(\d+))?")
+
+
+class Shard(NamedTuple):
+    """A shard to be written: the tensor's name, the first index in each dim, the shape, and its bytes."""
+
+    name: str
+    at: tuple[int, ...]
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+class Description(NamedTuple):
+    """The tensors of this process without their shards, its values, and the facts of the whole step."""
+
+    tensors: dict[str, dict[str, Any]]
+    values: dict[str, Any]
+    facts: dict[str, Any]
+
+
+class Written:
+    """A new file, which is complete and safe when the context ends without an error."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def __enter__(self) -> "Written":
+        raise NotImplementedError
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        raise NotImplementedError
+
+    def write(self, data: memoryview) -> None:
+        """Appends bytes, and adds them to `size`."""
+        raise NotImplementedError
+
+    def append(self, data: memoryview) -> tuple[int, int]:
+        """Appends bytes at a multiple of `ALIGNMENT`; returns their offset and their CRC-32."""
+        self.write(memoryview(bytes(-self.size % ALIGNMENT)))
+        offset, crc = self.size, 0
+        for begin in range(0, data.nbytes, BLOCK):
+            block = data[begin : begin + BLOCK]
+            crc = zlib.crc32(block, crc)
+            self.write(block)
+        return offset, crc
+
+
+class Files(Protocol):
+    """A place in which a process writes files of its own."""
+
+    def create(self, place: str, name: str) -> Written:
+        """A new file in a place; raises SaveError where this process does not see the place."""
+
+    def end_part(self, place: str) -> None:
+        """Called by each process when its files are complete."""
+
+
+class Storage(Files, Protocol):
+    """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`step_objects.py`).
+
+    A place is the name of a folder in it, in which a step is written. `str()` says the folder.
+    """
+
+    def begin(self, step: int, under_way: set[str]) -> str:
+        """Takes the folder for this job, removes what dead saves have left, and makes a place for a step.
+
+        under_way: the places in which other threads of this process write.
+        """
+
+    def read(self, place: str, name: str) -> bytes | None:
+        """The contents of a file that some process has written; None where it is not there."""
+
+    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
+        """Writes the manifest, removes the files of parts, and makes the place the step, at one moment; returns its
+        name from then on."""
+
+    def path(self, place: str) -> Any:
+        """A place as a `Path` or `UrlPath`."""
+
+    def discard(self, place: str) -> None:
+        """Removes a place that has failed, as far as possible: the next save removes what is left."""
+
+    def delete_old(self, step: int, keep: int | None) -> None:
+        """Deletes earlier copies of a step, and the steps that were saved longest ago."""
+
+    def steps(self) -> dict[int, Any]:
+        """The folders of the committed steps, by step, as a `Path` or `UrlPath`."""
+
+
+def numbers(name: str) -> tuple[int, int] | None:
+    """The step and the copy that a folder's name says (a step that is saved again is `STEP.COPY`); None: neither."""
+    match = _COMMITTED.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
+def save_step(
+    storage: Storage, step: int, shards: Iterable[Shard], description: Description, exchange: Exchange, keep: int | None
+) -> Any:
+    """Writes this process's shards, and with all others commits the step; returns its folder.
+
+    keep: the number of steps that stay; the oldest are deleted. Raises SaveError in all processes if one has failed.
+    """
+    unsaved = f"CheckpointManager: step {step} was not saved in {storage}: {{}}. Earlier steps are unchanged"
+    with _under_way(storage, step) as (others, under_way):
+        by_first(exchange, "begin", lambda: exchange.publish("place", storage.begin(step, others)), unsaved)
+        place = exchange.read("place")
+        under_way[str(storage), step] = place
+        failure = publish_part(exchange, lambda: write_part(storage, place, exchange.index, shards, description))
+        by_first(
+            exchange,
+            "end",
+            lambda: exchange.publish("name", _end(storage, step, place, exchange, description)),
+            unsaved,
+            failure,
+        )
+    undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
+    by_first(exchange, "deleted", lambda: storage.delete_old(step, keep), undeleted)
+    return storage.path(exchange.read("name"))
+
+
+_places: dict[tuple[str, int], str] = {}  # that threads of this process write
+
+
+@contextlib.contextmanager
+def _under_way(storage: Storage, step: int) -> Iterator[tuple[set[str], dict[tuple[str, int], str]]]:
+    key = str(storage), step
+    if key in _places:
+        raise SaveError(
+            f"CheckpointManager: step {step} in {storage} is being written by another thread of this process"
+        )
+    others = {place for (folder, _), place in _places.items() if folder == str(storage)}
+    _places[key] = ""
+    try:
+        yield others, _places
+    finally:
+        del _places[key]
+
+
+def write_part(storage: Files, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
+    """Writes a process's shards, and a file that says where each is."""
+    tensors = {name: {**tensor, "shards": []} for name, tensor in description.tensors.items()}
+    file = f"shards-{index}.bin"
+    with storage.create(place, file) as written:
+        for shard in shards:
+            size = shard.data.nbytes
+            offset, crc = written.append(shard.data)
+            shard.data.release()  # before the next one is read
+            tensors[shard.name]["shards"].append(
+                {"at": list(shard.at), "shape": list(shard.shape), "file": file, "offset": offset,
+                 "bytes": size, "crc32": f"{crc:08x}"}
+            )  # fmt: skip
+    part = {"tensors": tensors, "values": description.values, "files": {file: written.size}}
+    with storage.create(place, f"process-{index}.json") as written:
+        written.append(memoryview(json.dumps(part).encode()))
+    storage.end_part(place)
+
+
+def _end(storage: Storage, step: int, place: str, exchange: Exchange, description: Description) -> str:
+    """Commits the step when all processes have written their parts; removes it where one has failed."""
+    try:
+        check_parts(exchange)
+        names = [f"process-{process}.json" for process in range(exchange.count)]
+        parts = []
+        for name in names:
+            content = storage.read(place, name)
+            if content is None:
+                raise SaveError(
+                    f"{storage}/{place}/{name} is not there: expected a folder that all processes share, as on a "
+                    "shared disk"
+                )
+            parts.append(json.loads(content))
+        body = {"step": step, **description.facts, **manifest.merged(parts)}
+        return storage.commit(place, step, manifest.text(body), names)
+    except BaseException:
+        storage.discard(place)
+        raise
