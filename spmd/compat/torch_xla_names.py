@@ -149,11 +149,9 @@ NAMES: dict[str, dict[str, str]] = {
     "torch_xla.debug.metrics": {
         **_same(
             _MET,
-            "clear_all counter_names counter_value executed_fallback_ops metric_data metric_names metrics_report "
-            "short_metrics_report",
+            "clear_all clear_counters clear_metrics counter_names counter_value executed_fallback_ops metric_data "
+            "metric_names metrics_report short_metrics_report",
         ),
-        "clear_counters": f"{_MET}:clear_all",
-        "clear_metrics": f"{_MET}:clear_all",
     },
     "torch_xla.debug.profiler": {
         **_same(

@@ -10,7 +10,7 @@ _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 _COUNTERS: dict[str, Callable[[], int]] = {
     "MarkStep": lambda: counters.counter("syncs"),
     "UncachedCompile": lambda: counters.counter("programs_compiled"),
-    "CachedCompile": lambda: max(counters.counter("runs") - len(counters.compiles()), 0),
+    "CachedCompile": lambda: max(counters.counter("runs") - counters.num_logged(), 0),
     "PersistentCacheHit": lambda: counters.counter("programs_loaded"),
 }
 # In a short report that names none.
@@ -75,12 +75,30 @@ def metric_data(name: str) -> tuple[int, float, Samples] | None:
 
 
 def clear_all() -> None:
-    """Empties counters, samples, timers and compile log, as do `clear_counters` and `clear_metrics` here.
+    """Empties counters, samples, timers and compile log.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.clear_all()
     """
     counters.clear()
+
+
+def clear_counters() -> None:
+    """Empties the counters; metrics keep their samples.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_metrics.clear_counters()
+    """
+    counters.clear_counters()
+
+
+def clear_metrics() -> None:
+    """Drops the samples of all metrics; counters stay.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_metrics.clear_metrics()
+    """
+    samples.clear_metrics()
 
 
 def metrics_report() -> str:

@@ -94,3 +94,11 @@ class TestDecoder:
         assert given["losses"] == pytest.approx(losses, rel=2e-5)
         check_model(given["model"], model)
         assert "weight {devices=[" in given["printed"]
+
+
+class TestCheckpointAndProfile:
+    """Planners, the manager, traces and metrics by PyTorch/XLA's names, in one script that checks itself."""
+
+    def test_script(self, tmp_path: Path) -> None:
+        given = ran("checkpoint_and_profile.py", folder=tmp_path)
+        assert len(given["losses"]) == len(given["again"]) == 3 and given["traces"]

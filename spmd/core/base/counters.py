@@ -121,6 +121,7 @@ _lock = survives_fork(threading.Lock())
 _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
 _compile_log: deque[CompileRecord] = deque(maxlen=10_000)
+_logged_before = 0  # the length of the log when counters were cleared
 _fallbacks: Counter[str] = Counter()
 _notes: deque[str] = deque(maxlen=100)
 
@@ -229,15 +230,27 @@ def num_loaded() -> int:
 
 def clear() -> None:
     """Empties counters, timers and compile log."""
-    global _forgotten_ops
-    _forgotten_ops = pace.recorded_ops
     samples.clear()
     with _lock:
-        _counters.clear()
         _timers.clear()
         _compile_log.clear()
-        _fallbacks.clear()
         _notes.clear()
+    clear_counters()
+
+
+def clear_counters() -> None:
+    """Empties the counters alone."""
+    global _forgotten_ops, _logged_before
+    _forgotten_ops = pace.recorded_ops
+    with _lock:
+        _logged_before = len(_compile_log)
+        _counters.clear()
+        _fallbacks.clear()
+
+
+def num_logged() -> int:
+    """The programs in the compile log since counters were cleared."""
+    return len(_compile_log) - _logged_before
 
 
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:

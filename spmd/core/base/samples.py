@@ -90,9 +90,15 @@ def metric(name: str) -> Metric | None:
     return _metrics.get(name)
 
 
-def clear() -> None:
-    """Drops all samples."""
+def clear_metrics() -> None:
+    """Drops the samples of metrics."""
     with _lock:
         _metrics.clear()
+
+
+def clear() -> None:
+    """Drops all samples."""
+    clear_metrics()
+    with _lock:
         _counts.clear()
         _seconds.clear()
