@@ -21,8 +21,10 @@ SAFETENSORS = {
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32,
     "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64,
 }  # fmt: skip
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-UNSHARDED = ("model.safetensors", "pytorch_model.bin")
+# Of a folder, in transformers' order.
+_NAMES = (
+    "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def _file(path: Place, key: str | None) -> Contents:
 
 
 def _folder(path: Place, key: str | None) -> Contents:
-    for name in (*INDEXES, *UNSHARDED):
+    for name in _NAMES:
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
     files: list[Any] = sorted(path.glob("*.safetensors"))
@@ -96,8 +98,7 @@ def _folder(path: Place, key: str | None) -> Contents:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""
         raise FileNotFoundError(
-            f"load_checkpoint: expected {INDEXES[0]}, {', '.join(UNSHARDED)} or *.safetensors in {path}, found "
-            f"{found}{hint}"
+            f"load_checkpoint: expected {', '.join(_NAMES)} or *.safetensors in {path}, found {found}{hint}"
         )
     contents: Contents = {}
     for file in files:

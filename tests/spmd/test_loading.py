@@ -330,7 +330,7 @@ class TestRefused:
         model = nn.Linear(4, 4)
         for path, error, words in (
             (tmp_path / "none", FileNotFoundError, "there is none at"),
-            (tmp_path, FileNotFoundError, "expected model.safetensors.index.json.*found nothing"),
+            (tmp_path, FileNotFoundError, "expected model.safetensors, .*found nothing"),
         ):
             with pytest.raises(error, match=words):
                 spmd.load_checkpoint(model, path)
@@ -359,6 +359,18 @@ class TestRefused:
             spmd.load_checkpoint(model, tmp_path / "list.pt")
         with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got dict"):
             spmd.load_checkpoint({}, tmp_path / "list.pt")  # type: ignore[arg-type]
+
+    def test_the_file_that_transformers_takes(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
+        """Safetensors before pickles, whether there is an index or not."""
+        model = Net()
+        as_folder(model, tmp_path)
+        others = {name: value + 1 for name, value in model.state_dict().items()}
+        torch.save(others, tmp_path / "pytorch_model.bin")
+        places = {"weight_map": dict.fromkeys(others, "pytorch_model.bin")}
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(places))
+        found = on_device(mesh8)
+        spmd.load_checkpoint(found, tmp_path)
+        assert torch.equal(found.state_dict()["embed.weight"].cpu(), model.state_dict()["embed.weight"])
 
     def test_index(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
         folder = as_several(Net(), tmp_path)
