@@ -198,11 +198,12 @@ def axes_of(
         extra_data_axis = "data"
     if extra_data_axis == shard_axis:
         raise ValueError(f"{caller}: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
-    axes = (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis)
-    for axis in axes:
+    batch = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
+    for axis in sorted(batch):
         if axis not in mesh.axis_names:
             raise ValueError(f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
-    return mesh, shard_axis, axes
+    # In the mesh's order, as a batch is marked over all of its axes: in another one devices would swap their rows.
+    return mesh, shard_axis, tuple(axis for axis in mesh.axis_names if axis in batch)
 
 
 def _axes_of_dims(caller: str, mesh: DeviceMesh) -> list[str]:

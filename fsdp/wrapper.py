@@ -154,9 +154,9 @@ class FullyShardedDataParallel(nn.Module):
         how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
         reshards = settings.reshard_after_forward
         how["reshard_after_forward"] = True if reshards is None else reshards
-        *extra, axis = settings.batch_axes
+        extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
         made = callable_(
-            unit, mesh=settings.mesh, shard_axis=axis, extra_data_axis=next(iter(extra), None),
+            unit, mesh=settings.mesh, shard_axis=settings.shard_axis, extra_data_axis=next(extra, None),
             ignored_params=ignored, **how,
         )  # fmt: skip
         inner = made.module if isinstance(made, FullyShardedDataParallel) else made

@@ -5,6 +5,7 @@ Lives here: the images, their split, batches of them. Not here: any model.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from sklearn.datasets import load_digits
@@ -21,24 +22,24 @@ class Images:
     classes: int
 
 
-def digits(heldout: int = 360) -> Images:
-    """Returns the 1,797 digits of scikit-learn (Alpaydin and Kaynak, UCI 1998), scaled from 8 x 8 to 32 x 32 pixels.
+def digits(heldout: int = 360, *, size: int = 32) -> Images:
+    """Returns the 1,797 digits of scikit-learn (Alpaydin and Kaynak, UCI 1998) of 8 x 8 pixels, scaled to size x size.
 
     They are sorted by writer: the last ones, held out, are by writers of whom some are not among the first.
     """
     loaded = load_digits()
     small = torch.tensor(loaded.images, dtype=torch.float32)[:, None] / 16
-    images = F.interpolate(small, scale_factor=4, mode="bilinear") - small.mean()
+    images = F.interpolate(small, size=(size, size), mode="bilinear") - small.mean()
     labels = torch.tensor(loaded.target, dtype=torch.int64)
     cut = len(images) - heldout
     return Images((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), classes=10)
 
 
-def fake(count: int, seed: int) -> Images:
+def fake(number: int, seed: int) -> Images:
     """Returns random images and labels with ImageNet's shapes, none held out, to measure the cost of a step."""
     generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(count, 3, 224, 224, generator=generator)
-    labels = torch.randint(1000, (count,), generator=generator)
+    images = torch.randn(number, 3, 224, 224, generator=generator)
+    labels = torch.randint(1000, (number,), generator=generator)
     return Images((images, labels), (images[:0], labels[:0]), classes=1000)
 
 
@@ -47,3 +48,9 @@ def batches(images: Tensor, labels: Tensor, *, batch: int, seed: int) -> Iterato
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     for chosen in order.split(batch)[: len(order) // batch]:
         yield images[chosen], labels[chosen]
+
+
+def endless(images: Tensor, labels: Tensor, *, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the images of epoch after epoch, each in another order."""
+    for epoch in count(seed):
+        yield from batches(images, labels, batch=batch, seed=epoch)

@@ -1,13 +1,17 @@
 """Hugging Face's Mixtral, unmodified, with its experts computed on each device's own tokens.
 
     config = MixtralConfig(...)
-    use_experts_per_shard(config, mesh, "fsdp")
+    use_experts_per_shard(config, mesh, "fsdp")  # or ("fsdp", "expert"), expert="expert"
     model = MixtralForCausalLM(config)
 
 Sorting tokens by expert needs all tokens of the batch, and no partitioner shards a product of ragged groups: with
 `grouped_mm` every device computes the whole batch. The results do not depend on the set of tokens that are sorted and
 multiplied together, so here each device sorts its own and multiplies by every expert, without a collective but those of
 the weights. transformers registers implementations of experts by name (`ExpertsInterface`).
+
+With an axis of experts each device keeps its share of them. Tokens go to the experts: the devices of this axis gather
+each other's tokens, compute the choices of their own experts, and add up the results by a reduce-scatter. As no token
+is dropped a device must be ready to take all, and then an all-to-all would move no less.
 """
 
 from functools import partial
@@ -24,47 +28,87 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 import spmd
 
 
-def use_experts_per_shard(config: Any, mesh: spmd.Mesh, axis: str) -> None:
-    """Makes models of this configuration compute their experts for each shard of the batch over a mesh axis.
+def use_experts_per_shard(
+    config: Any, mesh: spmd.Mesh, axis: str | tuple[str, ...], *, expert: str | None = None
+) -> None:
+    """Makes models of this configuration compute their experts for each shard of the batch over the axes `axis`.
 
-    Raises ValueError for an axis that is not in the mesh, or an activation other than SiLU.
+    expert: the one of them over which the experts are sharded, too; None: every device reads all experts. Raises
+    ValueError for an axis that is not in the mesh, experts that its size does not divide, or an activation other than
+    SiLU.
     """
-    if axis not in mesh.axis_names:
-        raise ValueError(f"use_experts_per_shard: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
+    axes = (axis,) if isinstance(axis, str) else axis
+    for name in axes:
+        if name not in mesh.axis_names:
+            known = ", ".join(mesh.axis_names)
+            raise ValueError(f"use_experts_per_shard: the mesh has no axis {name!r} (axes: {known})")
+    if expert is not None and expert not in axes:
+        raise ValueError(f"use_experts_per_shard: expected expert to be one of the axes {axes}, got {expert!r}")
+    if expert is not None and config.num_local_experts % mesh.shape()[expert]:
+        raise ValueError(
+            f"use_experts_per_shard: {config.num_local_experts} experts cannot be split over the "
+            f"{mesh.shape()[expert]} devices of {expert!r}; use a size that divides them"
+        )
     if config.hidden_act != "silu":
         raise ValueError(f"use_experts_per_shard: expected hidden_act 'silu', got {config.hidden_act!r}")
-    name = f"per_shard:{axis}:{id(mesh)}"
-    ALL_EXPERTS_FUNCTIONS.register(name, partial(_experts, mesh=mesh, axis=axis))
+    name = f"per_shard:{axes}:{expert}:{id(mesh)}"
+    ALL_EXPERTS_FUNCTIONS.register(name, partial(_experts, mesh=mesh, axes=axes, expert=expert))
     config._experts_implementation = name
 
 
 def _experts(
     module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor,
-    *, mesh: spmd.Mesh, axis: str,
+    *, mesh: spmd.Mesh, axes: tuple[str, ...], expert: str | None,
 ) -> torch.Tensor:  # fmt: skip
     operands = hidden_states, top_k_index.int(), top_k_weights, module.gate_up_proj, module.down_proj
-    return spmd.call_jax(_on_each_shard, *operands, mesh=mesh.sharding((axis,), 1).jax.mesh, axis=axis)
+    return spmd.call_jax(_on_each_shard, *operands, mesh=mesh.sharding((axes,), 1).jax.mesh, axes=axes, expert=expert)
 
 
-def _on_each_shard(*operands: jax.Array, mesh: Any, axis: str) -> jax.Array:
-    tokens, replicated = PartitionSpec(axis), PartitionSpec()
-    specs = (tokens, tokens, tokens, replicated, replicated)
-    return jax.shard_map(experts, mesh=mesh, in_specs=specs, out_specs=tokens, check_vma=False)(*operands)
+def _on_each_shard(*operands: jax.Array, mesh: Any, axes: tuple[str, ...], expert: str | None) -> jax.Array:
+    tokens, weights = PartitionSpec(axes), PartitionSpec(expert)
+    function = experts if expert is None else partial(experts_of_axis, axis=expert)
+    specs = (tokens, tokens, tokens, weights, weights)
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=tokens, check_vma=False)(*operands)
 
 
-def experts(hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
+def experts_of_axis(
+    hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array, *, axis: str
+) -> jax.Array:
+    """The same where `gate_up` and `down` are this device's share of the experts over a mesh axis, in order."""
+    hidden, index, weights = (lax.all_gather(value, axis, tiled=True) for value in (hidden, index, weights))
+    local = index - lax.axis_index(axis) * len(gate_up)
+    # The number of experts stands for those of other devices: it is sorted behind all groups.
+    local = jnp.where((local >= 0) & (local < len(gate_up)), local, len(gate_up))
+    return lax.psum_scatter(experts(hidden, local, weights, gate_up, down, others=True), axis, tiled=True)
+
+
+def experts(
+    hidden: jax.Array,
+    index: jax.Array,
+    weights: jax.Array,
+    gate_up: jax.Array,
+    down: jax.Array,
+    *,
+    others: bool = False,
+) -> jax.Array:
     """The weighted sum of the chosen experts' outputs for each token, [tokens, width].
 
     hidden: [tokens, width]. index, weights: [tokens, chosen]. gate_up: [experts, 2 * inner, width]. down: [experts,
-    width, inner]. No token is dropped (Gale et al. 2022, arXiv:2211.15841).
+    width, inner]. others: the index may be the number of experts, for a choice that adds nothing. No token is dropped
+    (Gale et al. 2022, arXiv:2211.15841).
     """
     chosen = index.shape[1]
     order = jnp.argsort(index.reshape(-1))
     places = jnp.argsort(order)
     sizes = jnp.bincount(index.reshape(-1), length=gate_up.shape[0]).astype(jnp.int32)
     rows = _dispatched(hidden, order, places, chosen)
+    if others:  # products and their gradients are undefined in rows behind the last group
+        grouped = (jnp.arange(len(order)) < sizes.sum())[:, None]
+        rows = jnp.where(grouped, rows, 0)
     gate, up = jnp.split(grouped_product(rows, gate_up, sizes), 2, axis=-1)
     made = grouped_product(jax.nn.silu(gate) * up, down, sizes)
+    if others:
+        made = jnp.where(grouped, made, 0)
     made = _moved(made, places, order).reshape(*index.shape, -1)
     return jnp.sum(made * weights[..., None], axis=1).astype(hidden.dtype)
 

@@ -15,18 +15,14 @@ seed gives the same batches and the same initial weights on any mesh.
 """
 
 import argparse
-import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
@@ -35,6 +31,7 @@ import fsdp
 import spmd
 from recipes import text, training
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from recipes.placement import MeshPlacement, Placement
 from recipes.training import History, Loop, Reporter
 
 
@@ -48,9 +45,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: fsdp shards parameters and batch, data only the batch (default fsdp=DEVICES)",
     )
-    where.add_argument(
-        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without mesh or FSDP (default xla)"
-    )
+    training.add_device_flag(where)
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)")
@@ -60,14 +55,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         args.mesh = choose_mesh(args.mesh, args.devices)
     except ValueError as error:
         parser.error(str(error))
-    if args.device == "xla" and args.batch % prod(args.mesh.values()):
-        parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
-    if args.target and args.device != "xla":
-        parser.error("--target plans for devices of xla; leave --device out")
-    if args.compile and args.device != "xla":
-        parser.error("--compile is of steps on xla; leave --device out")
-    if args.steps < 1:
-        parser.error(f"--steps must be at least 1, got {args.steps}")
+    if wrong := training.fault(args):
+        parser.error(wrong)
     return args
 
 
@@ -80,141 +69,14 @@ def choose_mesh(mesh: dict[str, int] | None, devices: int | None) -> dict[str, i
     return mesh
 
 
-class Placement:
-    """The placement of model and batch; this one is plain PyTorch on the CPU, so most of its methods do nothing."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.device = torch.device("cpu")
-        self.rows = 1  # the smallest batch of which every device has a shard
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        return model
-
-    def put(self, tokens: Tensor) -> Tensor:
-        """Moves a batch to the device."""
-        return tokens
-
-    def load(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
-        """Returns the batches on the device."""
-        return batches
-
-    def sync(self) -> None:
-        """Runs the recorded graph; the host does not wait for it."""
-
-    def compiles(self) -> int:
-        return 0
-
-    def loaded(self) -> int:
-        """Returns the number of programs that a start before has compiled."""
-        return 0
-
-    def table(self, model: nn.Module) -> Table | None:
-        """Returns the table of the parameters' shardings and sizes."""
-
-    def state_line(self, optimizer: torch.optim.Optimizer) -> str | None:
-        """Returns the size of the optimizer's state."""
-
-
-class MeshPlacement(Placement):
-    """The `xla` device: FSDP over a mesh, the batch sharded over all of its axes."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
-        spmd.simulate(args.devices or prod(args.mesh.values()))
-        if args.partitioner:
-            spmd.config.partitioner = args.partitioner
-        self.device = torch.device("xla")
-        self.rows = prod(args.mesh.values())
-        self.mesh = spmd.Mesh(range(self.rows), tuple(args.mesh.values()), tuple(args.mesh))
-        self.batch_spec = spmd.P(tuple(args.mesh), None)
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        return fsdp.FullyShardedDataParallel(
-            model,
-            mesh=self.mesh,
-            auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}),
-            extra_data_axis="data" if "data" in self.mesh.shape() else None,
-        )
-
-    def put(self, tokens: Tensor) -> Tensor:
-        return spmd.mark_sharding(tokens.to(self.device), self.mesh, self.batch_spec)
-
-    def load(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
-        # Each process uploads its part of the next batches while the step runs.
-        count, index = spmd.process_count(), spmd.process_index()
-        parts = ((x.chunk(count)[index], y.chunk(count)[index]) for x, y in batches)
-        return spmd.DataLoader(parts, self.mesh, self.batch_spec)
-
-    def sync(self) -> None:
-        spmd.sync()
-
-    def compiles(self) -> int:
-        return spmd.metrics.num_compiles()
-
-    def loaded(self) -> int:
-        return spmd.metrics.num_loaded()
-
-    def table(self, model: nn.Module) -> Table:
-        spmd.sync()
-        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape().items())
-        # Narrow enough for 80 columns, so that a log shows every name in full.
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        table.title, table.title_justify = f"Parameters and their shardings: mesh {axes}", "left"
-        for heading in ("parameter", "shape", "spec"):
-            table.add_column(heading, no_wrap=True)
-        for heading in ("unsharded", "per device"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        rows = dict[tuple[str, str, str], list[tuple[str, Tensor]]]()
-        for name, parameter in model.named_parameters():
-            pattern = re.sub(r"\.\d+\.", ".*.", name)
-            rows.setdefault((pattern, *describe(parameter)), []).append((name, parameter))
-        for (_, *description), members in rows.items():
-            names, parameters = zip(*members, strict=True)
-            table.add_row(join_names(names), *description, *sizes(parameters))
-        table.add_section()
-        parameters = list(model.parameters())
-        table.add_row(f"{sum(p.numel() for p in parameters):,} parameters", "", "", *sizes(parameters), style="bold")
-        return table
-
-    def state_line(self, optimizer: torch.optim.Optimizer) -> str:
-        state = [
-            value
-            for values in optimizer.state.values()
-            for value in values.values()
-            if isinstance(value, Tensor) and value.device.type == "xla"
-        ]
-        return "optimizer state: {} unsharded, {} per device".format(*sizes(state))
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Returns "blocks.0-3.norm.bias" for the same parameter of layers 0 to 3."""
-    last = re.search(r"\.(\d+)\.", names[-1])
-    return names[0] if len(names) == 1 or last is None else re.sub(r"\.(\d+)\.", rf".\1-{last[1]}.", names[0], count=1)
-
-
-def describe(parameter: Tensor) -> tuple[str, str]:
-    """Returns a parameter's shape and, for each dim, the mesh axis that it is split over."""
-    sharding = spmd.get_sharding(parameter)
-    shape = str(tuple(parameter.shape))
-    if sharding is None or sharding.is_replicated():
-        return shape, "replicated"
-    return shape, ", ".join(map(str, sharding.partition_spec(parameter.dim())))
-
-
-def sizes(tensors: Sequence[Tensor]) -> tuple[str, str]:
-    """Returns the sizes of tensors unsharded and on the fullest device, counted from their real shards."""
-    per_device: dict[object, int] = {}
-    for tensor in tensors:
-        for shard in spmd.local_shards(tensor):
-            per_device[shard.device] = per_device.get(shard.device, 0) + shard.data.nbytes
-    unsharded = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return show_bytes(unsharded), show_bytes(max(per_device.values(), default=0))
-
-
-def show_bytes(count: int) -> str:
-    if count < 2**10:
-        return f"{count} B"
-    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+def shard(model: nn.Module, mesh: spmd.Mesh) -> nn.Module:
+    """Returns the model under FSDP, a unit a block; the batch is sharded over all of the mesh's axes."""
+    return fsdp.FullyShardedDataParallel(
+        model,
+        mesh=mesh,
+        auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block}),
+        extra_data_axis="data" if "data" in mesh.shape() else None,
+    )
 
 
 def train_step(
@@ -274,7 +136,7 @@ def train(
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
-    place = MeshPlacement(args) if args.device == "xla" else Placement(args)
+    place = MeshPlacement(args, shard, devices=args.devices) if args.device == "xla" else Placement()
     torch.manual_seed(args.seed)
     config = GPTConfig(
         layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence, dropout=args.dropout
@@ -297,9 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     history = train(model, place, corpus, args, console, bigram=bigram)
 
     args.out.mkdir(parents=True, exist_ok=True)
-    where = "plain PyTorch" if args.device == "cpu" else ", ".join(f"{name}={size}" for name, size in args.mesh.items())
     size = sum(parameter.numel() for parameter in model.parameters())
-    title = f"A {size / 1e6:.1f}M-parameter GPT on Python's documentation ({where})"
+    title = f"A {size / 1e6:.1f}M-parameter GPT on Python's documentation ({place.name()})"
     if spmd.process_index() == 0:
         training.draw(history, bigram=bigram, title=title, path=args.out / "loss.png")
     if args.sample:

@@ -167,7 +167,7 @@ def train(model: nn.Module, mesh: spmd.Mesh | None, args: argparse.Namespace, co
             if step == 1 or step % training.READ_EVERY == 0 or step == args.steps:
                 history.train.append((step, loss.item()))
                 rate = counted / (time.perf_counter() - clock)
-                reporter.reading(step, loss=history.train[-1][1], tokens_per_second=rate)
+                reporter.reading(step, loss=history.train[-1][1], rate=rate)
                 counted, clock = 0, time.perf_counter()
             if step % args.eval_every == 0 or step == args.steps:
                 history.heldout.append((step, exact(generate(model, heldout, mesh))))

@@ -8,10 +8,11 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +57,55 @@ def add_place_flags(parser: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_device_flag(parser: argparse._ActionsContainer) -> None:
+    """Adds the choice between the mesh and plain PyTorch."""
+    parser.add_argument(
+        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without any mesh (default xla)"
+    )
+
+
+def fault(args: argparse.Namespace, *, batch_axes: tuple[str, ...] = ("data", "fsdp")) -> str | None:
+    """Returns the error of flags that contradict each other, or None; `batch_axes` share the batch."""
+    shares = prod(size for axis, size in args.mesh.items() if axis in batch_axes)
+    if args.device == "xla" and args.batch % shares:
+        return f"--batch {args.batch} must be a multiple of the {shares} devices that share it"
+    if args.target and args.device != "xla":
+        return "--target plans for devices of xla; leave --device out"
+    if args.compile and args.device != "xla":
+        return "--compile is of steps on xla; leave --device out"
+    return None if args.steps > 0 else f"--steps must be at least 1, got {args.steps}"
+
+
 def add_compile_flag(parser: argparse._ActionsContainer) -> None:
     """Adds the flag of `compiled`."""
     parser.add_argument("--compile", action="store_true", help="run the step by spmd.compile: recorded once, replayed")
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_model_flags(
+    parser: argparse.ArgumentParser, *, layers: int = 4, width: int = 256, heads: int = 8
+) -> argparse._ArgumentGroup:
     """Adds the sizes that every transformer has; returns their group, for the sizes of one model."""
     model = parser.add_argument_group("the model")
-    model.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks (default %(default)s)")
-    model.add_argument("--width", type=int, default=256, metavar="N", help="features per token (default %(default)s)")
-    model.add_argument("--heads", type=int, default=8, metavar="N", help="attention heads (default %(default)s)")
+    model.add_argument(
+        "--layers", type=int, default=layers, metavar="N", help="transformer blocks (default %(default)s)"
+    )
+    model.add_argument("--width", type=int, default=width, metavar="N", help="features per token (default %(default)s)")
+    model.add_argument("--heads", type=int, default=heads, metavar="N", help="attention heads (default %(default)s)")
     model.add_argument("--sequence", type=int, default=128, metavar="N", help="bytes of context (default %(default)s)")
     return model
 
 
-def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_every: int) -> argparse._ArgumentGroup:
-    """Adds the flags of a training loop and of its report; returns the group of training, for those of one recipe."""
+def add_training_flags(
+    parser: argparse.ArgumentParser, *, steps: int, eval_every: int, batch: int = 16, of: str = "sequences"
+) -> argparse._ArgumentGroup:
+    """Adds the flags of a training loop and of its report; returns the group of training, for those of one recipe.
+
+    of: the items of a batch; a sample of text is written by models of sequences only.
+    """
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=int, default=steps, metavar="N", help="optimizer steps (default %(default)s)")
     training.add_argument(
-        "--batch", type=int, default=16, metavar="N", help="sequences per step, over all devices (default %(default)s)"
+        "--batch", type=int, default=batch, metavar="N", help=f"{of} per step, over all devices (default %(default)s)"
     )
     training.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default %(default)s)")
     training.add_argument(
@@ -89,12 +118,13 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
     report.add_argument(
         "--eval-every", type=int, default=eval_every, metavar="N", help="steps between two (default %(default)s)"
     )
-    report.add_argument(
-        "--sample", type=int, default=200, metavar="BYTES", help="bytes written at the end (default 200)"
-    )
-    report.add_argument(
-        "--temperature", type=float, default=0.7, metavar="T", help="of the sample; 0: greedy (default 0.7)"
-    )
+    if of == "sequences":
+        report.add_argument(
+            "--sample", type=int, default=200, metavar="BYTES", help="bytes written at the end (default 200)"
+        )
+        report.add_argument(
+            "--temperature", type=float, default=0.7, metavar="T", help="of the sample; 0: greedy (default 0.7)"
+        )
     report.add_argument(
         "--out", type=Path, default=Path("out"), metavar="DIR", help="folder of the results (default out)"
     )
@@ -154,7 +184,7 @@ def make_console() -> Console:
 
 @dataclass
 class History:
-    """The losses of a run: (step, nats per byte)."""
+    """The losses of a run: (step, mean loss of an item)."""
 
     train: list[tuple[int, float]] = field(default_factory=list)
     heldout: list[tuple[int, float]] = field(default_factory=list)
@@ -163,14 +193,14 @@ class History:
 class Reporter:
     """Reports progress: a moving bar on a terminal, a line per reading in a log."""
 
-    def __init__(self, console: Console, steps: int, compiles: Callable[[], int]) -> None:
-        self.console, self.compiles = console, compiles
+    def __init__(self, console: Console, steps: int, compiles: Callable[[], int], *, of: str = "tokens") -> None:
+        self.console, self.compiles, self.of = console, compiles, of
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.task = self.progress.add_task("compiling the first step", total=steps)
 
-    def reading(self, step: int, *, loss: float, tokens_per_second: float) -> None:
-        line = f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s   {self.compiles()} compiles"
+    def reading(self, step: int, *, loss: float, rate: float) -> None:
+        line = f"loss {loss:.4f}   {rate:,.0f} {self.of}/s   {self.compiles()} compiles"
         self.progress.update(self.task, completed=step, description=line)
         if not self.console.is_terminal:
             self.say(f"step {step:5d}   {line}")
@@ -183,28 +213,29 @@ class Reporter:
 class Loop:
     """A training run.
 
-    step: runs a step on a batch and returns its loss. evaluate: returns the held-out loss. after: called
-    with the number of each step that is done; True ends the run.
+    bigram: the held-out loss of a bigram table, of text only. step: runs a step on the tensors of a batch, of which the
+    last has an element an item, and returns its loss. evaluate: returns the held-out loss. after: called with the
+    number of each step that is done; True ends the run.
     """
 
     args: argparse.Namespace
     reporter: Reporter
-    bigram: float
-    step: Callable[[Tensor, Tensor], Tensor]
+    bigram: float | None
+    step: Callable[..., Tensor]
     evaluate: Callable[[], float]
     after: Callable[[int], bool | None]
 
-    def run(self, batches: Iterable[tuple[Tensor, Tensor]], history: History, *, done: int = 0) -> None:
+    def run(self, batches: Iterable[tuple[Tensor, ...]], history: History, *, done: int = 0) -> None:
         """Runs the steps after the first `done`, whose batches are skipped, and appends the losses to `history`."""
         args, counted, clock = self.args, done, time.perf_counter()
         with self.reporter.progress:
-            for step, (tokens, targets) in enumerate(islice(batches, done, args.steps), start=done + 1):
-                loss = self.step(tokens, targets)
+            for step, batch in enumerate(islice(batches, done, args.steps), start=done + 1):
+                loss = self.step(*batch)
                 if step == 1 or step % READ_EVERY == 0 or step == args.steps:
                     history.train.append((step, loss.item()))
                     now = time.perf_counter()
-                    rate = (step - counted) * tokens.numel() / (now - clock)
-                    self.reporter.reading(step, loss=history.train[-1][1], tokens_per_second=rate)
+                    rate = (step - counted) * batch[-1].numel() / (now - clock)
+                    self.reporter.reading(step, loss=history.train[-1][1], rate=rate)
                     clock, counted = now, step
                 if step % args.eval_every == 0 or step == args.steps:
                     self.look(step, history)
@@ -215,15 +246,17 @@ class Loop:
     def look(self, step: int, history: History) -> None:
         """Appends the held-out loss to `history`."""
         history.heldout.append((step, self.evaluate()))
-        held = f"held-out {history.heldout[-1][1]:.4f}   (bigram table {self.bigram:.4f})"
+        held = f"held-out {history.heldout[-1][1]:.4f}"
+        if self.bigram is not None:
+            held += f"   (bigram table {self.bigram:.4f})"
         self.reporter.say(f"step {step:5d}   {held}")
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batches: list[tuple[Tensor, Tensor]]) -> float:
-    """Returns the mean loss over fixed batches, in nats per byte; one program, whatever the training step is."""
+def evaluate(model: nn.Module, loss: Callable[..., Tensor], batches: Sequence[tuple[Tensor, ...]]) -> float:
+    """Returns the mean loss over fixed batches; one program, whatever the training step is."""
     model.eval()
-    total = sum(loss(tokens, targets).item() for tokens, targets in batches)
+    total = sum(loss(*batch).item() for batch in batches)
     model.train()
     return total / len(batches)
 
@@ -269,15 +302,24 @@ def show_sample(
     console.print(text.decode(written[0]), markup=False, highlight=False)
 
 
-def draw(history: History, *, bigram: float, title: str, path: Path) -> None:
+def draw(
+    history: History,
+    *,
+    bigram: float | None = None,
+    title: str,
+    path: Path,
+    of: str = "text",
+    unit: str = "nats per byte",
+) -> None:
     """Writes the picture of a run."""
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     axes.plot(*zip(*history.train, strict=True), color="tab:blue", alpha=0.8, label="training batch")
-    axes.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out text")
-    axes.axhline(bigram, color="tab:gray", linestyle="--", label=f"bigram table, held-out ({bigram:.2f})")
+    axes.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label=f"held-out {of}")
+    if bigram is not None:
+        axes.axhline(bigram, color="tab:gray", linestyle="--", label=f"bigram table, held-out ({bigram:.2f})")
     last = history.heldout[-1]
     axes.annotate(f"{last[1]:.2f}", last, xytext=(0, -16), textcoords="offset points", ha="center", color="tab:orange")
-    axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title, xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="step", ylabel=f"loss ({unit})", title=title, xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -14,6 +14,7 @@ from wrapped import FSDP, POLICY, Net, same_training, spec, train
 
 import fsdp
 import spmd
+from spmd.core.compile import cache
 
 
 class TestModule:
@@ -171,6 +172,16 @@ class TestMesh:
         assert spec(model(torch.randn(8, 16).to("xla"))) == (("data", "fsdp"), None)
         rows = FSDP(nn.Linear(16, 16), mesh=mesh2x4, shard_axis="data")
         assert spec(rows(torch.randn(8, 16).to("xla"))) == ("data", None)
+
+    def test_the_batch_is_split_in_the_order_of_the_mesh(self) -> None:
+        mesh = spmd.Mesh(range(8), (4, 2), ("fsdp", "data"))
+        model = FSDP(Net(), mesh=mesh, auto_wrap_policy=POLICY)
+        batch = spmd.mark_sharding(torch.randn(8, 16).to("xla"), mesh, (("fsdp", "data"), None))
+        output = model(batch)
+        assert spec(output) == (("fsdp", "data"), None)
+        spmd.sync()
+        program = cache.last_program()
+        assert program is not None and "collective-permute" not in program.executable.as_text(), "no rows are swapped"
 
     @pytest.mark.parametrize("how", [{"shard_axis": "model"}, {"extra_data_axis": "model"}])
     def test_unknown_axis(self, how: dict[str, str], mesh8: spmd.Mesh) -> None:
