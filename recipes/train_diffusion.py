@@ -8,8 +8,8 @@
 
 The UNet (`unet.py`) learns the noise in noisy images (DDPM, arXiv:2006.11239) of the digits of scikit-learn. A moving
 average of its weights draws eight of each digit in 50 steps (DDIM, arXiv:2010.02502): one program runs 50 times. It
-prints the plan of a step, the losses, and the share of drawn digits whose nearest image in the data is of the class
-asked for; it leaves OUT/loss.png and OUT/digits.png. `shard` and `put` are all that is not plain PyTorch, and the same
+prints the plan of a step, the losses, and the share of drawn digits whose nearest image in the data is of the same
+class; it leaves OUT/loss.png and OUT/digits.png. `shard` and `put` are all that is not plain PyTorch, and the same
 seed gives the same weights, batches and noise on any mesh.
 """
 

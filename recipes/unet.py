@@ -113,7 +113,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """A residual block of what comes from below beside what went down; then the resolution is doubled."""
+    """A residual block of two feature maps, put together; then the resolution is doubled."""
 
     def __init__(self, before: int, after: int, config: UNetConfig, *, double: bool) -> None:
         super().__init__()
