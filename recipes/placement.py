@@ -1,6 +1,6 @@
 """The placement of a model and its batches, plain PyTorch or the `xla` device over a mesh, and a table of shardings.
 
-Lives here: the device, batches and sizes of a recipe. Not here: the lines that shard a model, which each recipe has itself.
+Lives here: the device, batches and sizes of a recipe. Not here: the lines that shard a model, which are in each recipe.
 """
 
 import argparse
