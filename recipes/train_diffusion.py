@@ -201,7 +201,7 @@ def draw_grid(pictures: Tensor, path: Path, *, title: str) -> None:
     rows = framed.view(-1, 10, *framed.shape[2:])
     grid = rows.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
     figure, axes = pyplot.subplots(figsize=(8, 8 * len(rows) / 10 + 0.5), layout="constrained")
-    axes.imshow(grid, cmap="gray", interpolation="bicubic")
+    axes.imshow(grid.numpy(), cmap="gray", interpolation="bicubic")
     axes.set(title=title, xticks=(), yticks=())
     figure.savefig(path, dpi=100)
     pyplot.close(figure)

@@ -168,10 +168,10 @@ def draw_load(before: Tensor, after: Tensor, path: Path, *, title: str) -> None:
     figure, panels = pyplot.subplots(
         len(before), sharex=True, squeeze=False, figsize=(8, 2 * len(before) + 1.5), layout="constrained"
     )
-    places = torch.arange(before.shape[1])
+    places = torch.arange(before.shape[1]).numpy()
     for layer, axes in enumerate(panels[:, 0]):
-        axes.bar(places - 0.2, before[layer], 0.4, color="tab:gray", label="before training")
-        axes.bar(places + 0.2, after[layer], 0.4, color="tab:blue", label="after training")
+        axes.bar(places - 0.2, before[layer].numpy(), 0.4, color="tab:gray", label="before training")
+        axes.bar(places + 0.2, after[layer].numpy(), 0.4, color="tab:blue", label="after training")
         axes.axhline(1 / before.shape[1], color="tab:orange", linestyle="--", label="even")
         axes.set(ylabel=f"layer {layer}: share", xticks=places)
     panels[0, 0].set(title=title)

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from recipes import train_gpt, train_llama, train_resnet, training, wrap_hugging_face
+from recipes import (
+    train_diffusion,
+    train_gpt,
+    train_llama,
+    train_mixtral,
+    train_resnet,
+    training,
+    wrap_hugging_face,
+)
 
 MODEL = "--layers=1 --width=16 --heads=4 --sequence=16 --batch=16 --warmup=2 --steps=6 --eval-every=3 --sample=0"
 DIGITS = "--width=4 --batch_size=240 --num_epochs=2"
@@ -17,6 +25,11 @@ LONG = {
     "resnet": (train_resnet, DIGITS),
     "llama_of_three_axes": (train_llama, f"{MODEL} --kv-heads=2 --mesh=data=2,fsdp=2,tensor=2 --save-every=2"),
     "gpt2": (wrap_hugging_face, f"{MODEL} --model=gpt2 --mesh=data=2,fsdp=4"),
+    "diffusion": (
+        train_diffusion,
+        "--width=8 --batch=16 --warmup=2 --steps=6 --eval-every=3 --rows=8 --sampling-steps=4",
+    ),
+    "mixtral": (train_mixtral, MODEL),
     "resnet_of_rows": (train_resnet, f"{DIGITS} --layout=spatial"),
     "resnet_of_replicas": (train_resnet, f"{DIGITS} --layout=data"),
 }
