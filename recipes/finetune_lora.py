@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without bei
 import fsdp
 import spmd
 from recipes import text, training
-from recipes.train_gpt import show_bytes
+from recipes.placement import show_bytes
 from recipes.training import History
 from recipes.wrap_hugging_face import LAYERS, configure, heldout_loss, to_devices, train, wrap
 
