@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..base import counters, interrupt, messages, pace
+from ..base import counters, interrupt, messages, observation, pace
 from ..base.config import config
 from ..explain.slow_compiles import place
 from ..ir.graph import Node, origin, topological
@@ -27,10 +27,13 @@ def run_iterations() -> None:
     boundary.
 
     The first iterations run as soon as they are known to be some, so that the devices need not wait; then more at a
-    time. While another thread compiles or runs, recording goes on.
+    time. While another thread compiles or runs, recording goes on. A call that is recorded to be replayed is one program
+    however it loops, unless it is too long.
     """
     if processes.several() or recording() is not None:
         return pace.look_after(config.max_pending_ops)  # a sync of one process alone would be another program
+    if observation.active() is not None and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops:
+        return pace.look_after(config.max_pending_ops)
     if not SYNC_LOCK.acquire(blocking=False):
         return pace.look_after(max(config.loop_search_ops, 1))
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 
-from ..base import counters
+from ..base import counters, observation
 from ..base.config import config
 from ..base.dtypes import is_exact
 from ..compile import cache
@@ -43,7 +43,13 @@ def _with_starts(graph: Graph) -> Changed:
 
 
 def on_host(graph: Graph, sync: Sync) -> Outcome:
-    """Has the host compute the ops that are known to differ in length, and are small."""
+    """Has the host compute the ops that are known to differ in length, and are small.
+
+    A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
+    those of the recording.
+    """
+    if observation.active() is not None:
+        return ""
     return _computed_by_host(host_computed_in(graph))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base import observation
 from ..base.dtypes import is_exact
 from ..base.tables import Bounded
 from ..ir.graph import DeviceData, Node, Value, origin, result_index, value_name
@@ -92,9 +93,10 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
 
     The results of the last iteration are still referenced by the user, so that it is another program than those before:
     while the loop `goes_on` it waits until it is not the last; else it goes with the ops after it, if these are few.
+    A call that is recorded to be replayed is cut by what is in it, not by what ran before.
     """
     symbols = [symbol(node) for node in nodes]
-    for loop in _known:
+    for loop in _known if observation.active() is None else ():
         found = loop.iterations(symbols)
         if found:
             return _inner(found, len(nodes), goes_on)
