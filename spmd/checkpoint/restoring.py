@@ -17,7 +17,7 @@ from .loading import bare_name, matched_names
 from .plain_values import decode
 from .random_state import RandomState
 from .staged_state import identity
-from .state_entries import Entry, checked, kind_of, replaced
+from .state_entries import Entry, checked, filled, kind_of, replaced
 from .step_reader import StepReader
 from .streaming import fill_shards
 
@@ -120,7 +120,7 @@ class Restoring:
             self._fill(value, entry["state"]["$tensor"])
             return value
         if entry["kind"] == "value":
-            return decode(entry["state"], path, lambda name, _: self._read(name))
+            return filled(value, decode(entry["state"], path, lambda name, _: self._read(name)))
         if isinstance(value, torch.Generator):
             value.set_state(self._read(entry["state"]["$tensor"]))
         elif isinstance(value, nn.Module):

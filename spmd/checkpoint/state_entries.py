@@ -1,6 +1,7 @@
 """The entries of a state: nested dicts and lists of tensors, numbers, text, and objects with a state of their own."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -56,6 +57,28 @@ def replaced(state: Any, replace: Callable[[str, Any], Any], path: str = "") -> 
         if state[key] is not value:
             state[key] = value
     return state
+
+
+def filled(old: Any, new: Any) -> Any:
+    """Returns a plain value with the contents of `new`: `old` itself, changed, where both are dicts, lists, sets or
+    deques, and so for what they hold; else `new`."""
+    if isinstance(new, dict) and isinstance(old, MutableMapping):
+        pairs = [(key, filled(old.get(key), value)) for key, value in new.items()]
+        old.clear()
+        for key, value in pairs:  # the update of a Counter adds
+            old[key] = value
+    elif isinstance(new, set) and isinstance(old, set):
+        old.clear()
+        old.update(new)
+    elif isinstance(new, (list, tuple, deque)) and isinstance(old, type(new)):
+        values = [filled(old[place] if place < len(old) else None, value) for place, value in enumerate(new)]
+        if isinstance(new, tuple) or getattr(old, "maxlen", None) != getattr(new, "maxlen", None):
+            return type(new)(values, new.maxlen) if isinstance(new, deque) else type(new)(values)
+        old.clear()  # type: ignore[attr-defined]  # a list or deque
+        old.extend(values)  # type: ignore[attr-defined]
+    else:
+        return new
+    return old
 
 
 def checked(state: Any, caller: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 import os
 import random
 import signal
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,35 @@ class TestState:
         assert other["list"][0] is y and y.tolist() == [0, 1, 2, 3] and other["list"][1] == 1
         assert other["tuple"][0].tolist() == [0, 2, 4, 6] and other["tuple"][1] == {"n": 5}
         assert torch.equal(torch.rand(2, generator=generator), drawn)
+
+    @pytest.mark.parametrize("before", [1, 2, 3])
+    def test_plain_values_in_place(self, before: int, tmp_path: Path) -> None:
+        """Dicts, lists, deques and sets, which the program may hold elsewhere, too; tuples are new in their parents."""
+
+        def made(number: int) -> dict[str, Any]:
+            return {
+                "progress": {
+                    "step": number, "curve": [{"loss": float(i)} for i in range(number)], "at": ({"n": number}, number),
+                    "last": deque([[number]], 4), "seen": {number}, "count": Counter({number: number}),
+                    "ordered": OrderedDict([(str(number), number)]), f"only {number}": None,
+                    "groups": defaultdict(list, {"x": [number]}), "longest": deque([number], number),
+                },
+                "losses": [number] * number, "deep": [({"model": torch.full((2,), number), "n": [number]},)],
+            }  # fmt: skip
+
+        def containers(state: dict[str, Any]) -> list[Any]:
+            progress, ((deep,),) = state["progress"], state["deep"]
+            names = ("curve", "last", "seen", "count", "ordered", "groups")
+            inner = [progress["curve"][0], progress["at"][0], progress["last"][0], progress["groups"]["x"], deep["n"]]
+            return [progress, state["losses"], state["deep"], deep, *inner, *(progress[name] for name in names)]
+
+        manager = spmd.CheckpointManager(tmp_path)
+        manager.save(0, made(2))
+        state = made(before)
+        found = containers(state)
+        manager.restore(state)
+        assert repr(state) == repr(made(2))
+        assert all(one is other for one, other in zip(containers(state), found, strict=True))
 
     def test_what_cannot_be_held(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(tmp_path)
