@@ -47,7 +47,14 @@ def by_first(
     else:
         words = exchange.read(name)
     if words:
-        raise SaveError(form.format(words)) from cause
+        raise SaveError(form.format(words)) from _root(cause)
+
+
+def _root(failure: BaseException | None) -> BaseException | None:
+    """The error below SaveErrors, whose words the last one has: a traceback shows one error and its cause."""
+    while isinstance(failure, SaveError):
+        failure = failure.__cause__
+    return failure
 
 
 def publish_part(exchange: Exchange, action: Callable[[], Any], name: str = "written") -> BaseException | None:

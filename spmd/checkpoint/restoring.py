@@ -54,7 +54,7 @@ class Restoring:
             elif isinstance(value, nn.Module):
                 self._compare_module(path, value, entry["state"])
             elif _is_optimizer(value):
-                self._compare_optimizer(path, value, entry["state"])
+                self._compare_optimizer(path, value, entry)
         if self._wrong:
             raise ValueError(
                 f"CheckpointManager.restore: the state differs from {reader.path}; nothing was loaded:\n    "
@@ -99,13 +99,29 @@ class Restoring:
             if isinstance(value, torch.Tensor) and isinstance(encoded, dict) and "$tensor" in encoded:
                 self._compare(f"{path}.{name}", value, encoded["$tensor"])
 
-    def _compare_optimizer(self, path: str, optimizer: Any, stored: Any) -> None:
-        groups = stored.get("param_groups") if isinstance(stored, dict) else None
+    def _compare_optimizer(self, path: str, optimizer: Any, entry: Entry) -> None:
+        state = entry["state"]
+        groups = state.get("param_groups") if isinstance(state, dict) else None
         if groups is None:
             return
-        saved, own = ([len(group["params"]) for group in each] for each in (groups, optimizer.param_groups))
-        if saved != own:
-            self._wrong.append(f"{path!r} has groups of {saved} parameters in the step, and of {own} here")
+        was, now = entry.get("class", "an optimizer"), type(optimizer).__name__
+        saved, own = (
+            list(dict.fromkeys(key for group in each for key in group)) for each in (groups, optimizer.param_groups)
+        )
+        only_saved, only_own = ([key for key in one if key not in other] for one, other in ((saved, own), (own, saved)))
+        # torch's names say which optimizer it is. Others may be those of a wrapper (ZeRO's, accelerate's) or of a
+        # subclass, and go by their keys: schedulers and newer versions add some, and only another optimizer lacks some.
+        if was != now if hasattr(torch.optim, was) and hasattr(torch.optim, now) else only_saved and only_own:
+            keys = [f"{_some(found)} in the step alone" for found in [only_saved] if found]
+            keys += [f"{_some(found)} here alone" for found in [only_own] if found]
+            self._wrong.append(
+                f"{path!r} is {was} in the step, and {now} here{'; param_groups have ' if keys else ''}"
+                f"{', and '.join(keys)}: make the same optimizer, or leave it out of the state"
+            )
+            return
+        sizes, own_sizes = ([len(group["params"]) for group in each] for each in (groups, optimizer.param_groups))
+        if sizes != own_sizes:
+            self._wrong.append(f"{path!r} has groups of {sizes} parameters in the step, and of {own_sizes} here")
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ class SaveReport:
 
 @dataclass
 class Writer:
-    """A save under way. No daemon: the end of the program waits for it."""
+    """A save under way. Its thread is no daemon: the end of the program waits for it."""
 
     storage: Storage
     staged: StagedState
@@ -60,7 +60,7 @@ class Writer:
             )
         except BaseException as error:
             self.failure = error
-            messages.say(f"{error} The next save, restore or wait() raises this.", "failed save")
+            messages.say(f"{str(error).rstrip('.')}. {_advice()}", "failed save", is_error=True)
         finally:
             self.staged.close()
             self.report.seconds_waited = self.staged.lender.waited
@@ -79,3 +79,10 @@ class Writer:
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
+
+
+def _advice() -> str:
+    """The end of a failed save's message. Python has set the exit status when it waits for threads."""
+    if threading.main_thread().is_alive():
+        return "The next save, restore or wait() raises this; without one the exit status of the program does not tell"
+    return "The program has ended without wait(), which raises this: its exit status does not tell"

@@ -1,4 +1,4 @@
-"""Lines on stderr for the user: each fits the terminal, and few of a kind are printed in a minute.
+"""Lines on stderr for the user: each but an error fits the terminal, and few of a kind are printed in a minute.
 
 Where stderr is a terminal or a notebook, a status is one line that is updated in place and erased at its end; elsewhere
 it is printed once. The full text of what was shortened is in `spmd.metrics.report()`.
@@ -32,20 +32,21 @@ _busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind foll
 _open: "list[Callable[[], str]]" = []  # the statuses that are shown, the newest last
 
 
-def say(text: str, kind: str, full: str = "") -> None:
+def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None:
     """Prints one line, shortened to the terminal's width, unless a minute has had `MOST` of its kind: then the next one
-    says how many were held back. full: a longer text, for the report.
+    says how many were held back. full: a longer text, for the report. is_error: prints the whole text, however long, as
+    the process may end before anybody asks for a report.
     """
     if full or len(_line(text)) > width():
         counters.add_note(full or text)
-    _print(text, kind)
+    _print(text, kind, is_error)
 
 
 def _line(text: str) -> str:
     return _START + " ".join(text.split())
 
 
-def _print(text: str, kind: str) -> None:
+def _print(text: str, kind: str, is_whole: bool = False) -> None:
     now = time.monotonic()
     with _lock:
         times = _printed[kind]
@@ -55,7 +56,9 @@ def _print(text: str, kind: str) -> None:
         times.append(now)
         held = _held_back.pop(kind, 0)
         more = f" ({held} more held back)" if held else ""
-        print(f"{shortened(_line(text), width() - len(more))}{more}", file=sys.stderr, flush=True)
+        line = _line(text)
+        line = line if is_whole else shortened(line, width() - len(more))
+        print(f"{line}{more}", file=sys.stderr, flush=True)
 
 
 def forget() -> None:

@@ -4,6 +4,8 @@ import os
 import random
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,42 @@ class TestNotWritten:
         manager.wait()
         assert manager.all_steps() == [1, 2] and manager.save(4, state(4))
 
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_end_of_the_program(self, waits: bool, tmp_path: Path) -> None:
+        """The whole error is printed, even where the program has ended; with `wait` the exit status tells, too."""
+        folder = tmp_path / "a folder with a long name that no terminal has room for" / "and another one in it"
+        done = subprocess.run(
+            [sys.executable, "-c", FAILED, str(folder), "wait" if waits else ""],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}, timeout=120,
+        )  # fmt: skip
+        (said,) = [line for line in done.stderr.splitlines() if line.startswith("spmd: ")]
+        assert said.startswith(f"spmd: CheckpointManager: step 3 was not saved in {folder}: Input/output error at byte")
+        assert ". Earlier steps are unchanged. The " in said
+        assert said.endswith("exit status of the program does not tell" if waits else "its exit status does not tell")
+        assert done.returncode == int(waits) and ("Traceback" in done.stderr) == waits, done.stderr
+
+    def test_one_cause(self, manager: spmd.CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The traceback of a failed save has the error and that of the system, and no other."""
+
+        def fails(*args: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        (tmp_path / "file").write_text("")
+        tensors = {"x": torch.ones(4, device="xla")}
+        saves: list[Callable[[], Any]] = [
+            lambda: manager.save(3, state(3)), lambda: manager.save_async(3, state(3)) and manager.wait(),
+            lambda: spmd.CheckpointManager(tmp_path / "file/steps").save(1, state()),
+            lambda: spmd.save_checkpoint(tensors, tmp_path / "model"),
+            lambda: spmd.save_checkpoint(tensors, tmp_path / "file/model"),
+        ]  # fmt: skip
+        monkeypatch.setattr(os, "fsync", fails)
+        for save in saves:
+            with pytest.raises(SaveError) as raised:
+                save()
+            text = "".join(traceback.format_exception(raised.value))
+            assert text.count("Traceback (most recent call last)") == 2, text
+            assert text.count("SaveError: ") == 1 and isinstance(raised.value.__cause__, OSError)
+
     def test_no_folder(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(SaveError, match=r"step 1 was not saved in .*/file/steps: NotADirectoryError: .*/file"):
@@ -169,6 +207,22 @@ class TestNotWritten:
         assert manager.all_steps() == [1, 2]
         manager.save(3, state(3))
         assert sorted(os.listdir(manager.folder)) == [".lock", "1", "2", "3"]
+
+
+FAILED = """
+import os, sys, threading, torch, spmd
+
+def fails(descriptor):
+    if not waits:
+        threading.main_thread().join(60)  # to its end
+    raise OSError(5, "Input/output error")
+
+os.fsync, waits = fails, sys.argv[2]
+manager = spmd.CheckpointManager(sys.argv[1], async_=True)
+manager.save(3, {"x": torch.ones(8)})
+if waits:
+    manager.wait()
+"""
 
 
 OTHER = """

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,41 @@ class TestWhatFits:
             model = nn.Linear(4, 2, bias=False)
             model.extra = nn.Parameter(torch.ones(1))
             manager.restore({"model": model})
+
+    @pytest.mark.parametrize("is_named", [True, False])
+    def test_another_optimizer(self, is_named: bool, tmp_path: Path) -> None:
+        """By the class's name, and by the keys of its groups where a step has none or a wrapper's; nothing is loaded."""
+
+        def made(kind: Callable[..., torch.optim.Optimizer], **given: Any) -> torch.optim.Optimizer:
+            weight = torch.ones(2, device="xla")
+            weight.grad = torch.ones(2, device="xla")
+            optimizer = kind([weight], lr=0.5, **given)
+            optimizer.step()
+            return optimizer
+
+        kinds, manager = (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adam), spmd.CheckpointManager(tmp_path)
+        manager.save(0, {kind.__name__: made(kind) for kind in kinds})
+        if not is_named:
+            body = manifest.read(tmp_path / "0")
+            for entry in body["values"].values():
+                del entry["class"]
+            (tmp_path / "0/manifest.json").write_text(manifest.text(body))
+        for was, now, words in (
+            ("AdamW", made(torch.optim.SGD), r"'betas', .* in the step alone, and 'momentum', .* here alone: make the "),
+            ("SGD", made(torch.optim.AdamW), r"'momentum', .* in the step alone, and 'betas', .* here alone: make the "),
+            ("AdamW", made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.SGD), r".*'momentum', "),
+        ):
+            said = rf"'{was}' is {was if is_named else 'an optimizer'} in the step, and {type(now).__name__} here"
+            before = repr(now.state_dict())
+            with pytest.raises(ValueError, match=rf"nothing was loaded:\s*{said}; param_groups have {words}"):
+                manager.restore({was: now})
+            assert repr(now.state_dict()) == before
+        if is_named:  # whose groups have the same keys
+            with pytest.raises(ValueError, match="'Adam' is Adam in the step, and AdamW here: make the same optimizer"):
+                manager.restore({"Adam": made(torch.optim.AdamW)})
+        same, wrapped = made(torch.optim.AdamW), made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.AdamW)
+        torch.optim.lr_scheduler.StepLR(same, 1)  # adds initial_lr
+        assert manager.restore({"AdamW": same}) == manager.restore({"AdamW": wrapped}) == 0
 
     def test_part_of_a_step(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(tmp_path)
