@@ -7,13 +7,15 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
 
 from ..core.ir.meta import dense_meta
+from . import manifest
 from .places import Place, UrlPath, bytes_at, place_of
+from .step_saving import numbers
 
 SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -96,7 +98,7 @@ def _folder(path: Place, key: str | None) -> Contents:
     files: list[Any] = sorted(path.glob("*.safetensors"))
     if not files:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
-        hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""
+        hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else _by_manager(path)
         raise FileNotFoundError(
             f"load_checkpoint: expected {', '.join(_NAMES)} or *.safetensors in {path}, found {found}{hint}"
         )
@@ -110,6 +112,21 @@ def _folder(path: Place, key: str | None) -> Contents:
             )
         contents |= more
     return contents
+
+
+def _by_manager(path: Place) -> str:
+    """The call that loads what `CheckpointManager` has saved in a folder, or in the one above; else empty."""
+    path = path.absolute() if isinstance(path, Path) else path
+    step, has_steps = _step_of(path), path.is_dir() and any(map(_step_of, path.iterdir()))
+    if step is None and not has_steps:
+        return ""
+    what, folder = ("a step", path.parent) if step is not None else ("the folder of the steps", path)
+    which = "" if step is None else f", step={step[0]}"
+    return f'; it is {what} of a CheckpointManager: CheckpointManager("{folder}").restore({{"model": model}}{which})'
+
+
+def _step_of(path: Place) -> tuple[int, int] | None:
+    return numbers(path.name) if (path / manifest.NAME).is_file() else None
 
 
 def _indexed(path: Place, key: str | None) -> Contents:
@@ -210,6 +227,7 @@ def _torch_file(path: Place, key: str | None) -> Contents:
             raise ValueError(
                 f"load_checkpoint: {path} is neither a safetensors file nor a zip file of torch.save (torch 1.6 or "
                 "later), of which parts can be read; load it with torch.load and save it again"
+                f"{_by_manager(path.parent)}"
             )
     try:
         with path.open("rb") as file:

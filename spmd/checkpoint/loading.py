@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from .files import Contents, Stored, open_checkpoint
 from .streaming import fill_shards
 
 Rename = Callable[[str], str | None]
+_MOST = 10  # differences that an error lists
 
 
 class LoadedNames(NamedTuple):
@@ -76,11 +77,10 @@ def load_checkpoint(
             contents.pop(name, None)
             state.pop(name, None)
     names = compared(state, contents)
-    if strict and any(names):
-        raise ValueError(names_differ(names, path))
     wanted = [name for name in contents if name in state]
-    for name in wanted:
-        _check(name, state[name], contents[name])
+    wrong = [line for name in wanted for line in _differences(name, state[name], contents[name])]
+    if wrong or (strict and any(names)):
+        raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong))
     extra = {name: contents[name] for name in wanted if not isinstance(contents[name], Stored)}
     for name in wanted:
         if name not in extra:
@@ -90,7 +90,7 @@ def load_checkpoint(
     for owner in selves:
         owner.load(names)
     if strict and any(names):
-        raise ValueError(names_differ(names, path))
+        raise ValueError(differ(names, path))
     return names
 
 
@@ -193,29 +193,41 @@ def compared(state: dict[str, Any], contents: Contents) -> LoadedNames:
     return LoadedNames(missing, [name for name in contents if name not in state])
 
 
-def names_differ(names: LoadedNames, path: str | os.PathLike[str], caller: str = "load_checkpoint") -> str:
-    """The text of an error that lists names of a model or state and of files that differ."""
-    lines = [f"{caller}: the names of the model and of {path} differ"]
-    for title, found, others in (
-        ("missing in the files", names.missing_keys, names.unexpected_keys),
-        ("not in the model", names.unexpected_keys, names.missing_keys),
-    ):
-        for name in found[:5]:
-            lines.append(f"    {title}: {name!r}{did_you_mean(name, others, '  {}')}")
-        if len(found) > 5:
-            lines.append(f"    {title}: {len(found) - 5} more")
+def differ(
+    names: LoadedNames, path: str | os.PathLike[str], wrong: Sequence[str] = (), caller: str = "load_checkpoint"
+) -> str:
+    """The text of an error that lists names of a model or state and of files that differ, and what is wrong with the
+    tensors that both have: ten lines, and the numbers of the others."""
+    found = {
+        "missing in the files": [_meant(name, names.unexpected_keys) for name in names.missing_keys],
+        "not in the model": [_meant(name, names.missing_keys) for name in names.unexpected_keys],
+        "other tensors": wrong,
+    }
+    found = {title: each for title, each in found.items() if each}
+    lines = [f"{caller}: the model and {path} differ"]
+    for title, each in found.items():
+        most = _MOST // len(found)
+        lines += [f"    {title}: {line}" for line in each[:most]]
+        if len(each) > most:
+            lines.append(f"    {title}: {len(each) - most:,} more")
     if any("_fsdp_shard." in name for name in names.unexpected_keys):
         lines.append(
             "the files are of one rank of PyTorch/XLA's FSDP: python -m fsdp.consolidate_sharded_ckpts joins all"
         )
-    return "\n".join([*lines, "rename= maps the files' names to the model's, strict=False loads the names that fit"])
+    if any(names):
+        lines.append("rename= maps the files' names to the model's, strict=False loads the names that fit")
+    return "\n".join(lines)
 
 
-def _check(name: str, target: Any, source: Any) -> None:
+def _meant(name: str, others: list[str]) -> str:
+    return f"{name!r}{did_you_mean(name, others, '  {}')}"
+
+
+def _differences(name: str, target: Any, source: Any) -> Iterator[str]:
+    """Yields the reason why a tensor of the files cannot be loaded into the model's, if there is one."""
     if isinstance(target, torch.Tensor) != isinstance(source, Stored):
-        raise ValueError(
-            f"load_checkpoint: {name!r} is a tensor in either the model or the files, and not in the other"
-        )
+        yield f"{name!r} is a tensor in either the model or the files, and not in the other"
+        return
     if not isinstance(target, torch.Tensor):
         return
     if target.is_meta:
@@ -224,14 +236,11 @@ def _check(name: str, target: Any, source: Any) -> None:
             "and shard it, so that each device reads its own part"
         )
     if tuple(target.shape) != source.shape:
-        raise ValueError(
-            f"load_checkpoint: {name!r} has the shape {list(source.shape)} in {source.path} and {list(target.shape)} "
-            "in the model"
-        )
+        yield f"{name!r} has the shape {list(source.shape)} in {source.path.name} and {list(target.shape)} in the model"
     if (source.dtype.is_floating_point, source.dtype.is_complex) != (target.is_floating_point(), target.is_complex()):
-        raise ValueError(
-            f"load_checkpoint: {name!r} is {source.dtype} in {source.path} and {target.dtype} in the model: numbers of "
-            "another kind. If they are meant, fill the tensor by spmd.checkpoint.fill_shards"
+        yield (
+            f"{name!r} is {source.dtype} in {source.path.name} and {target.dtype} in the model: numbers of another "
+            "kind. If they are meant, fill the tensor by spmd.checkpoint.fill_shards"
         )
 
 

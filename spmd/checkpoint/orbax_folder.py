@@ -20,7 +20,7 @@ from ..core.pjrt import agreement, processes, transfer
 from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.spec import Dim, Spec
 from ..core.sharding.value import Sharding
-from .loading import LoadedNames, Rename, compared, names_differ
+from .loading import LoadedNames, Rename, compared, differ
 from .priming import prime_optimizer
 
 Path = str | os.PathLike[str]
@@ -99,12 +99,10 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     with _primed(state, stored):
         targets = {name: value for name, _, value in _entries(state)}
         names = _compared(targets, stored)
-        if strict and any(names):
-            raise ValueError(names_differ(names, folder, "load_orbax"))
         wanted = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
         wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
-        if wrong:
-            raise ValueError("\n    ".join([f"load_orbax: the state and {place} differ; nothing was loaded", *wrong]))
+        if wrong or (strict and any(names)):
+            raise ValueError(differ(names if strict else LoadedNames([], []), place, wrong, "load_orbax"))
     fillings = {name: Filling(value) for name, value in wanted.items() if _is_filled(value)}
     requests = {
         stored[name][0]: _request(orbax, value, fillings.get(name), stored[name][1]) for name, value in wanted.items()

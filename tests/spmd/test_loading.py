@@ -1,9 +1,11 @@
 """`fill_shards` and `load_checkpoint`: data from files, each device's own bytes and no others."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -319,6 +321,52 @@ class TestRefused:
             ValueError, match=r"'layers.0.weight' has the shape \[16, 8\] in .*x\.safetensors and \[16, 16\]"
         ):
             spmd.load_checkpoint(on_device(mesh8), tmp_path)
+
+    def test_another_model(self, tmp_path: Path) -> None:
+        """Ten differences, some of each kind, and the numbers of the others."""
+        source = nn.ModuleDict(
+            {f"old{i}": nn.Linear(4, 4) for i in range(3)} | {f"x{i}": nn.Linear(4, 4) for i in "abc"}
+        )
+        save_file(source.state_dict(), tmp_path / "x.safetensors")
+        model = nn.ModuleDict(
+            {f"new{i}": nn.Linear(4, 4) for i in range(2)} | {f"x{i}": nn.Linear(5, 5) for i in "abc"}
+        )
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with pytest.raises(ValueError) as raised:
+            spmd.load_checkpoint(model, tmp_path)
+        first, *lines, last = str(raised.value).splitlines()
+        assert first == f"load_checkpoint: the model and {tmp_path} differ" and last.startswith(
+            "rename= maps the files'"
+        )
+        titles = [line.split(":")[0].strip() for line in lines]
+        assert titles == ["missing in the files"] * 4 + ["not in the model"] * 4 + ["other tensors"] * 4
+        assert [line for line in lines if line.endswith(" more")] == [
+            "    missing in the files: 1 more", "    not in the model: 3 more", "    other tensors: 3 more",
+        ]  # fmt: skip
+        assert "    other tensors: 'xa.weight' has the shape [4, 4] in x.safetensors and [5, 5] in the model" in lines
+        with pytest.raises(ValueError) as raised:
+            spmd.load_checkpoint(model, tmp_path, strict=False)
+        assert str(raised.value).count("    other tensors: 'x") == 6 and "missing" not in str(raised.value)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    @pytest.mark.parametrize("root", ["", "memory://"], ids=["disk", "url"])
+    def test_steps_of_a_manager(self, root: str, tmp_path: Path) -> None:
+        """The error says the call that restores them."""
+        model, folder = nn.Linear(4, 4), f"{root}{tmp_path}/job"
+        spmd.CheckpointManager(tmp_path / "job").save(8, {"model": model})
+        if root:
+            fsspec.filesystem("memory").put(f"{tmp_path}/job", folder, recursive=True)
+        call = f'CheckpointManager("{folder}").restore({{"model": model}}'
+        for path, says in (
+            (folder, f"the folder of the steps of a CheckpointManager: {call})"),
+            (f"{folder}/8", f"a step of a CheckpointManager: {call}, step=8)"),
+            (f"{folder}/8/manifest.json", f"a step of a CheckpointManager: {call}, step=8)"),
+        ):
+            with pytest.raises((FileNotFoundError, ValueError), match=f"; it is {re.escape(says)}$"):
+                spmd.load_checkpoint(model, path)
+        (tmp_path / "7").mkdir()
+        with pytest.raises(FileNotFoundError, match=r"found nothing$"):
+            spmd.load_checkpoint(model, tmp_path / "7")
 
     def test_meta(self, tmp_path: Path) -> None:
         with torch.device("meta"):

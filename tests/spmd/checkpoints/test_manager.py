@@ -343,7 +343,7 @@ class TestWhatFits:
 
     @pytest.mark.parametrize("is_named", [True, False])
     def test_another_optimizer(self, is_named: bool, tmp_path: Path) -> None:
-        """By the class's name, and by the keys of its groups where a step has none or a wrapper's; nothing is loaded."""
+        """By the class's name, and by the keys of its groups where a step has none or a wrapper's."""
 
         def made(kind: Callable[..., torch.optim.Optimizer], **given: Any) -> torch.optim.Optimizer:
             weight = torch.ones(2, device="xla")
@@ -360,8 +360,16 @@ class TestWhatFits:
                 del entry["class"]
             (tmp_path / "0/manifest.json").write_text(manifest.text(body))
         for was, now, words in (
-            ("AdamW", made(torch.optim.SGD), r"'betas', .* in the step alone, and 'momentum', .* here alone: make the "),
-            ("SGD", made(torch.optim.AdamW), r"'momentum', .* in the step alone, and 'betas', .* here alone: make the "),
+            (
+                "AdamW",
+                made(torch.optim.SGD),
+                r"'betas', .* in the step alone, and 'momentum', .* here alone: make the ",
+            ),
+            (
+                "SGD",
+                made(torch.optim.AdamW),
+                r"'momentum', .* in the step alone, and 'betas', .* here alone: make the ",
+            ),
             ("AdamW", made(fsdp.ZeroRedundancyOptimizer, optimizer_class=torch.optim.SGD), r".*'momentum', "),
         ):
             said = rf"'{was}' is {was if is_named else 'an optimizer'} in the step, and {type(now).__name__} here"
