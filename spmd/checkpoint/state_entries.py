@@ -74,8 +74,9 @@ def filled(old: Any, new: Any) -> Any:
         values = [filled(old[place] if place < len(old) else None, value) for place, value in enumerate(new)]
         if isinstance(new, tuple) or getattr(old, "maxlen", None) != getattr(new, "maxlen", None):
             return type(new)(values, new.maxlen) if isinstance(new, deque) else type(new)(values)
-        old.clear()  # type: ignore[attr-defined]  # a list or deque
-        old.extend(values)  # type: ignore[attr-defined]
+        kept: Any = old
+        kept.clear()
+        kept.extend(values)
     else:
         return new
     return old

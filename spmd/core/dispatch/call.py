@@ -17,6 +17,7 @@ from ..base.interrupt import raise_held
 from ..base.observation import Scalar
 from ..engine.unsynced import run_iterations
 from ..ir.graph import DeviceData, Node, Value, results
+from ..ir.held_names import held_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import OpSpec, Slot
 from ..ir.source import THREADS, place_of
@@ -266,8 +267,10 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
             return meta, record(_scalar_op(meta), (), (tensor.item(),), NOWHERE)
         return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
+    name = held_name(tensor)
     raise RuntimeError(
-        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)} is on {tensor.device}; "
+        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
+        f"{f' ({name})' if name else ''} is on {tensor.device}; "
         'move it with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
     )
 

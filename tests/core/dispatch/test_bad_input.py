@@ -62,9 +62,29 @@ class TestDevicesMixed:
         x, c = torch.ones(3, device="xla"), torch.ones(3)
         message, _ = raised(RuntimeError, lambda: x * c)
         assert message == (
-            'aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] is on cpu; move it with .to("xla") '
-            "(only 0-dim CPU tensors and CPU index tensors may be mixed in)"
+            "aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] (c) is on cpu; move it with "
+            '.to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
         )
+
+    def test_names(self) -> None:
+        """A parameter's or buffer's in the outermost module, that of an optimizer's state, a variable's, an entry's."""
+        x, batch = torch.ones(3, 3, device="xla"), {"mask": torch.ones(3, 3)}
+        model = nn.Sequential(nn.Linear(3, 3, device="xla"), nn.Sequential(nn.Linear(3, 3)))
+        norm = nn.BatchNorm1d(3, affine=False).eval()
+        weight = model[0].weight
+        optimizer = torch.optim.AdamW([weight])
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        moments = optimizer.state[weight]
+        moments["exp_avg"] = moments["exp_avg"].cpu()
+        for function, name in (
+            (lambda: model(x), "model.1.0.weight"), (lambda: norm(x), "norm.running_mean"),
+            (optimizer.step, "optimizer.state.0.exp_avg"), (lambda: x @ batch["mask"].t(), "batch['mask']"),
+        ):  # fmt: skip
+            message, _ = raised(RuntimeError, function)
+            assert f"({name}) is on cpu" in message
+        message, _ = raised(RuntimeError, lambda: x * torch.ones(3))
+        assert "one of shape [3] is on cpu" in message
 
     def test_scalars_are_taken(self) -> None:
         x = torch.arange(4.0, device="xla")
