@@ -40,7 +40,7 @@ class CheckpointManager:
         folder: made at the first save, a path or a URL (`gs://bucket/job`) that fsspec knows. One job at a time may
             save in it.
         save_interval: `save` writes the steps that it divides.
-        keep: the number of steps that stay; None: all.
+        keep: the number of steps that stay, those that were saved last; None: all.
         async_: `save` returns as soon as a thread has taken over, as `save_async` does.
         on_preemption: after SIGTERM, or the cluster's notice, the next step is saved, too, and waited for.
         device_bytes: the device memory of this process that one step may take for copies of what is being saved and the
@@ -148,7 +148,10 @@ class CheckpointManager:
         return True
 
     def wait(self) -> None:
-        """Waits until the save under way is committed; raises `SaveError` if it was not."""
+        """Waits until the last save is committed; raises `SaveError` if it was not.
+
+        A job that saves in a thread ends with it: the end of the program waits, too, and can only print the error.
+        """
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.wait()
@@ -160,7 +163,7 @@ class CheckpointManager:
         return list(self._storage.steps())
 
     def latest_step(self) -> int | None:
-        """The last committed step; None if there is none."""
+        """The committed step with the highest number; None if there is none."""
         return max(self.all_steps(), default=None)
 
     def restore(self, state: dict[str, Any], step: int | None = None, *, skip_damaged: bool = False) -> int:

@@ -426,6 +426,17 @@ class TestSteps:
         manager.save(4, {"n": 4})
         assert manager.all_steps() == [2, 3, 4]  # 1 was saved longest ago
 
+    def test_a_new_run_in_an_old_folder(self, tmp_path: Path) -> None:
+        """Steps go by age, and the latest is that with the highest number: for a while one of the old run."""
+        manager = spmd.CheckpointManager(tmp_path, keep=2)
+        for step in (40, 50):
+            manager.save(step, {"n": step})
+        manager.save(0, {"n": 0})
+        state = {"n": 1}
+        assert manager.all_steps() == [0, 50] and manager.latest_step() == manager.restore(state) == state["n"] == 50
+        manager.save(10, {"n": 10})
+        assert manager.all_steps() == [0, 10] and manager.latest_step() == 10
+
     def test_none(self, tmp_path: Path) -> None:
         manager = spmd.CheckpointManager(tmp_path / "new")
         assert manager.all_steps() == [] and manager.latest_step() is None
