@@ -84,5 +84,7 @@ class Writer:
 def _advice() -> str:
     """The end of a failed save's message. Python has set the exit status when it waits for threads."""
     if threading.main_thread().is_alive():
-        return "The next save, restore or wait() raises this; without one the exit status of the program does not tell"
-    return "The program has ended without wait(), which raises this: its exit status does not tell"
+        return (
+            "The next save, restore or wait() raises this; without one the exit status of the program does not show it"
+        )
+    return "The program has ended without wait(), which raises this: its exit status does not show it"

@@ -35,7 +35,7 @@ _open: "list[Callable[[], str]]" = []  # the statuses that are shown, the newest
 def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None:
     """Prints one line, shortened to the terminal's width, unless a minute has had `MOST` of its kind: then the next one
     says how many were held back. full: a longer text, for the report. is_error: prints the whole text, however long, as
-    the process may end before anybody asks for a report.
+    the process may end before a report is printed.
     """
     if full or len(_line(text)) > width():
         counters.add_note(full or text)

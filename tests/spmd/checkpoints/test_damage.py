@@ -163,7 +163,9 @@ class TestNotWritten:
         (said,) = [line for line in done.stderr.splitlines() if line.startswith("spmd: ")]
         assert said.startswith(f"spmd: CheckpointManager: step 3 was not saved in {folder}: Input/output error at byte")
         assert ". Earlier steps are unchanged. The " in said
-        assert said.endswith("exit status of the program does not tell" if waits else "its exit status does not tell")
+        assert said.endswith(
+            "exit status of the program does not show it" if waits else "its exit status does not show it"
+        )
         assert done.returncode == int(waits) and ("Traceback" in done.stderr) == waits, done.stderr
 
     def test_one_cause(self, manager: spmd.CheckpointManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
