@@ -1,7 +1,8 @@
 """The name by which the program that is running holds a tensor, for errors: found in the frames of the call."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ def held_name(tensor: torch.Tensor) -> str:
     while frame is not None:
         is_users = not is_library(frame.f_code)
         for name, value in [*frame.f_locals.items()]:
-            if isinstance(value, (nn.Module, Optimizer)):
+            # The type, as a proxy of an object that is gone raises at its class.
+            if issubclass(type(value), (nn.Module, Optimizer)):
                 owner = name if is_users and name != "self" else type(value).__name__
                 state = next((f"{owner}.{path}" for path, held in _held(value) if _base(held) is base), state)
             elif is_users and not variable:
@@ -31,7 +33,7 @@ def held_name(tensor: torch.Tensor) -> str:
 
 def _base(value: Any) -> Any:
     """The tensor whose values a view has; another value itself."""
-    return value._base if isinstance(value, torch.Tensor) and value._is_view() else value
+    return value._base if issubclass(type(value), torch.Tensor) and value._is_view() else value
 
 
 def _held(owner: nn.Module | Optimizer) -> Iterator[tuple[str, Any]]:
@@ -47,6 +49,6 @@ def _held(owner: nn.Module | Optimizer) -> Iterator[tuple[str, Any]]:
 
 def _entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield name, value
-    if isinstance(value, Mapping):
+    if issubclass(type(value), (dict, UserDict)):
         for key, inner in value.items():
             yield f"{name}[{key!r}]", inner

@@ -1,6 +1,7 @@
 """Bad input: a Python error at the user's line that says what was expected, what came, what to do; nothing is lost."""
 
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -83,7 +84,8 @@ class TestDevicesMixed:
         ):  # fmt: skip
             message, _ = raised(RuntimeError, function)
             assert f"({name}) is on cpu" in message
-        message, _ = raised(RuntimeError, lambda: x * torch.ones(3))
+        gone = weakref.proxy(type("Gone", (), {})())
+        message, _ = raised(RuntimeError, lambda: (x * torch.ones(3), gone))
         assert "one of shape [3] is on cpu" in message
 
     def test_scalars_are_taken(self) -> None:
