@@ -162,7 +162,7 @@ def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
 
     shapes = {"n_embd": 6144, "n_head": 48, "n_layer": layers or 32, "n_positions": row.sequence}
     config = GPT2Config(**shapes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
-    return _hugging_face(row, GPT2LMHeadModel, config, GPT2Block)
+    return hugging_face(row, GPT2LMHeadModel, config, GPT2Block)
 
 
 def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
@@ -174,7 +174,7 @@ def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]
 
     config = MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
     use_experts_per_shard(config, _mesh(row), "fsdp")
-    return _hugging_face(row, MixtralForCausalLM, config, MixtralDecoderLayer)
+    return hugging_face(row, MixtralForCausalLM, config, MixtralDecoderLayer)
 
 
 def _hugging_face_llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
@@ -186,10 +186,10 @@ def _hugging_face_llama(row: Row, layers: int | None) -> tuple[Any, Any, Callabl
         vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers or 16,
         num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=row.sequence, use_cache=False,
     )  # fmt: skip
-    return _hugging_face(row, LlamaForCausalLM, config, LlamaDecoderLayer)
+    return hugging_face(row, LlamaForCausalLM, config, LlamaDecoderLayer)
 
 
-def _hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
+def hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
     import torch
 
     import fsdp

@@ -16,10 +16,11 @@ class Chip:
         name: as in a target, "v5p". peak_flops: bfloat16 operations per second, of dense products. memory_bytes: a
             TPU's: the compiler's limit for a program; a GPU's: all that it has. link_bytes: per second, of a TPU over
             all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
-        flops_per_cycle: of all matrix units of a TPU.
+        flops_per_cycle: of all matrix units of a TPU. links: of a TPU to its neighbours, two for each dim of the
+            torus.
         bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of
             matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second,
-            in one direction, of the node's network for each of its GPUs.
+            in one direction, of the network between nodes or slices, for each device.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Chip:
     f64_flops: float = 0.0
     cores: int = 0
     network_bytes: float = 0.0
+    links: int = 0
 
     @property
     def is_gpu(self) -> bool:
@@ -54,8 +56,11 @@ def _matrix_units(count: int, width: int) -> int:
     return 2 * count * width * width
 
 
-def _tpu(name: str, peak: float, units: int, gib: float, link_bits: float) -> Chip:
-    return Chip(name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units)
+def _tpu(name: str, peak: float, units: int, gib: float, links: int, link_bits: float, network_bits: float) -> Chip:
+    return Chip(
+        name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units, links=links,
+        network_bytes=network_bits / 8,
+    )  # fmt: skip
 
 
 def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float) -> Chip:
@@ -67,14 +72,16 @@ def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f
     )  # fmt: skip
 
 
+# The networks between slices are those of a host's network cards, shared by its chips (a pod of v5e has 6.4 Tb/s, one
+# of v6e 25.6 Tb/s, by the same pages).
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 2400e9),
-    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 1600e9),
-    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 4800e9),
-    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 3584e9),
+    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 6, 2400e9, 50e9),
+    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 4, 1600e9, 25e9),
+    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 6, 4800e9, 50e9),
+    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9),
     # Two devices a chip: half of its peak and links each.
-    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 9600e9 / 2),
+    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
     GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12),

@@ -21,7 +21,7 @@ from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import Line, node_line
 from ..core.passes import scan_layers
-from ..core.sharding.topology import slices, stand_in
+from ..core.sharding.topology import all_devices, slices, stand_in
 from ..core.sharding.value import DEVICE, Sharding
 from .chips import chip_of
 from .progress import stage
@@ -94,7 +94,8 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
     chip = chip_of(next(iter(mesh.jax.device_set)))
-    nodes = slices(mesh.target if mesh.target is not None else stand_in())
+    target = mesh.target if mesh.target is not None else stand_in()
+    nodes, devices = slices(target), all_devices(target)
     of_device = tuple(nodes[device] for device in mesh.device_ids)
     return Figures(
         argument_bytes=record.argument_bytes,
@@ -110,7 +111,11 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
         unknown_loops=len(module.unknown),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
-        terms=terms_of(module, chip, of_device) if chip is not None and chip.is_gpu else (),
+        terms=(
+            terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
+            if chip is not None and (once or chip.is_gpu)
+            else ()
+        ),
     )
 
 

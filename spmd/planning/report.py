@@ -37,7 +37,7 @@ class Plan:
         collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
         num_programs, num_ops: the programs of a step, and the ops recorded in them.
         compile_seconds: the time of compiling. line: the user's line that made the plan.
-        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time on a GPU (see
+        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time (see
             `seconds`), each with its range and source.
         notes: remarks on the figures.
         compiler_options: the options of XLA that were given to the plan.
@@ -112,17 +112,13 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The step time. On a TPU by the compiler's cycles, with kernels at the chip's peak; on a GPU the sum of
-        `terms`: kernels by operations and bytes, and the waiting for collectives. None without either."""
-        if self.terms:
-            return sum(term.seconds for term in self.terms)
-        if not self.clock or not self.cycles:
-            return None
-        return self.cycles / self.clock + (self.kernel_flops / self.peak_flops if self.peak_flops else 0.0)
+        """The step time, the sum of `terms`: what is computed, and the waiting for collectives. None for a device of
+        unknown constants, such as a CPU."""
+        return sum(term.seconds for term in self.terms) if self.terms else None
 
     @property
     def seconds_range(self) -> tuple[float, float] | None:
-        """The range of `seconds` on a GPU, where it is computed and not measured; None elsewhere."""
+        """The range of `seconds`, which is computed and not measured; None without them."""
         return (sum(term.low for term in self.terms), sum(term.high for term in self.terms)) if self.terms else None
 
     @property
@@ -132,25 +128,15 @@ class Plan:
 
     @property
     def formula(self) -> str:
-        """The computation of `seconds` and `utilisation` from cycles and operations, as text with the numbers."""
-        if self.seconds is None or self.utilisation is None or self.peak_flops is None:
+        """The computation of `seconds` and `utilisation` from the terms and operations, as text with the numbers."""
+        if self.seconds is None or self.utilisation is None or self.seconds_range is None:
             return ""
-        if self.seconds_range is not None:
-            low, high = self.seconds_range
-            return (
-                f"step time = {self.seconds:.4g} s, from {low:.4g} to {high:.4g} s by the chip's constants; "
-                f"utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) "
-                f"= {self.utilisation:.1%} ({self.constants})"
-            )
-        if self.clock is None:
-            return ""
-        kernels = (
-            f" + {self.kernel_flops:.4g} operations of kernels / {self.peak_flops:.4g}" if self.kernel_flops else ""
-        )
+        low, high = self.seconds_range
+        cycles = f" ({self.cycles:,} cycles at {self.clock / 1e9:.3f} GHz)" if self.clock else ""
         return (
-            f"step time = {self.cycles:,} cycles / {self.clock / 1e9:.3f} GHz{kernels} = {self.seconds:.6g} s; "
-            f"utilisation = {self.flops:.4g} operations / ({self.seconds:.6g} s x {self.peak_flops:.4g} a second) = "
-            f"{self.utilisation:.1%} ({self.constants})"
+            f"step time = {self.seconds:.4g} s{cycles}, from {low:.4g} to {high:.4g} s by the chip's constants; "
+            f"utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) "
+            f"= {self.utilisation:.1%} ({self.constants})"
         )
 
     def to_json(self) -> str:

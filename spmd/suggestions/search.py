@@ -218,23 +218,20 @@ class Search:
 
     @property
     def measure(self) -> str:
-        if self.chip is not None and self.chip.is_gpu:
+        if self.chip is not None:
             return f"the estimated time ({self.chip.source})"
-        first = (
-            f"operations / {self.rates.peak_flops:.3g}"
-            if self.rates.clock is None or self.chip is None
-            else f"cycles / {self.rates.clock / 1e9:.3f} GHz"
+        rates = self.rates
+        return (
+            f"max(operations / {rates.peak_flops:.3g}, bytes moved / {rates.link_bytes:.3g} a second), the rates of a "
+            "v5p, as there are none of this device"
         )
-        remark = "" if self.chip else ", the rates of a v5p, as the compiler gives no cycles here"
-        return f"max({first}, bytes moved / {self.rates.link_bytes:.3g} a second){remark}"
 
     def seconds(self, plan: Plan) -> float:
-        """The time of a step: on a GPU the plan's, else the least one, with computation and collectives overlapped."""
-        if plan.terms:
-            return sum(term.seconds for term in plan.terms)
-        cycles, rest = (plan.cycles, plan.kernel_flops) if self.chip else (0, plan.flops)
-        compute = (cycles / self.rates.clock if self.rates.clock else 0.0) + rest / self.rates.peak_flops
-        return max(compute, plan.moved_bytes / self.rates.link_bytes)
+        """The time of a step: the plan's, or of an unknown device the least one, with computation and collectives
+        overlapped."""
+        if plan.seconds is not None:
+            return plan.seconds
+        return max(plan.flops / self.rates.peak_flops, plan.moved_bytes / self.rates.link_bytes)
 
     def run(self, until: float, most: int) -> list[Trial]:
         """Compiles the most promising layouts, at first one of each family."""

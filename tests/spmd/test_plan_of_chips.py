@@ -133,6 +133,10 @@ class TestTpu:
             assert plan.fits and plan.cycles and plan.seconds > 0 and plan.chip == "TPU v5 lite", plan
             kinds = {row.kind for row in plan.collectives}
             assert "all-gather" in kinds and {row.axes for row in plan.collectives} == {("fsdp",)}, plan
+            terms = {term.name: term for term in plan.terms}
+            # Copies that run next to the instructions have cycles of their own.
+            assert 0.5 < terms["instructions"].seconds * plan.clock / plan.cycles <= 1, terms
+            assert terms["waiting for collectives (ici)"].low > 0 and sum(plan.seconds_range) > plan.seconds, terms
             print(plan.formula)
             big = torch.nn.Linear(1 << 17, 1 << 15, device="meta")
             plan = spmd.plan(lambda x: big(x).sum().backward(), torch.ones(8, 1 << 17, device="meta"), target="v5e:2x4")

@@ -21,6 +21,7 @@ import spmd
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
 from spmd.planning import progress
+from spmd.planning.step_time import Term
 
 
 class TestModulesElsewhere:
@@ -190,14 +191,16 @@ class TestPlan:
         assert difference and difference.changes[0].name == "parameters"
         assert f"parameters: {one.parameters:,} -> {two.parameters:,}" in str(difference)
 
-    def test_kernels_take_time(self) -> None:
-        """What they compute counts at the chip's peak in the step's time, where the compiler estimates no cycles."""
-        chip = {"cycles": 3_000, "clock": 1e9, "peak_flops": 2e9, "flops": 8_000.0}
-        plan = dataclasses.replace(self.plan(16), **chip, kernel_flops=6_000.0)
+    def test_the_sum_of_its_terms(self) -> None:
+        """A step takes what its parts take; without constants of the chip there is no time."""
+        terms = (Term("instructions", 4e-6, 3e-6, 6e-6, "compiler"), Term("kernels", 2e-6, 1e-6, 5e-6, "analytic"))
+        plan = self.plan(16)
+        assert plan.seconds is plan.seconds_range is plan.utilisation is None and not plan.formula
+        chip = {"cycles": 4_000, "clock": 1e9, "peak_flops": 2e9, "flops": 8_000.0, "terms": terms}
+        plan = dataclasses.replace(plan, **chip)
         assert plan.seconds == pytest.approx(6e-6) and plan.utilisation == pytest.approx(8 / 12)
-        assert "3,000 cycles / 1.000 GHz + 6000 operations of kernels / 2e+09 = 6e-06 s" in plan.formula
-        without = dataclasses.replace(plan, kernel_flops=0.0)
-        assert without.seconds == pytest.approx(3e-6) and "kernels" not in without.formula
+        assert plan.seconds_range == pytest.approx((4e-6, 11e-6))
+        assert "step time = 6e-06 s (4,000 cycles at 1.000 GHz), from 4e-06 to 1.1e-05 s" in plan.formula
 
     def test_is_not_compiled_twice(self) -> None:
         model = nn.Linear(7, 7, device="meta")

@@ -27,8 +27,8 @@ def run_iterations() -> None:
     boundary.
 
     The first iterations run as soon as they are known to be some, so that the devices need not wait; then more at a
-    time. While another thread compiles or runs, recording goes on. A call that is recorded to be replayed is one program
-    however it loops, unless it is too long.
+    time. While another thread compiles or runs, recording goes on. A call that is recorded to be replayed is one
+    program however it loops, unless it is too long.
     """
     if processes.several() or recording() is not None:
         return pace.look_after(config.max_pending_ops)  # a sync of one process alone would be another program

@@ -16,10 +16,16 @@ def cycles(module: Module) -> tuple[int, int]:
     for computation in module.computations.values():
         if computation.is_inner or not computation.count:
             continue
-        own = sum(int(found[1]) for line in computation.lines if (found := _CYCLES.search(line.rest)))
+        own = sum(map(line_cycles, computation.lines))
         total += computation.count * own
         once += own
     return total, once
+
+
+def line_cycles(line: Instruction) -> int:
+    """Returns the estimated cycles of one line; 0 without an estimate."""
+    found = _CYCLES.search(line.rest)
+    return 0 if found is None else int(found[1])
 
 
 # The operations that the author of a kernel states (Pallas' `CostEstimate`).
@@ -27,30 +33,60 @@ _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
 def repeated_flops(module: Module) -> int:
-    """The floating-point operations of matrix products, convolutions and kernels with a cost estimate, in the
-    iterations of loops after the first, which XLA's own count omits."""
+    """The floating-point operations that XLA's own count omits: those of matrix products, convolutions and kernels with
+    a cost estimate in the iterations of loops after the first, and all of attention kernels without one."""
     return sum(
         (computation.count - 1) * _line_flops(computation, line)
+        + computation.count * _attention_flops(computation, line)
         for computation in module.computations.values()
-        if computation.count > 1
+        if computation.count
         for line in computation.lines
     )
 
 
 def kernels(module: Module) -> tuple[int, int]:
-    """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the operations of those with a
-    cost estimate, and the number of calls of the others."""
+    """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the operations of those whose
+    operations are known, and the number of calls of the others."""
     stated = unknown = 0
     for computation in module.computations.values():
         for line in computation.lines:
-            if _KERNEL in line.rest and not _CYCLES.search(line.rest):
-                flops = _line_flops(computation, line)
+            if _is_kernel(line):
+                flops = kernel_flops(computation, line)
                 stated += computation.count * flops
                 unknown += computation.count * (not flops)
     return stated, unknown
 
 
+def kernel_flops(computation: Computation, line: Instruction) -> int:
+    """The operations of one run of a kernel without cycles: by its own cost estimate, or by its shapes where it is
+    attention; 0 for another line."""
+    if not _is_kernel(line):
+        return 0
+    return _line_flops(computation, line) or _attention_flops(computation, line)
+
+
+def _is_kernel(line: Instruction) -> bool:
+    return line.opcode == "custom-call" and _KERNEL in line.rest and not line_cycles(line)
+
+
 _KERNEL = 'custom_call_target="tpu_custom_call"'
+
+# The products of a part of jax's splash attention: how many sum over the dim of keys, and over that of values. The
+# backward ones compute the scores again.
+_SPLASH = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
+_PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1)}
+
+
+def _attention_flops(computation: Computation, line: Instruction) -> int:
+    """The operations of one run of jax's splash attention, which states none; 0 for another line."""
+    part = _SPLASH.match(line.name) if line.opcode == "custom-call" else None
+    if part is None:
+        return 0
+    shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
+    query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
+    of_keys, of_values = _PRODUCTS[part[1]]
+    pairs = math.prod(query[:-1]) * key[-2]
+    return 2 * pairs * (of_keys * query[-1] + of_values * value[-1]) // (2 if "/causal/" in line.scope else 1)
 
 
 def _line_flops(computation: Computation, line: Instruction) -> int:

@@ -32,13 +32,13 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
     names: dict[str, tuple[tuple[str, ...], int, str]] = {}
     found: list[Exchange] = []
     seen: set[str] = set()
-    links = _links(module)
+    links = links_of(module)
     for computation in module.computations.values():
         if not computation.count:
             continue
         for line in computation.lines:
-            kind = collective_kind(line) or _kind_between_slices(line)
-            chain = _chain(line)
+            kind = collective_kind(line) or kind_between_slices(line)
+            chain = chain_of(line)
             if kind is None or chain in seen:
                 continue
             if chain:
@@ -51,8 +51,8 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
                 continue
             data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
             is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
-            if is_sliced and computation.name.startswith("all-reduce-scatter"):
-                kind, is_sliced = "reduce-scatter", False  # the form in which a TPU's compiler writes one
+            if is_sliced and kind_in(computation, kind) != kind:
+                kind, is_sliced = kind_in(computation, kind), False
             data *= size if kind == "all-gather" else 1
             node = _reader_of_argument(line.scope, graph)
             if node is None:
@@ -71,6 +71,11 @@ def collective_kind(line: Instruction) -> str | None:
     return _STARTS.get(line.opcode)
 
 
+def kind_in(computation: Computation, kind: str) -> str:
+    """The kind of a collective inside a computation: a TPU's compiler writes a reduce-scatter as an all-reduce."""
+    return "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind
+
+
 def groups_of(line: Instruction, num_devices: int) -> list[tuple[int, ...]]:
     """The groups of devices, by their place in the program, of a collective; of a permutation pairs."""
     return groups(_groups_text(line), num_devices)
@@ -80,15 +85,16 @@ def groups_of(line: Instruction, num_devices: int) -> list[tuple[int, ...]]:
 _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
 
 
-def _chain(line: Instruction) -> str:
+def chain_of(line: Instruction) -> str:
+    """The name of the collective that a line is one of several of; "" for one of a single line."""
     found = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
     return "" if found is None else found[0]
 
 
-def _links(module: Module) -> Counter[str]:
+def links_of(module: Module) -> Counter[str]:
     """Counts the lines over which each collective is spread."""
     lines = (line for computation in module.computations.values() if computation.count for line in computation.lines)
-    return Counter(filter(None, map(_chain, lines)))
+    return Counter(filter(None, map(chain_of, lines)))
 
 
 def _is_overlapped(computation: Computation, line: Instruction) -> bool:
@@ -114,7 +120,8 @@ _HOST_KINDS = {
 }
 
 
-def _kind_between_slices(line: Instruction) -> str | None:
+def kind_between_slices(line: Instruction) -> str | None:
+    """The kind of the collective that a line sends for over the network between slices; None for another line."""
     found = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
     return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
 

@@ -149,6 +149,10 @@ class _Case:
             save_residuals=True, interpret=self.interpret,
         )  # fmt: skip
 
+    def scope(self) -> Any:
+        """The scope that says in the compiled program which scores are computed (`costs.kernel_flops` reads it)."""
+        return jax.named_scope("causal" if self.is_causal else "full")
+
     def scaled(self, x: jax.Array) -> jax.Array:
         """x times the scale, rounded to its dtype: the kernel takes scaled queries."""
         return (x.astype(jnp.float32) * self.scale).astype(x.dtype)
@@ -157,7 +161,8 @@ class _Case:
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
 def _run_forward(query, key, value, *, case):
-    output, (logsumexp,) = jax.vmap(case.kernel())(case.scaled(query), key, value)
+    with case.scope():
+        output, (logsumexp,) = jax.vmap(case.kernel())(case.scaled(query), key, value)
     return output, logsumexp
 
 
@@ -170,7 +175,8 @@ def _run_backward(query, key, value, grad_out, out, logsumexp, *, case):
         known = query, key, value, None, None, out, logsumexp, kernel.dq_mask_info, kernel.dkv_mask_info
         return _module("kernel")._splash_attention_bwd(res=known, do=grad_out, **options)[3:6]
 
-    grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
+    with case.scope():
+        grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
     return case.scaled(grad_query), *grads
 
 

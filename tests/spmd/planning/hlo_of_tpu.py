@@ -1,0 +1,49 @@
+"""Programs as a TPU's compiler writes them."""
+
+
+def program(lines: str, before: str = "") -> str:
+    """The text of a program of these lines, of which the last is the result."""
+    *most, last = lines.strip().splitlines()
+    body = "\n".join([*(f"  {line}" for line in most), f"  ROOT {last}"])
+    head = "ENTRY %main (x: f32[1024,1024]) -> f32[] {\n  %x = f32[1024,1024]{1,0} parameter(0)"
+    return f"HloModule step\n\n{before}{head}\n{body}\n}}\n"
+
+
+def part(number: int) -> str:
+    """A fusion with a part of the all-gather of chain 0."""
+    how = 'replica_groups={{0,1,2,3}}, dimensions={0}, frontend_attributes={chain_id="0"}'
+    return f"""%part.{number} (p.{number}: f32[1024,1024]) -> f32[1024,1024] {{
+  %p.{number} = f32[1024,1024]{{1,0}} parameter(0)
+  %g.{number} = f32[4096,1024]{{1,0}} all-gather(%p.{number}), channel_id=7, {how}
+  ROOT %n.{number} = f32[1024,1024]{{1,0}} negate(%p.{number})
+}}
+
+"""
+
+
+def attention(scope: str) -> str:
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide."""
+    target = 'custom_call_target="tpu_custom_call"'
+    path = f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
+    names = "%mask, %query, %key, %value"
+    return f"""%mask = s8[1,8,8]{{2,1,0}} constant(0)
+%query = bf16[8,64,16]{{2,1,0}} constant(0)
+%key = bf16[2,64,16]{{2,1,0}} constant(0)
+%value = bf16[2,64,32]{{2,1,0}} constant(0)
+%splash_mha_fwd_residuals.1 = bf16[8,64,32]{{2,1,0}} custom-call({names}), {target}, {path}
+%splash_mha_dkv_no_residuals.1 = bf16[2,64,16]{{2,1,0}} custom-call({names}), {target}, {path}
+%splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
+
+
+def between_slices(work: str) -> str:
+    """A sum over two slices, and a line that is computed meanwhile."""
+    how = (
+        'is_host_transfer=true, frontend_attributes={_xla_host_transfer_rendezvous="all-reduce.1_0",'
+        '_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+    )
+    return f"""%token = token[] after-all()
+%send = (f32[1024,1024]{{1,0}}, u32[], token[]) send(%x, %token), channel_id=6, {how}
+%recv = (f32[1024,1024]{{1,0}}, u32[], token[]) recv(%token), channel_id=5, {how}
+%sent = token[] send-done(%send), channel_id=6
+%y = f32[1024,1024]{{1,0}} negate(%x), {work}
+%got = (f32[1024,1024]{{1,0}}, token[]) recv-done(%recv), channel_id=5"""
