@@ -12,7 +12,9 @@ from .core.debug import catalog
 from .core.pjrt.devices import simulate
 from .frameworks.choice import use
 from .launching import installation, local_processes
+from .planning.calibrated_constants import calibration_file
 from .profiler import capture, summary
+from .profiler.calibration import calibrate
 from .tensors.launch import initialize
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
@@ -52,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     profile.add_argument("address", help="host:port of it")
     profile.add_argument("folder", help="for the files, which open in Perfetto and TensorBoard")
     profile.add_argument("--seconds", type=float, default=1.0, help="of the trace (default: 1)")
+    constants = commands.add_parser("calibrate", help="measure the constants of this device for the times of plans")
+    constants.add_argument("--file", type=Path, help="to write (default: that of spmd.config.calibration_file)")
     ops = commands.add_parser("ops", help="write docs/ops.md; needs a checkout")
     ops.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -64,6 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _profile(given.address, given.folder, given.seconds)
     if given.command == "doctor":
         return installation.report()
+    if given.command == "calibrate":
+        return _calibrate(given.file)
     return _where(given.op) if given.command == "where" else _ops(check=given.check)
 
 
@@ -119,6 +125,17 @@ def _profile(address: str, folder: str, seconds: float) -> int:
         return 1
     print(summary(path))
     print(f"written to {path}: open *.trace.json.gz in https://ui.perfetto.dev")
+    return 0
+
+
+def _calibrate(file: Path | None) -> int:
+    try:
+        for name, value in calibrate(file).items():
+            print(f"{name:12} {value:.4g}")
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"written to {file or calibration_file()}: plans for this kind of device read it")
     return 0
 
 

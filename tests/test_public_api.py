@@ -361,10 +361,10 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file", "hang_seconds", "hints",
-            "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops", "module_paths", "num_slices",
-            "op_table_size", "pad_lengths", "partitioner", "print_graphs", "process_timeout_seconds", "program_cache",
-            "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_iterations", "scan_layers",
+            "calibration_file", "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file",
+            "hang_seconds", "hints", "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops",
+            "module_paths", "num_slices", "op_table_size", "pad_lengths", "partitioner", "print_graphs",
+            "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_iterations", "scan_layers",
             "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 

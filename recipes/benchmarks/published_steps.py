@@ -1,12 +1,13 @@
-"""Steps that others have published, beside the times that plans tell for them.
+"""Steps that others have published, next to the times of their plans.
 
     python -m recipes.benchmarks.published_steps                    every row that is not in the file yet; the table
     python -m recipes.benchmarks.published_steps --rows 8b-v6e      some rows, again
     python -m recipes.benchmarks.published_steps --table            only the table, of the plans in the file
 
 No TPU or GPU is needed, but libtpu (extra `tpu`), and for rows on GPUs the extra `gpu-plan`. Each plan has a process of
-its own; the file (`--file`) keeps them. Where a source tells neither the batch of a chip nor what is recomputed, the
-least recomputation that fits is taken. Rows are split in two halves by a seed: constants of the chips are only ever chosen by the one.
+its own; the file (`--file`) keeps them. Where a source gives neither the batch of a chip nor what is recomputed, the
+least recomputation that fits is taken. Rows are split in two halves by a seed: constants of the chips are only ever
+chosen by the one.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from rich.table import Table
 @dataclass(frozen=True)
 class Row:
     """One published step. rate: tokens per second and device; or of model operations the share of the peak, below 1.
-    batch: sequences a device, 0 if not told. checkpointed: True, False or "alternate", every second layer."""
+    batch: sequences a device, 0 if it is not given. checkpointed: True, False or "alternate", every second layer."""
 
     name: str
     model: str
@@ -148,7 +149,7 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: checkpoint(forward, *args, use_reentrant=False)
 
 
-# What is tried where the source tells neither what is recomputed nor the batch: the first that fits, the fastest first.
+# What is tried where the source gives neither what is recomputed nor the batch: the first that fits, the fastest first.
 TRIED: tuple[tuple[bool | str, int], ...] = ((False, 2), (False, 1), ("alternate", 1), (True, 4), (True, 1))
 
 
@@ -192,8 +193,9 @@ def show(known: dict[str, Any], seed: int) -> None:
         published, is_chosen = published_seconds(row, found), row.name in chosen
         errors[is_chosen].append(seconds / published - 1)
         table.add_row(
-            row.name, f"{found['batch']}, {found['checkpointed']}", f"{published:.3f} s", f"{seconds:.3f} s", f"{low:.3f} to {high:.3f}",
-            f"{seconds / published - 1:+.0%}", "chosen by" if is_chosen else "held out",
+            row.name, f"{found['batch']}, {found['checkpointed']}", f"{published:.3f} s", f"{seconds:.3f} s",
+            f"{low:.3f} to {high:.3f}", f"{seconds / published - 1:+.0%}",
+            "chosen by" if is_chosen else "held out",
         )  # fmt: skip
     Console(width=120).print(table)
     for is_chosen, name in ((True, "chosen by"), (False, "held out")):

@@ -1,6 +1,7 @@
 """The clock of an estimated run: the lines of a schedule one after the other, and collectives next to them."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from ..core.base.counters import Collective
 from ..core.hlo.hlo import Computation, Instruction, Module, num_bytes
@@ -16,15 +17,15 @@ class Clock(ABC):
     spent: the seconds by name. now: of the run; free: the end of the last collective.
     """
 
-    # The names of what a run spends its time on, in the order of a table.
-    names: tuple[str, ...]
+    # The names of what a run spends its time on, in the order of a table, with the constants that each depends on.
+    constants: ClassVar[dict[str, tuple[str, ...]]]
 
     def __init__(self, module: Module, chip: Chip):
         self.module, self.chip = module, chip
         self.now = 0.0
         self.free = 0.0
         self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started collective, with its link
-        self.spent = dict.fromkeys(self.names, 0.0)
+        self.spent = dict.fromkeys(self.constants, 0.0)
 
     def run(self) -> dict[str, float]:
         """Returns the seconds by name."""
@@ -68,7 +69,7 @@ class Clock(ABC):
         for _, name in line.called:
             self.computation(self.module.computations[name])
         more = iterations - 1
-        for name in self.names:
+        for name in self.constants:
             self.spent[name] += (self.spent[name] - before[name]) * more
         shift = (self.now - started) * more
         self.now, self.free = self.now + shift, self.free + shift

@@ -6,6 +6,7 @@ al., doi:10.1145/1498765.1498785).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..core.hlo.gpu_kernels import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from ..core.hlo.hlo import Computation, Instruction, Module
@@ -38,7 +39,15 @@ _LAUNCHES = "launches"
 class GpuClock(Clock):
     """A run of a GPU's schedule. nodes: of each device of the program, in its order."""
 
-    names = (PRODUCT, CONVOLUTION, ATTENTION, OTHER, _LAUNCHES, *WAITING.values())
+    constants: ClassVar = {
+        PRODUCT: ("product",),
+        CONVOLUTION: ("convolution",),
+        ATTENTION: ("attention",),
+        OTHER: ("memory",),
+        _LAUNCHES: ("launch",),
+        WAITING["ici"]: ("link", "latency"),
+        WAITING["dcn"]: (),
+    }
 
     def __init__(self, module: Module, chip: Chip, nodes: tuple[int, ...], rates: GpuRates):
         super().__init__(module, chip)

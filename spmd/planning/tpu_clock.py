@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..core.hlo.costs import kernel_flops, line_cycles
 from ..core.hlo.hlo import Computation, Instruction, Module
@@ -40,7 +41,12 @@ class TpuClock(Clock):
     """A run of a TPU's schedule. slices, places: of each device of the program, in its order: its slice, and its
     coordinates in the torus of that."""
 
-    names = (CYCLES, KERNELS, *WAITING.values())
+    constants: ClassVar = {
+        CYCLES: ("cycles",),
+        KERNELS: ("kernels",),
+        WAITING["ici"]: ("link", "hop"),
+        WAITING["dcn"]: (),
+    }
 
     def __init__(
         self,

@@ -78,6 +78,12 @@ FLAGS = (
         "the folder of these programs, which only the user may enter; empty: none",
     ),
     Flag("program_cache_bytes", int, 2 << 30, "their largest size on disk; the least recently used are deleted first"),
+    Flag(
+        "calibration_file",
+        str,
+        str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "spmd-calibration.json"),
+        "constants of devices, measured by `python -m spmd calibrate`, by which plans estimate times",
+    ),
     Flag("slow_compile_seconds", int, 2, "compiling or planning for longer is said on stderr, in a line; 0: never"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
     Flag("op_table_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),

@@ -1,5 +1,6 @@
 """The optimised program as text: its computations, and the number of times that each of them runs."""
 
+import dataclasses
 import functools
 import math
 import re
@@ -107,6 +108,9 @@ class Module:
                 current = None
             elif (found := _INSTRUCTION.fullmatch(line)) is not None:
                 current.lines.append(Instruction(*found.groups()))
+            elif current.lines:  # the attributes of a kernel hold line ends
+                last = current.lines[-1]
+                current.lines[-1] = dataclasses.replace(last, rest=last.rest + line)
         self._count()
 
     def _count(self) -> None:

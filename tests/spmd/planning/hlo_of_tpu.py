@@ -3,8 +3,8 @@
 
 def program(lines: str, before: str = "") -> str:
     """The text of a program of these lines, of which the last is the result."""
-    *most, last = lines.strip().splitlines()
-    body = "\n".join([*(f"  {line}" for line in most), f"  ROOT {last}"])
+    most, mark, last = lines.rpartition("\n%")
+    body = f"{most}\n  ROOT %{last}" if mark else f"  ROOT {last}"
     head = "ENTRY %main (x: f32[1024,1024]) -> f32[] {\n  %x = f32[1024,1024]{1,0} parameter(0)"
     return f"HloModule step\n\n{before}{head}\n{body}\n}}\n"
 
@@ -24,7 +24,8 @@ def part(number: int) -> str:
 def attention(scope: str) -> str:
     """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide."""
     target = 'custom_call_target="tpu_custom_call"'
-    path = f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
+    path = 'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{}"\n}}, '
+    path += f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
     names = "%mask, %query, %key, %value"
     return f"""%mask = s8[1,8,8]{{2,1,0}} constant(0)
 %query = bf16[8,64,16]{{2,1,0}} constant(0)
