@@ -60,7 +60,7 @@ from .rules.applied import register_units as register_units
 from .rules.rules import ShardingRules as ShardingRules
 from .show.inspection import inspect as inspect
 from .show.pictures import show_sharding as show_sharding
-from .suggestions.search import suggest as suggest
+from .suggestions.suggest import suggest as suggest
 from .tensors import metrics as metrics
 from .tensors.annotate import clear_sharding as clear_sharding
 from .tensors.annotate import get_sharding as get_sharding

@@ -234,7 +234,8 @@ SIGNATURES = {
     spmd.ShardingRules.save: "(self, path)",
     spmd.register_units: "(wrap, checkpoint)",
     spmd.suggest: (
-        "(step, *args, target=None, model=None, mp_policy=None, budget=600.0, max_trials=24, progress=True, **kwargs)"
+        "(step, *args, target=None, model=None, mp_policy=None, batches=None, price=None, budget=600.0, max_trials=24, "
+        "file=None, progress=True, **kwargs)"
     ),
     spmd.use: "()",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",

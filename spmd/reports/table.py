@@ -16,7 +16,7 @@ from rich.text import Text
 from ..core.base.counters import Collective
 from ..planning.layout import Finding, Row
 from ..planning.report import Plan
-from ..suggestions.search import Suggestion, Trial
+from ..suggestions.suggestion import Suggestion, Trial, precision_name
 
 SHOWN = 20  # rows of the collectives' table
 _IN_A_PIPE = 200  # columns
@@ -159,31 +159,59 @@ def layout_rows(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def ranked(found: Suggestion) -> Any:
-    """The table of a search: a row for each compiled trial, and the other trials by reason."""
+    """The table of a search: a row for each compiled trial, and the other trials by reason. Choices other than the layout
+    have columns where they differ; on the front: what no other trial is better than in everything."""
+    compiled = [trial for trial in found.trials if trial.plan is not None]
+    choices = {
+        name: text
+        for name, text in _CHOICES.items()
+        if len({text(trial) for trial in found.trials}) > 1 or (name == "money / 1,000" and found.trials[0].price)
+    }
     table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in ("layout", "ms", "cycles M", "moved", "peak", "reason"):
+    for name in ("layout", *choices, "ms", "moved", "peak", "front", "reason"):
         table.add_column(name, justify="left" if name in ("layout", "reason") else "right", overflow="fold")
+    front = set(map(id, found.front))
+    for trial in compiled:
+        assert trial.plan is not None and trial.seconds is not None
+        figures = (f"{trial.seconds * 1e3:,.4g}", size(trial.plan.moved_bytes), size(trial.plan.peak))
+        chosen = (text(trial) for text in choices.values())
+        mark = "*" if id(trial) in front else ""
+        table.add_row(Text(trial.name), *chosen, *figures, mark, Text(trial.reason or "the best"))
     others: dict[str, list[Trial]] = {}
     for trial in found.trials:
-        plan = trial.plan
-        if plan is None or trial.seconds is None:
+        if trial.plan is None:
             others.setdefault(trial.reason, []).append(trial)
-            continue
-        cycles = f"{plan.cycles / 1e6:,.1f}" if plan.cycles else "-"
-        figures = (f"{trial.seconds * 1e3:,.4g}", cycles, size(plan.moved_bytes), size(plan.peak))
-        table.add_row(Text(trial.name), *figures, Text(trial.reason or "the best"))
     lines = [
         Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
     ]
     said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
     first = found.trials[0]
-    if first.plan is not None and first.plan.fits:
-        least = found.least_memory
-        if least is not first and least.plan is not None:
-            share = f"{least.plan.peak / first.plan.peak:.0%} of the best's peak"
-            said.append(Text(f"the least memory: {least.name}: {share}, {least.reason}"))
+    if first.fits:
+        said += _alternatives(found)
         said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
     return Group(table, *lines, *said)
+
+
+# The choices of a search other than the layout, as texts of a trial.
+_CHOICES: dict[str, Callable[[Trial], str]] = {
+    "devices": lambda trial: trial.target or "here",
+    "rows": lambda trial: f"{trial.rows:,}",
+    "precision": lambda trial: precision_name(trial.precision),
+    "money / 1,000": lambda trial: "" if trial.money is None else f"{trial.money:.4g}",
+}
+
+
+def _alternatives(found: Suggestion) -> Iterator[Text]:
+    """The trials with the least memory and the least money, where these are others than the first."""
+    first = found.best
+    assert first.plan is not None
+    least = found.least_memory
+    if least is not first and least.plan is not None:
+        share = f"{least.plan.peak / first.plan.peak:.0%} of the best's peak"
+        yield Text(f"the least memory: {least.name}: {share}, {least.reason}")
+    cheap = found.least_money if first.money is not None else first
+    if cheap is not first and cheap.money is not None and first.money:
+        yield Text(f"the least money: {cheap.name}: {cheap.money / first.money:.0%} of the best's, {cheap.reason}")
 
 
 def _few(names: list[str]) -> str:

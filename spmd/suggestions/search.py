@@ -1,215 +1,49 @@
-"""spmd.suggest: candidate meshes and layouts of a step, compiled and ranked, with the reasons."""
+"""The search of spmd.suggest: candidate meshes and layouts of a step, compiled and ranked, with the reasons."""
 
-import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..core.engine.syncs import sync
-from ..core.ir.source import Line, user_line
+from ..core.ir.source import Line
 from ..core.lower.lower import LoweringError
-from ..core.pjrt.devices import devices
-from ..core.sharding.topology import Target, all_devices, num_devices
+from ..core.sharding.topology import Target, all_devices
 from ..mesh.mesh import Mesh
-from ..mesh.partition_spec import PartitionSpec
 from ..planning.chips import CHIPS, Chip, chip_of
-from ..planning.layout import roots_of, tensors_of
-from ..planning.names import Roles
-from ..planning.planner import ApplyRules, bytes_of, planned
-from ..planning.progress import silent, stage
-from ..planning.reachable import Reachable
-from ..planning.report import Plan, view
-from ..planning.saved_state import abstractly
+from ..planning.planner import ApplyRules, planned
+from ..planning.progress import stage
+from ..planning.report import Plan
 from ..rules.rules import ShardingRules
-from ..tensors.annotate import get_sharding
-from .candidates import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
-from .uses import Flow
+from .candidates import Expected, Layout, Model, Unfit, expected, layouts, rules_of
+from .kept_plans import KeptPlans
+from .suggestion import Trial
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One candidate layout.
+class Variant:
+    """One choice of what a layout is for: devices, their number, rows of the batch, precision, price of a device's hour."""
 
-    Attributes:
-        name: its mesh and options. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two of these.
-        mesh, rules: of the layout; None where the model does not go with it. plan: the compiler's figures; None if it
-            was not compiled. seconds: by the measure of the search; None without a plan. reason: why it is not the
-            first. expected: seconds by the simple estimate that chose what to compile; None where the model does not go
-            with it.
-    """
-
-    name: str
-    family: str
-    mesh: Mesh | None
-    rules: ShardingRules | None
-    plan: Plan | None
-    seconds: float | None
-    reason: str
-    expected: float | None = None
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """The result of `spmd.suggest`.
-
-    Attributes:
-        trials: those that fit, best first, then those that do not fit or were not compiled. measure: the formula that
-            ranks them. spent: seconds of the search.
-    """
-
-    trials: tuple[Trial, ...]
-    measure: str
-    spent: float = field(compare=False)
-
-    @property
-    def best(self) -> Trial:
-        """The first trial. Raises ValueError where none fits, with the reason of the nearest one."""
-        first = self.trials[0]
-        if first.plan is None or not first.plan.fits:
-            nearest = min((one for one in self.trials if one.plan), key=lambda one: one.plan.peak, default=first)  # type: ignore[union-attr]
-            raise ValueError(f"suggest: no layout was found to fit; the nearest is {nearest.name}: {nearest.reason}")
-        return first
-
-    @property
-    def least_memory(self) -> Trial:
-        """The compiled trial that fits with the least peak memory: the best itself, or an alternative to it.
-
-        Raises ValueError where none fits.
-        """
-        fitting = [trial for trial in self.trials if trial.plan is not None and trial.plan.fits]
-        return min(fitting, key=lambda trial: trial.plan.peak) if fitting else self.best  # type: ignore[union-attr]
-
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of the best trial."""
-        assert self.best.mesh is not None
-        return self.best.mesh
-
-    @property
-    def rules(self) -> ShardingRules:
-        """The rules of the best trial, to be read, edited, saved and applied."""
-        assert self.best.rules is not None
-        return self.best.rules
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the best trial."""
-        assert self.best.plan is not None
-        return self.best.plan
-
-    def __rich__(self) -> Any:
-        return view("table").ranked(self)
-
-    def __str__(self) -> str:
-        return str(view("table").text_of(self))
-
-
-def suggest(
-    step: Callable[..., Any],
-    *args: Any,
-    target: str | None = None,
-    model: nn.Module | None = None,
-    mp_policy: Any = None,
-    budget: float = 600.0,
-    max_trials: int = 24,
-    progress: bool = True,
-    **kwargs: Any,
-) -> Suggestion:
-    """Finds a mesh and rules for a step, by compiling it for the devices with candidate layouts.
-
-    The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
-    sequence, and all of these together; parameters kept or gathered again for backward; none, half or all of the blocks
-    recomputed. The parameters that a tensor axis can shard follow from one observed forward pass: products that read
-    the results of others, heads, embedding tables, under any names. A simple estimate chooses the layouts to compile
-    first; those that cannot fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
-
-    A layout is ranked by max(cycles / clock, bytes moved / bandwidth of the links), with the compiler's cycles, as
-    these do not include the links and collectives can overlap with computation. Where there are no cycles (the CPU), it
-    is ranked by max(operations / peak, bytes moved / bandwidth), with both of a v5p.
-
-    Args:
-        step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,
-            as in `spmd.plan`. target: the devices, as in `spmd.plan`; None: those here.
-        model: the module to shard; None: the one that is reachable from the step.
-        mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with.
-        budget: seconds after which no further layout is compiled; max_trials: the most layouts to compile.
-        progress: say on stderr which layout is compiled, in place where that is a terminal.
-
-    Raises ValueError where the step reaches no module, or several and no `model` is given, or one that is sharded
-    already; and as `spmd.plan` does, except for a kernel that does not compile, which is its trial's reason.
-
-    >>> import torch, spmd
-    >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
-    >>> model = torch.nn.Sequential(*layers).to("meta")
-    >>> step, batch = lambda x: model(x).square().mean().backward(), torch.empty(8, 64)
-    >>> found = spmd.suggest(step, batch, target="cpu:2", progress=False)
-    >>> found.mesh.size(), found.plan.fits, found.best.reason
-    (2, True, '')
-    """
-    line, started = user_line(), time.monotonic()
-    if not callable(step):
-        raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
-    count = len(devices()) if target is None else num_devices(target)
-    with contextlib.nullcontext() if progress else silent(), stage("suggest"):
-        with stage("observing the model"):
-            observed = _observed(step, args, kwargs, model)
-        search = Search(step, args, kwargs, target, count, observed, mp_policy, line)
-        trials = search.run(started + budget, max_trials)
-    return Suggestion(tuple(search.ranked(trials)), search.measure, time.monotonic() - started)
-
-
-def _observed(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Model:
-    """The properties of the module to shard, observed in one step."""
-    with abstractly(step, (args, kwargs)) as reachable:
-        if module is None:
-            roots = [root for root in roots_of(reachable.modules) if any(True for _ in root.parameters())]
-            if len(roots) != 1:
-                names = ", ".join(type(root).__name__ for root in roots) or "none"
-                raise ValueError(f"suggest: expected the step to reach one model, got {names}; choose one by model=...")
-            module = roots[0]
-        elif module not in reachable.modules:
-            raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
-        _refuse_sharded(module)
-        flow = Flow(module)
-        with flow.watching():
-            result = step(*args, **kwargs)
-        sync()
-        state = bytes_of(Roles(Reachable(step, (args, kwargs))))
-        del result
-    if not flow.shapes:
-        raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
-    return model_of(module, flow, state["parameters"] + state["optimizer state"])
-
-
-def _refuse_sharded(module: nn.Module) -> None:
-    """Raises ValueError for a model that is sharded already."""
-    for path, tensor, _ in tensors_of(module):
-        sharding = get_sharding(tensor)
-        if sharding is not None:
-            raise ValueError(
-                f"suggest: expected a model without shardings, but {path} of the {type(module).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call suggest before FSDP, rules or "
-                "annotations, and apply the rules that it finds instead"
-            )
+    target: Target
+    count: int
+    rows: int
+    mp_policy: Any
+    price: float | None
 
 
 class Search:
-    """The search over the layouts of one step."""
+    """The search over the layouts of one step, on given devices with a given batch and precision."""
 
-    def __init__(
-        self, step: Any, args: Any, kwargs: Any, target: Target, count: int, model: Model, mp_policy: Any, line: Line
-    ):
-        self.step, self.args, self.kwargs, self.target, self.line = step, args, kwargs, target, line
-        self.count, self.model = count, model
-        self.how = {} if mp_policy is None else {"mp_policy": mp_policy}
-        self.chip = chip_of(all_devices(target)[0])
-        self.width = getattr(mp_policy, "param_dtype", None) or torch.float32
+    def __init__(self, step: Any, arguments: Any, variant: Variant, model: Model, kept: KeptPlans, line: Line):
+        self.step, self.variant, self.line = step, variant, line
+        self.args, self.kwargs = arguments
+        self.target, self.count, self.model, self.kept = variant.target, variant.count, model, kept
+        self.how = {} if variant.mp_policy is None else {"mp_policy": variant.mp_policy}
+        self.chip = chip_of(all_devices(self.target)[0])
+        self.width = getattr(variant.mp_policy, "param_dtype", None) or torch.float32
 
     @property
     def rates(self) -> Chip:
@@ -250,13 +84,33 @@ class Search:
                 reason = "not compiled: the budget is spent"
             else:
                 num_compiled += 1
-                with stage(f"{num_compiled}, {layout}"):
-                    plan, reason = self._compiled(mesh, rules)
+                key = f"{self.target}; {self.count}; {self.variant.rows} rows; {self.how}; {layout}"
+                plan = self.kept.plan(key)
+                if plan is None:
+                    with stage(f"{num_compiled}, {layout}"):
+                        plan, reason = self._compiled(mesh, rules)
+                    self.kept.keep(key, plan)
+                else:
+                    reason = _why_not(plan)
                 if plan is not None and not plan.fits:
                     refused.append(layout)
-            seconds = None if plan is None else self.seconds(plan)
-            found.append(Trial(str(layout), layout.family, mesh, rules, plan, seconds, reason, hope.seconds))
+            found.append(self._trial(layout, mesh, rules, plan, reason, hope.seconds))
         return found
+
+    def _trial(
+        self,
+        layout: Layout,
+        mesh: Mesh | None,
+        rules: ShardingRules | None,
+        plan: Plan | None,
+        reason: str,
+        hope: float | None = None,
+    ) -> Trial:
+        seconds, one = None if plan is None else self.seconds(plan), self.variant
+        return Trial(
+            str(layout), layout.family, mesh, rules, plan, seconds, reason, hope, one.target, one.count, one.rows,
+            one.mp_policy, one.price,
+        )  # fmt: skip
 
     def _candidates(self) -> tuple[list[Trial], list[tuple[Layout, ShardingRules]]]:
         """The layouts that the model does not go with, as trials, and the others with their rules."""
@@ -265,7 +119,7 @@ class Search:
             try:
                 open_.append((layout, rules_of(layout, self.model)))
             except Unfit as error:
-                found.append(Trial(str(layout), layout.family, None, None, None, None, str(error)))
+                found.append(self._trial(layout, None, None, None, str(error)))
         if not open_:
             raise ValueError(f"suggest: no layout over {self.count} devices goes with the step: {found[0].reason}")
         return found, open_
@@ -307,25 +161,31 @@ class Search:
             return None, f"does not compile: {error}"
         finally:
             gc.collect()  # units of the previous trial are found by their modules
-        if plan.fits:
-            return plan, ""
-        if plan.memory is None:
-            return plan, f"does not fit: {plan.verdict}"
-        return plan, f"does not fit: needs {plan.peak / 2**30:,.1f} GiB of {plan.memory / 2**30:,.1f}"
+        return plan, _why_not(plan)
 
-    def ranked(self, trials: list[Trial]) -> Iterator[Trial]:
-        """Yields the trials, best first, with the reason of each but the first."""
 
-        def rank(trial: Trial) -> tuple[Any, ...]:
-            plan = trial.plan
-            if plan is None or trial.seconds is None:
-                return 2 if trial.mesh is not None else 3, trial.expected or 0, 0, 0
-            return 0 if plan.fits else 1, trial.seconds, plan.moved_bytes, plan.peak
+def ranked(trials: Sequence[Trial]) -> Iterator[Trial]:
+    """Yields the trials, best first, with the reason of each but the first."""
 
-        ordered = sorted(trials, key=rank)
-        best = ordered[0]
-        for trial in ordered:
-            yield trial if trial is best or trial.reason else _behind(trial, best)
+    def rank(trial: Trial) -> tuple[Any, ...]:
+        plan = trial.plan
+        if plan is None:
+            return 2 if trial.mesh is not None else 3, trial.expected or 0, 0, 0
+        return 0 if plan.fits else 1, trial.rate, plan.moved_bytes, plan.peak
+
+    ordered = sorted(trials, key=rank)
+    best = ordered[0]
+    for trial in ordered:
+        yield trial if trial is best or trial.reason else _behind(trial, best)
+
+
+def _why_not(plan: Plan) -> str:
+    """The reason why a plan does not fit; empty where it does."""
+    if plan.fits:
+        return ""
+    if plan.memory is None:
+        return f"does not fit: {plan.verdict}"
+    return f"does not fit: needs {plan.peak / 2**30:,.1f} GiB of {plan.memory / 2**30:,.1f}"
 
 
 def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list[Any]:
@@ -339,8 +199,8 @@ def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list
 def _behind(trial: Trial, best: Trial) -> Trial:
     """The trial with its reason: the figures in which it exceeds the best one."""
     one, two = trial.plan, best.plan
-    assert one is not None and two is not None and trial.seconds is not None and best.seconds is not None
-    slower = trial.seconds / best.seconds - 1 if best.seconds else 0.0
+    assert one is not None and two is not None
+    slower = trial.rate / best.rate - 1 if best.rate else 0.0
     figures = {
         "cycles": (one.cycles, two.cycles), "operations": (one.flops, two.flops),
         "bytes moved": (one.moved_bytes, two.moved_bytes), "peak memory": (one.peak, two.peak),
@@ -351,5 +211,5 @@ def _behind(trial: Trial, best: Trial) -> Trial:
         if before and after > 1.005 * before
     ]
     more += [f"{name} where the first has none" for name, (after, before) in figures.items() if after and not before]
-    said = f"{slower:+.1%} time" if slower >= 0.0005 else "the same time"
+    said = f"{slower:+.1%} time{'' if trial.rows == best.rows else ' a row'}" if slower >= 0.0005 else "the same time"
     return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")

@@ -1,6 +1,8 @@
 """spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are ranked."""
 
 import copy
+import itertools
+import json
 import re
 from typing import Any
 
@@ -15,8 +17,9 @@ from spmd import P, ShardingRules
 from spmd.core.engine import abstract
 from spmd.planning.reachable import Reachable
 from spmd.planning.saved_state import kept, without_data
+from spmd.suggestions import search as searching
 from spmd.suggestions.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
-from spmd.suggestions.search import Suggestion
+from spmd.suggestions.suggestion import Suggestion
 from spmd.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
@@ -239,6 +242,52 @@ class TestSuggest:
         assert plain.plan is not None and found.best.seconds is not None
         assert plain.plan.moved_bytes <= 1.01 * by_hand.moved_bytes
         assert found.best.seconds <= 1.01 * max(by_hand.flops / 459e12, by_hand.moved_bytes / 600e9)
+
+    def test_front(self, tmp_path: Any) -> None:
+        """Devices, batches, precisions and prices: what nothing is better than in everything, the same from a file."""
+        model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to("meta")
+        low = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        how: dict[str, Any] = {
+            "target": ["cpu:2", "cpu:4"], "batches": (8, 16), "mp_policy": [None, low], "max_trials": 8,
+            "price": {"cpu:2": 2.0, "cpu:4": 1.0}, "file": tmp_path / "found.json", "progress": False,
+        }  # fmt: skip
+
+        def search(**more: Any) -> Suggestion:
+            return spmd.suggest(lambda x: model(x).square().mean().backward(), torch.empty(8, 64), **how | more)
+
+        found = search()
+        compiled = [trial for trial in found.trials if trial.plan is not None]
+        choices = {(trial.target, trial.rows, trial.precision is low) for trial in compiled}
+        assert choices == set(itertools.product(("cpu:2", "cpu:4"), (8, 16), (False, True)))
+        for trial in compiled:
+            assert trial.plan is not None and trial.seconds is not None and trial.price is not None
+            assert trial.mesh is not None and trial.chips == trial.mesh.size() == int(str(trial.target)[-1])
+            assert trial.plan.inputs == trial.rows * 64 * 4 * trial.mesh.shape().get("tensor", 1) // trial.chips
+            assert trial.money == pytest.approx(trial.seconds / trial.rows * 1000 * trial.chips * trial.price / 3600)
+            is_beaten = any(
+                other.costs() != trial.costs()
+                and all(a <= b for a, b in zip(other.costs(), trial.costs(), strict=True))
+                for other in compiled
+            )
+            assert (trial in found.front) == (not is_beaten)
+        assert found.best in found.front and found.least_money in found.front
+        assert [trial.rate for trial in compiled] == sorted(trial.rate for trial in compiled)
+        text = " ".join(str(found).split())
+        assert all(word in text for word in ("devices", "rows", "precision", "money / 1,000", "bfloat16", "cpu:2"))
+        rows = json.loads(found.to_json())["trials"]
+        assert [row["front"] for row in rows].count(True) == len(found.front) and rows[0]["target"] == found.best.target
+        with pytest.MonkeyPatch.context() as patch:  # what the file has is compiled no more
+            patch.setattr(searching, "planned", lambda *args: pytest.fail("it compiles"))
+            assert search().to_json() == found.to_json()
+        with pytest.raises(ValueError, match=r"found.json is of another search: another model, batch or jaxlib"):
+            spmd.suggest(lambda x: model(x).sum(), torch.empty(4, 64), target="cpu:2", file=how["file"], progress=False)
+        (tmp_path / "other.json").write_text("[]")
+        with pytest.raises(ValueError, match=r"other.json is no file of a search"):
+            search(file=tmp_path / "other.json")
+        with pytest.raises(ValueError, match=r"price has no 'cpu:4': expected one for each target, got \['cpu:2'\]"):
+            search(price={"cpu:2": 2.0})
+        with pytest.raises(ValueError, match="without price= there is no money"):
+            _ = search(price=None).least_money
 
     def test_inputs_of_one_dim(self) -> None:
         """A batch of ids is a batch: it is split by data parallel layouts, which run as one device does."""
