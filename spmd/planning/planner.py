@@ -424,8 +424,8 @@ def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
     if target is not None and used < num_devices(target):
         count = num_devices(target)
         yield (
-            f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. For "
-            f"all make it spmd.Mesh(range({count}), ..., target={target!r})."
+            f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
+            f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
         )
 
 

@@ -98,7 +98,7 @@ def test_a_folder_that_others_may_enter(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ("version", "ranges", "fits"),
     [
         ("2.13.0+cpu", ">=2.11,<2.16", True), ("2.16.0", "<2.16,>=2.11", False), ("2.10.9", ">=2.11", False),
-        ("3.13.2", ">=3.11,<3.14", True), ("1.0", "==1.0", True), ("0.12.1", "<=0.12.1", True), ("0.13", "<=0.12", False),
+        ("3.13.2", ">=3.11,<3.14", True), ("1.0", "==1.0", True), ("0.12", "<=0.12", True), ("0.13", "<=0.12", False),
     ],
 )  # fmt: skip
 def test_ranges(version: str, ranges: str, fits: bool) -> None:
