@@ -218,9 +218,9 @@ def _all_placed(tree: Any) -> list[Placed]:
 def tensors(tree: Any) -> Any:
     """Returns an uploaded batch with tensors on xla, of the calling thread. With several processes all must call it."""
     if processes.several():
-        what = "a loader's batch"
-        mark = "".join(f"{placed.meta!r} {placed.sharding!r} " for placed in _all_placed(tree))
-        agreement.agree_once(what, f"{what} {mark}".encode(), user_line())
+        parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
+        what = f"a loader's batch of {parts}"
+        agreement.agree_once(what, what.encode(), user_line())
     source = user_frame()
 
     def tensor(_: Path, placed: Placed) -> torch.Tensor:

@@ -83,7 +83,8 @@ def export(
     exported = _lowered(recorded, program, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
-        agreement.agree(f"spmd.export of {len(recorded.graph.nodes):,} ops", mark, user_line())
+        what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {agreement.digest('program', mark)}"
+        agreement.agree(what, mark, user_line())
     serialized = bytes(exported.serialize())
     return Exported(
         serialized, _manifest(recorded, program, exported, serialized), [source.tensor for source in recorded.sources]

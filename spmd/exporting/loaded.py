@@ -119,7 +119,8 @@ class LoadedProgram:
         self._order = _devices(manifest, mesh)
         self._mark: bytes = manifest["program"]["sha256"].encode()
         if processes.several():
-            agreement.agree("load_exported", self._mark + repr(self._order).encode(), user_line())
+            what = f"load_exported on the devices {self._order}, its {agreement.digest('program', self._mark)}"
+            agreement.agree(what, self._mark + repr(self._order).encode(), user_line())
         platform = devices()[self._order[0]].platform
         if platform not in manifest["program"]["platforms"]:
             raise ValueError(
@@ -210,9 +211,8 @@ class LoadedProgram:
         if draw:
             arrays.append(np.array(draw, np.int64))
         if processes.several():
-            agreement.note(
-                f"a run of a loaded program, its draws {draw}", self._mark + repr(draw).encode(), user_line()
-            )
+            what = f"a run of a loaded program, its draws {draw}, {agreement.digest('program', self._mark)}"
+            agreement.note(what, self._mark + repr(draw).encode(), user_line())
         in_flight.make_room(len(self._order))
         with self._context():
             made = self._program(*arrays)

@@ -4,7 +4,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,9 @@ from typing import NamedTuple
 
 import jax
 import torch
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from ..core.backend.install import OTHER_OWNERS
 from ..core.base.config import config, known_variables, unknown_variables
@@ -52,38 +54,26 @@ def report(print_line: Callable[[str], object] = print) -> int:
     return int(status)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return Version(version or "0").release
 
 
-def _fits(version: str, ranges: str) -> bool:
-    """True if a version is in ranges such as ">=2.11,<2.16"."""
-    own = _numbers(version)
-    for sign, limit in re.findall(r"(>=|<=|==|<|>)\s*([\w.]+)", ranges):
-        wanted = _numbers(limit)
-        cut = own[: len(wanted)]
-        if not {">=": own >= wanted, "<=": cut <= wanted, "==": cut == wanted, "<": own < wanted, ">": own > wanted}[
-            sign
-        ]:
-            return False
-    return True
+def _fits(version: str | None, ranges: SpecifierSet) -> bool:
+    return version is not None and ranges.contains(version, prereleases=True)
 
 
 def _versions() -> Iterator[Finding]:
     about = importlib.metadata.metadata(NAME)
     python = platform.python_version()
     wanted = about["Requires-Python"]
-    yield Finding(OK if _fits(python, wanted) else WRONG, "Python", f"{python}, expected {wanted}; {sys.executable}")
-    for requirement in importlib.metadata.requires(NAME) or ():
-        if "extra ==" in requirement:
-            continue
-        found = re.match(r"([\w.-]+)\s*(.*)", requirement)
-        assert found is not None, requirement
-        name, ranges = found[1], found[2].strip("() ")
-        version = _installed(name)
-        fits = version is not None and _fits(version, ranges)
-        yield Finding(OK if fits else WRONG, name, f"{version or 'is not installed'}, expected {ranges}")
-    if _numbers(jax.__version__) != _numbers(_installed("jaxlib") or ""):
+    yield Finding(
+        OK if _fits(python, SpecifierSet(wanted)) else WRONG, "Python", f"{python}, expected {wanted}; {sys.executable}"
+    )
+    for requirement in _requirements(NAME):
+        version = _installed(requirement.name)
+        mark = OK if _fits(version, requirement.specifier) else WRONG
+        yield Finding(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
+    if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
         yield Finding(
             NOTE, "jaxlib", f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
         )
@@ -97,16 +87,37 @@ def _installed(name: str) -> str | None:
         return None
 
 
+def _requirements(name: str, extra: str = "") -> Iterator[Requirement]:
+    """What a distribution requires on this machine: by itself, or in addition for one of its extras."""
+    for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
+        marker = requirement.marker
+        by_itself = marker is None or marker.evaluate({"extra": ""})
+        if by_itself if not extra else marker is not None and not by_itself and marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """What is missing for an extra of a distribution, those of the extras that it asks for included (`jax[tpu]`)."""
+    if (name, extra) in seen:
+        return
+    seen.add((name, extra))
+    for requirement in _requirements(name, extra):
+        version = _installed(requirement.name)
+        if version is None:
+            yield requirement.name
+        elif not _fits(version, requirement.specifier):
+            yield f"{requirement.name} {requirement.specifier} (here is {version})"
+        else:
+            for nested in sorted(requirement.extras):
+                yield from _lacking(requirement.name, nested, seen)
+
+
 def _extras() -> Iterator[Finding]:
-    missing: dict[str, list[str]] = {}
-    for requirement in importlib.metadata.requires(NAME) or ():
-        name, _, extra = requirement.partition("; extra == ")
-        package = re.match(r"[\w.-]+", name)
-        if extra and package is not None and package[0] != NAME:
-            missing.setdefault(extra.strip("\"' "), []).extend([package[0]] * (_installed(package[0]) is None))
-    whole = [extra for extra, names in missing.items() if not names]
+    extras = importlib.metadata.metadata(NAME).get_all("Provides-Extra") or []
+    lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in extras}
+    whole = [extra for extra, names in lacking.items() if not names]
     yield Finding(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
-    for extra, names in missing.items():
+    for extra, names in lacking.items():
         if names:
             yield Finding(NOTE, "extras", f'{extra} lacks {", ".join(names)}: pip install "{NAME}[{extra}]"')
 

@@ -59,7 +59,8 @@ def plan(
         target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4", of two devices a chip "tpu7x:2x2x1"; the
             extra `tpu`), GPUs ("h100:8", two nodes "2xh100:8"; a100, h100, h200, b200, l4 or one of `describe_gpu`; the
             extra `gpu-plan`), simulated devices ("cpu:2048"), or None: the mesh's own target, else the devices here. A
-            mesh over devices here is planned on as many of the target's devices, by ordinal.
+            mesh over devices here is planned on as many of the target's devices, by ordinal; `Plan.notes` says so where
+            the target has more.
         mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
             findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
             of its shardings only, without compiling.
@@ -267,7 +268,8 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
         made = _planned(recorded, target, line)
     note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
     peak = parameters + buffers
-    return replace(made, inputs=buffers, peak=peak, notes=(note,), peak_flops=None, clock=None, constants="")
+    notes = (*_idle([mesh], target), note)
+    return replace(made, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
 
 
 def bytes_of(roles: Roles) -> dict[str, int]:
@@ -372,7 +374,11 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
-        notes=(*_notes(figures, device, chip, target), *_loops(recorded, figures)),
+        notes=(
+            *_idle([graph.mesh for graph in programs] or [mesh], target),
+            *_notes(figures, device, chip, target),
+            *_loops(recorded, figures),
+        ),
         terms=summed([one.terms for one in figures]),
         layout=tuple(recorded.rows),
         findings=(
@@ -410,6 +416,17 @@ def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
 _MANY_OPS = 200  # from which on compiling may take long enough for a note
+
+
+def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
+    """Notes that the target has more devices than these meshes."""
+    used = len({device for mesh in meshes for device in mesh.device_ids})
+    if target is not None and used < num_devices(target):
+        count = num_devices(target)
+        yield (
+            f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
+            f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
+        )
 
 
 def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:

@@ -77,7 +77,8 @@ def start_server(port: int, host: str = _LOOPBACK) -> int:
     Args:
         port: 0 for a free one. host: the address to listen at, "0.0.0.0" for all networks.
 
-    Returns the port. Raises RuntimeError where a server runs already, OSError where the port is taken.
+    Returns the port. Of several processes each takes a port of its own: `9012 + spmd.process_index()`. Raises
+    RuntimeError where a server runs already, OSError where it cannot listen at the port: another process does.
 
     >>> import spmd
     >>> port = spmd.profiler.start_server(0)
@@ -88,7 +89,14 @@ def start_server(port: int, host: str = _LOOPBACK) -> int:
         raise RuntimeError(
             f"start_server: a server listens on port {_server.server_address[1]}; call spmd.profiler.stop_server()"
         )
-    _server = ThreadingHTTPServer((host, port), _Handler)
+    try:
+        _server = ThreadingHTTPServer((host, port), _Handler)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"start_server: expected a free port of {host}, got {port} ({error.strerror}); give another one, 0 for "
+            "any, or each of several processes its own, start_server(9012 + spmd.process_index())",
+        ) from error
     threading.Thread(target=_server.serve_forever, name="spmd.profiler", daemon=True).start()
     return int(_server.server_address[1])
 

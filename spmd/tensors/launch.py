@@ -105,8 +105,8 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
         raise TypeError(f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}")
     sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
     if processes.several():
-        what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r}"
-        agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
+        what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
+        agreement.agree_once(what, what.encode(), user_line())
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording() is not None:
         return abstract(meta, sharding)

@@ -136,8 +136,8 @@ def from_local_shards(
         )
     full = _full_shape(tuple(first.shape), sharding, shape)
     if processes.several():
-        what = f"from_local_shards of {dense_meta(full, dtype)!r}"
-        agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
+        what = f"from_local_shards of {dense_meta(full, dtype)!r} as {sharding!r}"
+        agreement.agree_once(what, what.encode(), user_line())
     meta = dense_meta(full, dtype)
     placed = _placed(given, full, dtype, sharding, "from_local_shards")
     if recording() is not None:

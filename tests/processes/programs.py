@@ -348,6 +348,12 @@ def split_in_one() -> None:
     step()
 
 
+def other_data() -> None:
+    """Each process loads a batch of its own as if it were that of all."""
+    x = torch.full((8,), 1.0 + spmd.process_index()).to("xla")
+    x.sum().item()
+
+
 def other_shape() -> None:
     mesh = spmd.Mesh(range(8), (8,), ("a",))
     spmd.from_process_local(torch.ones(8 + 4 * spmd.process_index()), mesh, ("a",))

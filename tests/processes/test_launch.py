@@ -39,6 +39,12 @@ class TestScripts:
         if processes == "2":
             assert all(TWO in text for text in found)
 
+    def test_simulates_others(self, tmp_path: Path) -> None:
+        """A script that simulates eight devices over all processes, which were given two each."""
+        done = launch(tmp_path, options=("--devices", "2"))
+        assert done.returncode == 1
+        assert "simulate(8) counts the devices of all 2 processes, 4 each, and each has 2 already" in done.stderr
+
     def test_in_one_process(self, tmp_path: Path) -> None:
         options = ("--processes", "2", "--devices", "4", "--debug-single-process")
         done = launch(tmp_path, options=options)

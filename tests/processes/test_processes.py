@@ -16,7 +16,7 @@ from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
-from spmd.core.pjrt import processes
+from spmd.core.pjrt import agreement, processes
 
 from .keywords import VARIANTS
 from .programs import DEEPER, STEPS, dynamic, losses
@@ -207,9 +207,10 @@ class TestDifferent:
     @pytest.mark.parametrize(
         ("program", "words"),
         [
-            ("other_program", ["a new program (step: ", "spmd.sync()"]),
-            ("other_number", ["a run, its numbers"]),
+            ("other_program", ["the processes differ (in its ops), ", "a new program (step: ", "spmd.sync()"]),
+            ("other_number", ["event 6 on the processes differ", "event 6: a run, its numbers #"]),
             ("other_seed", ["a run, its numbers", "a seed of its own"]),
+            ("other_data", ["the processes differ (in its values), ", "the upload of float32[8], its values #"]),
             ("other_shape", ["from_process_local of float32[8]", "from_process_local of float32[12]"]),
             ("one_more_run", ["process 0 has ended"]),
             (
@@ -223,6 +224,26 @@ class TestDifferent:
         for _, error in together(program, 1, 1):
             for word in (*words, "Process 0", "Process 1", "All processes must record"):
                 assert word in error, error
+
+    def test_one_text(self) -> None:
+        """Two events of one text differ in what their digests say; the first one may be too old to be known."""
+
+        def record(number: int, count: int, program: bytes, kept: int = 2) -> dict[str, Any]:
+            texts = [
+                f"event {i}: a run, its {agreement.digest('program', program)}, at a.py:3" for i in (count - 1, count)
+            ]
+            digests = ["same"] * (kept - 1) + [program.hex()] if kept > 1 else [program.hex()]
+            return {"process": number, "count": count, "digests": digests, "last": texts, "ledger": [], "ended": False}
+
+        both = [record(0, 6, b"a"), record(1, 6, b"b")]
+        start = agreement._first_difference(*both)
+        assert start == 6
+        assert agreement._apart(*both, start) == "from event 6 on the processes differ (in its program)"
+        texts = [agreement._reported(one, start).splitlines()[2] for one in both]
+        assert texts[0] != texts[1]
+        cut = [record(0, 6, b"a", kept=1), record(1, 6, b"b", kept=1)]
+        assert agreement._apart(*cut, 6) == "at event 6 or earlier the processes began to differ"
+        assert "event 2 to event 4: see its own error" in agreement._reported(both[0], 2)
 
     def test_alone(self) -> None:
         """One that waits for others that do not come says where it waits, and for whom."""

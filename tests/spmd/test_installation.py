@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.specifiers import SpecifierSet
 
 import spmd
 from spmd.__main__ import main
@@ -50,6 +51,27 @@ def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrong["torch"].startswith("2.9.1+cu128, expected ") and wrong["einops"].startswith("is not installed")
 
 
+def test_extras_of_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra `tpu` is jax's extra of that name, which asks for libtpu, for which jax has a range."""
+    requires = {
+        "torch-spmd": ["jax>=0.10", 'jax[tpu]>=0.10; extra == "tpu"', 'torch-spmd[tpu]; extra == "all"',
+                       'einops>=0.8; extra == "plain"', 'nosuch; sys_platform == "none" and extra == "plain"'],
+        "jax": ["numpy", 'libtpu==0.0.42.*; extra == "tpu"', 'nosuch; extra == "cuda"'],
+    }  # fmt: skip
+    versions: dict[str, str | None] = {"torch-spmd": "0.1", "jax": "0.10.2", "einops": "0.8"}
+    monkeypatch.setattr(importlib.metadata, "requires", requires.get)
+    monkeypatch.setattr(installation, "_installed", versions.get)
+
+    def lacking(extra: str) -> list[str]:
+        return [*installation._lacking("torch-spmd", extra, set())]
+
+    assert lacking("tpu") == lacking("all") == ["libtpu"] and lacking("plain") == []
+    versions["libtpu"] = "0.0.41"
+    assert lacking("tpu") == ["libtpu ==0.0.42.* (here is 0.0.41)"]
+    versions["libtpu"] = "0.0.42.1"
+    assert lacking("tpu") == []
+
+
 def test_another_owner_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     spec: Any = importlib.util.find_spec("json")
@@ -76,8 +98,8 @@ def test_a_folder_that_others_may_enter(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ("version", "ranges", "fits"),
     [
         ("2.13.0+cpu", ">=2.11,<2.16", True), ("2.16.0", "<2.16,>=2.11", False), ("2.10.9", ">=2.11", False),
-        ("3.13.2", ">=3.11,<3.14", True), ("1.0", "==1.0", True), ("0.12.1", "<=0.12", True), ("0.13", "<=0.12", False),
+        ("3.13.2", ">=3.11,<3.14", True), ("1.0", "==1.0", True), ("0.12", "<=0.12", True), ("0.13", "<=0.12", False),
     ],
 )  # fmt: skip
 def test_ranges(version: str, ranges: str, fits: bool) -> None:
-    assert installation._fits(version, ranges) == fits
+    assert installation._fits(version, SpecifierSet(ranges)) == fits

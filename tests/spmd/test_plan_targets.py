@@ -109,12 +109,18 @@ class TestTarget:
         assert here.target is None and there.target == "cpu:64"
         assert not here.diff(there), here.diff(there)
         assert there.memory is None and there.fits
+        said = "the step's mesh has 8 of the 64 devices of 'cpu:64', and the figures are of these 8"
+        assert any(said in note and "spmd.Mesh(range(64), ..., target='cpu:64')" in note for note in there.notes)
+        assert said in " ".join(str(there).split())
+        assert not any("devices of" in note for note in here.notes)
+        table = spmd.plan(nn.Linear(4, 2, device="meta"), target="cpu:64")
+        assert "mesh has 1 of the 64 devices" in table.notes[0]
 
     def test_more_devices_than_here(self) -> None:
         _, _, step = training(Mesh(range(64), (8, 8), ("data", "fsdp"), target="cpu:64"))
         plan = spmd.plan(step, torch.zeros(64, 8, dtype=torch.long))
         assert plan.num_devices == 64 and {axis for row in plan.collectives for axis in row.axes} == {"data", "fsdp"}
-        assert plan.mesh == {"data": 8, "fsdp": 8}
+        assert plan.mesh == {"data": 8, "fsdp": 8} and not any("devices of" in note for note in plan.notes)
 
     def test_errors(self, mesh8: Mesh) -> None:
         _, _, step = training(mesh8)

@@ -14,7 +14,7 @@ from ..base import counters, messages, spans
 from ..base.config import config
 from ..explain import graph_text, recompile, slow_compiles, step_hints
 from ..explain.compile_log import taken
-from ..explain.difference import Requested, changed_input, difference
+from ..explain.difference import Requested, changed_input, difference, is_of_shapes
 from ..hlo.program import MANY, Program
 from ..ir.graph import Graph
 from ..ir.op import OpSpec
@@ -258,7 +258,7 @@ def _has_names(program: Program, graph: Graph) -> bool:
 def _hint(line: Line, graph: Graph, before: Program) -> None:
     """Prints a hint, once, for a sync whose many programs differ by their shapes alone."""
     changed = changed_input(before.requested, graph)
-    if changed is not None:
+    if changed is not None and is_of_shapes(changed):
         messages.say(
             f"{MANY} programs at {slow_compiles.place(line)} differ by shapes alone: pad to a few sizes",
             "many shapes",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import re
 from functools import partial
 from typing import Any
@@ -13,6 +14,8 @@ from ..base import counters, interrupt
 from ..base.config import config
 from ..explain import failing
 from ..explain.compile_log import record
+from ..explain.difference import Requested
+from ..explain.listing import listing
 from ..explain.sharding_check import chosen_shardings, compare
 from ..hlo.program import Program
 from ..ir.graph import Graph, Node, pack_numbers
@@ -112,7 +115,15 @@ def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> No
     """Waits until each of several processes is about to run a new program with this fingerprint, else ProcessError."""
     if processes.several():
         with interrupt.soon():
-            agreement.agree(f"a new program ({name}: {cause}; {len(graph.nodes):,} ops)", mark, line)
+            agreement.agree(f"a new program ({name}: {cause}; {_digests(graph)})", mark, line)
+
+
+def _digests(graph: Graph) -> str:
+    """Returns the parts of a graph, each by its digest, for processes to see in which theirs differ."""
+    found = listing(Requested(graph.recorded or graph, 0))
+    del found["lines"]  # they are no part of the program
+    parts = (agreement.digest(name, json.dumps(part).encode()) for name, part in found.items())
+    return f"{len(graph.nodes):,} ops; its {', '.join(parts)}"
 
 
 # The partitioner reports to an address of this process (see `sharding.partitioner.report_sharding`).

@@ -1,7 +1,6 @@
 """Compilation of graphs, and the hand-over of their programs to PJRT."""
 
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 
 import jax
@@ -79,8 +78,9 @@ def launch(
     """
     started, event = counters.now(), 0
     if processes.several():
-        numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
-        event = agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
+        numbers = b"".join(map(bytes, vectors))
+        what = f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
+        event = agreement.note(what, program.fingerprint + numbers, program.line)
     if config.hints > 1:
         step_hints.note_run(program)
     buffers = arguments()

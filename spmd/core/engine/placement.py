@@ -160,7 +160,9 @@ def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding]) -> None:
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
             if processes.several():
-                agreement.note(f"the upload of {device_data.meta!r}", transfer.sample(device_data.host), user_line())
+                values = transfer.sample(device_data.host)
+                what = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
+                agreement.note(what, values, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
             device_data.check()

@@ -9,11 +9,11 @@ from ..base import counters
 from ..hlo.costs import repeated_flops
 from ..hlo.gpu_kernels import flops_of
 from ..hlo.hlo import Module
-from ..hlo.hlo_collectives import KINDS
+from ..hlo.hlo_collectives import KINDS, lines_of
 from ..hlo.program import Program
 from ..hlo.traffic import exchanges, table
 from ..ir.graph import Graph
-from ..ir.source import Line, node_line
+from ..ir.source import Line
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
@@ -60,7 +60,7 @@ def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> 
     assert program.record is not None, "it was compiled"
     graph = graph.recorded or graph
     program.name, program.line, program.is_planned = name, line, False
-    program.lines = [node_line(node) for node in graph.nodes]
+    program.lines = lines_of(graph.nodes)
     program.record = dataclasses.replace(program.record, **_of_run(program, graph, name, cause, line))
     counters.record_compile(program.record)
 

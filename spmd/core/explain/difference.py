@@ -16,6 +16,8 @@ SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes"
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
 _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
+_RESHAPED = re.compile(r"an input is now (\w+)\[[^]]*\], before \1\[")
+_COUNTS = "; the graph has"
 _OPERAND = re.compile(r"\[?(?:bool|(?:u?int|float|bfloat|complex)\d+\w*)\[[-\d,]*\].*")
 # Differing stretches longer than this are compared op by op and not aligned, which takes the square of their length.
 _ALIGNED = 2_000
@@ -83,8 +85,19 @@ def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
     )
 
 
+def is_of_shapes(cause: str) -> bool:
+    """True if the shape of an input is the difference that a cause names, and not another model: a parameter of another
+    shape, another number of ops, the program of another line.
+
+    >>> is_of_shapes("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
+    True
+    """
+    return _RESHAPED.match(cause) is not None and _COUNTS not in cause
+
+
 def changed_input(before: Requested, graph: Graph) -> str | None:
-    """Describes the largest input whose shape or dtype has changed, if nothing else has; else None."""
+    """Describes the largest input whose shape or dtype has changed, if nothing else has; else None. A parameter or
+    buffer comes before other inputs: it is of another model."""
     if len(before.entries) != len(graph.nodes) or len(before.inputs) != len(graph.inputs):
         return None
     if not all(_is_reshaped(old, node.op) for old, node in zip(before.entries, graph.nodes, strict=True)):
@@ -96,8 +109,13 @@ def changed_input(before: Requested, graph: Graph) -> str | None:
     ]
     if not changed:
         return None
-    device_data, meta = max(changed, key=lambda pair: pair[0].meta.nbytes)
-    return f"an input is now {device_data.meta!r}, before {meta!r}{_read_at(device_data, graph.nodes)}"
+    device_data, meta = max(changed, key=lambda pair: (pair[0].is_state, pair[0].meta.nbytes))
+    return _now(device_data, device_data.meta, meta) + _read_at(device_data, graph.nodes)
+
+
+def _now(device_data: DeviceData, meta: Any, was: Any) -> str:
+    kind = "a parameter or buffer" if device_data.is_state else "an input"
+    return f"{kind} is now {meta!r}, before {was!r}"
 
 
 def _is_reshaped(old: OpSpec, new: OpSpec) -> bool:
@@ -142,7 +160,7 @@ def _changed_ops(before: Requested, graph: Graph) -> str | None:
         return None
     start = min(len(olds), len(news)) if first is None else first
     change = _first_change(before, graph, start)
-    return change if len(olds) == len(news) else f"{change}; the graph has {len(news)} ops, before {len(olds)}"
+    return change if len(olds) == len(news) else f"{change}{_COUNTS} {len(news)} ops, before {len(olds)}"
 
 
 def _first_change(before: Requested, graph: Graph, start: int) -> str:
@@ -199,7 +217,7 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
         return f"the annotation of {new.metas[0]!r} is now {now}, before {was}"
     for operand, meta, was_meta in zip(node.operands, new.operands, old.operands, strict=False):
         if meta is not was_meta and type(operand) is DeviceData:
-            return f"an input is now {meta!r}, before {was_meta!r}; {new.name} reads it"
+            return f"{_now(operand, meta, was_meta)}; {new.name} reads it"
     if old.dynamic_start is not None and old.dynamic_start[0] is new:
         return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
     if len(old.operands) != len(new.operands):
@@ -261,7 +279,7 @@ def _changed_wiring(before: Requested, now: Requested) -> str | None:
 def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
     for (meta, was), device_data, sharding in zip(before.inputs, graph.inputs, graph.shardings, strict=False):
         if meta is not device_data.meta:
-            return f"an input is now {device_data.meta!r}, before {meta!r}{_read_at(device_data, graph.nodes)}"
+            return _now(device_data, device_data.meta, meta) + _read_at(device_data, graph.nodes)
         if was is not sharding:
             at = _read_at(device_data, graph.nodes)
             return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{at}"

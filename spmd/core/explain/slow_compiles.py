@@ -10,6 +10,7 @@ from pathlib import Path
 from ..base import counters, messages
 from ..base.state import held
 from ..ir.source import Line
+from .difference import is_of_shapes
 
 # The number of ops from which a program counts as long.
 _LONG = 2_000
@@ -65,6 +66,6 @@ def short(cause: str) -> str:
 
 
 def _advice(num_ops: int, cause: str) -> str:
-    if "input is now" in cause:
+    if is_of_shapes(cause):
         return " (a program per shape: pad)"
     return " (spmd.sync() in the middle makes shorter programs)" if num_ops > _LONG else ""

@@ -7,6 +7,7 @@ from ..base import counters, samples
 from ..base.config import config
 from ..hlo.program import Program
 from ..ir.source import Line
+from .difference import is_of_shapes
 
 _FIRST = "first program of this sync"
 _ADVICE = {
@@ -16,7 +17,6 @@ _ADVICE = {
     "compile": "with spmd.no_recompile(): makes it an error",
 }
 _READS = 3  # of one line, from which on they are said
-_SHAPES = ("an input is now", "a length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _of_place(place: samples.Place, count: int, seconds: float) -> Hint:
 
 def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
     cause = records[-1].cause
-    advice = _ADVICE["shape" if any(words in cause for words in _SHAPES) else "compile"]
+    advice = _ADVICE["shape" if is_of_shapes(cause) or "the length is no operand" in cause else "compile"]
     return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
 
 

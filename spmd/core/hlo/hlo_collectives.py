@@ -344,13 +344,22 @@ def source_of(node: Node) -> Node:
 
 
 def line_of(node: Node, nodes: Sequence[Node]) -> Line:
-    """Returns the user's line of an op; for an op that FSDP records by itself, that of its result's first reader."""
+    """Returns the user's line of an op, of an annotation that of the op whose value it is about; see `lines_of`."""
     line = node_line(source_of(node))
-    behind = {node}
-    for other in nodes[nodes.index(node) + 1 :] if line.code is None else ():
-        if any(origin(operand) in behind for operand in other.operands):
-            line = node_line(other)
-            if line.code is not None:
-                break
-            behind.add(other)
-    return line
+    return line if line.code is not None else lines_of(nodes)[nodes.index(node)]
+
+
+def lines_of(nodes: Sequence[Node]) -> list[Line]:
+    """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
+    lines: dict[Node, Line] = {}
+    of_readers: dict[Node, Line] = {}
+    for node in reversed(nodes):
+        line = node_line(node)
+        if line.code is None and (source := source_of(node)) is not node:
+            line = node_line(source)
+        lines[node] = line = line if line.code is not None else of_readers.get(node, line)
+        for operand in node.operands if line.code is not None else ():
+            maker = origin(operand)
+            if maker is not None:
+                of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
+    return [lines[node] for node in nodes]

@@ -7,8 +7,9 @@ import numpy as np
 from ..base import counters
 from ..ir.graph import Graph, Port, origin, pack_numbers
 from ..ir.loops import FOUND_LOOP
-from ..ir.source import Line, node_line
+from ..ir.source import Line
 from ..sharding.value import Sharding
+from .hlo_collectives import lines_of
 
 # The number of programs of one sync, different in shapes alone, at which a hint is printed.
 MANY = 4
@@ -37,7 +38,7 @@ class Program:
         self.results = results
         recorded = graph.recorded or graph
         self.entries = [node.op for node in recorded.nodes]
-        self.lines = [node_line(node) for node in recorded.nodes]
+        self.lines = lines_of(recorded.nodes)
         at: dict[Any, int] = {node: place for place, node in enumerate(recorded.nodes)}
         self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..base.counters import Collective
 from ..ir.graph import Graph, Node
+from ..ir.source import node_line
 from .hlo import Module
-from .hlo_collectives import Exchange, collectives, line_of, source_of
+from .hlo_collectives import Exchange, collectives, lines_of, source_of
 
 Exchanges = tuple[Exchange, ...]
 
@@ -28,9 +29,13 @@ def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda 
     paths: returns the path of the module that an op belongs to, or "".
     """
     rows: list[Exchange] = []
+    lines = lines_of(graph.nodes) if found else []
     for row, place in found:
-        node = None if place is None else graph.nodes[place]
-        line, path = ("", "") if node is None else (str(line_of(node, graph.nodes)), paths(node))
+        line = path = ""
+        if place is not None:
+            node = graph.nodes[place]
+            own = node_line(source_of(node))
+            line, path = str(own if own.code is not None else lines[place]), paths(node)
         rows.append((dataclasses.replace(row, line=line, path=path), None))
     return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
 

@@ -11,9 +11,11 @@ import atexit
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
 import time
+import zlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
@@ -63,9 +65,19 @@ class _State:
 _state = _State()
 
 
+def digest(name: str, content: bytes) -> str:
+    """Returns words of an event for what its text cannot hold; a mismatch says which of them differ."""
+    return f"{name} #{zlib.crc32(content):08x}"
+
+
+_DIGESTS = re.compile(r"(\w+) #([0-9a-f]{8})")
+_ALL_DIGESTS = re.compile(r"[,;] its \w+ #[0-9a-f]{8}(?:, \w+ #[0-9a-f]{8})*,?")
+
+
 def note(what: str, mark: bytes, line: Any) -> int:
     """Adds an event to this process's chain and returns its number.
 
+    what: its description, which differs wherever the mark does (see `digest`).
     Raises ProcessError where the processes were found to differ.
     """
     join()
@@ -84,7 +96,7 @@ def agree(what: str, mark: bytes, line: Any) -> None:
     `config.process_timeout_seconds`, and prints after a while that it does.
     """
     number, store = note(what, mark, line), processes.client()
-    place = f"{what} at {line}"
+    place = f"{_ALL_DIGESTS.sub('', what)} at {line}"
     come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
     store.key_value_set(f"{come}{processes.index()}", json.dumps(_record()))
     if processes.index() == 0:
@@ -152,11 +164,11 @@ def agree_once(what: str, mark: bytes, line: Any) -> None:
 # --- the mismatch -----------------------------------------------------------------------------------------------------
 
 
-def _record() -> dict[str, Any]:
+def _record(num_texts: int = _LAST) -> dict[str, Any]:
     """Returns what this process publishes for the others."""
     with _state.lock:
         events, count = list(_state.events), _state.count
-    last = events[-_LAST:]
+    last = events[-num_texts:]
     return {
         "process": processes.index(),
         "count": count,
@@ -179,17 +191,18 @@ _ADVICE = (
 
 def _compare(records: list[dict[str, Any]]) -> None:
     """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
-    own = _record()
+    own = _record(_WINDOW)
     for other in records:
         start = _first_difference(own, other)
         if start is not None:
-            why = f"from event {start:,} on the processes differ, and every program is one of all processes"
+            why = f"{_apart(own, other, start)}, and every program is one of all processes"
         elif (other["ended"] and other["count"] < own["count"]) or (own["ended"] and own["count"] < other["count"]):
             ended = other if other["ended"] and other["count"] < own["count"] else own
             why = f"process {ended['process']} has ended, and others go on to programs of all processes"
         else:
             continue
-        return _publish_mismatch(f"{why}.\n{_reported(own, start)}\n{_reported(other, start)}\n{_ADVICE}")
+        text = f"{why}.\n{_reported(own, start)}\n{_reported(other, start)}\n{_ADVICE}"
+        return _publish_mismatch(text, start or 0)
 
 
 def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
@@ -200,10 +213,27 @@ def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
     return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
 
 
+def _apart(own: dict[str, Any], other: dict[str, Any], start: int) -> str:
+    """States from which event on two records differ, and in what, where their texts are of one kind."""
+    if start > 1 and start - 1 <= max(record["count"] - len(record["digests"]) for record in (own, other)):
+        return f"at event {start:,} or earlier the processes began to differ"
+    texts = [_DIGESTS.split(_text_of(record, start)) for record in (own, other)]
+    first, second = (dict(zip(parts[1::3], parts[2::3], strict=True)) for parts in texts)
+    differing = [name for name in first if name in second and first[name] != second[name]]
+    return f"from event {start:,} on the processes differ" + (f" (in its {', '.join(differing)})" if differing else "")
+
+
+def _text_of(record: dict[str, Any], number: int) -> str:
+    """Returns the text of an event, "" where it is no longer published."""
+    return next((text for text in record["last"] if text.startswith(f"event {number:,}: ")), "")
+
+
 def _reported(record: dict[str, Any], start: int | None = None) -> str:
     """Returns the last events of a process, or those from an event on, and its compile log, as text."""
     first = len(record["last"]) - _SHOWN if start is None else len(record["last"]) - (record["count"] - start) - 2
     events = record["last"][max(first, 0) :][:_SHOWN]
+    if start is not None and not _text_of(record, start) and start <= record["count"]:
+        events = [f"event {start:,} to event {record['count'] - len(record['last']):,}: see its own error", *events]
     lines = [f"Process {record['process']}{' (ended)' if record['ended'] else ''}:", *events]
     lines += ["its compile log:", *record["ledger"]] if record["ledger"] else []
     return "\n    ".join(lines)
@@ -219,10 +249,16 @@ def _absent(place: str, absent: list[int]) -> str:
     )
 
 
-def _publish_mismatch(text: str) -> None:
-    """Publishes a mismatch, which every process raises."""
+def _publish_mismatch(text: str, start: int = 0) -> None:
+    """Publishes a mismatch, which every process raises, and the event at which it began (0: at none)."""
     _state.mismatch = text
-    processes.client().key_value_set("spmd/verdict/text", text, allow_overwrite=True)
+    processes.client().key_value_set("spmd/verdict/text", json.dumps([text, start]), allow_overwrite=True)
+
+
+def _with_own(text: str, start: int) -> str:
+    """Returns a mismatch with this process's event at its start, of which the first process may not know any more."""
+    own = _text_of(_record(_WINDOW), start)
+    return text if not own or own in text else f"{text}\nIn process {processes.index()} that was {own}"
 
 
 def _raise_mismatch() -> None:
@@ -286,7 +322,7 @@ def _look() -> None:
         if _state.mismatch is None and have_ended and len(records) == processes.count():
             store.key_value_set("spmd/ended", "", allow_overwrite=True)
     for _, text in store.key_value_dir_get("spmd/verdict/"):
-        _state.mismatch = text
+        _state.mismatch = _with_own(*json.loads(text))
     _pass_on_notices(store)
 
 

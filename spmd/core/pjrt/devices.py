@@ -35,8 +35,9 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
     """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
 
     Must run before the first use of a device. Of several processes that have joined (`spmd.initialize`, `python -m spmd
-    launch`) each gets its part of the devices. slices: the devices stand for so many slices of equal size, for a
-    `HybridMesh`. Raises ValueError for a count below 1 or one that the slices or the processes do not divide, and
+    launch`) each gets its part of the devices, which must be what `launch --devices` has given it, if that was given.
+    slices: the devices stand for so many slices of equal size, for a `HybridMesh`. Raises ValueError for a count below
+    1 or one that the slices or the processes do not divide or that gives a process another number than it has, and
     RuntimeError when JAX's backend is already up with another number of devices; a repeated call with the same count
     does nothing.
 
@@ -59,10 +60,17 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
             f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
             "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
         )
+    own = num_devices // processes.count()
+    given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
+    if processes.several() and given not in (-1, own):
+        raise ValueError(
+            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {own} each, and each "
+            f"has {given} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of the two out, "
+            f"or call spmd.simulate({given * processes.count()})"
+        )
     _prepared = True
     config.num_slices = slices if slices > 1 else 0
     add_xla_defaults()
-    own = num_devices // processes.count()
     set_pool_width(own)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", own)

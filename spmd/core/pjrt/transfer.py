@@ -194,7 +194,8 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     """Returns a constant on devices, made without compiling anything and without an unsharded copy on the host."""
     _check_here(sharding)
     if processes.several():
-        agreement.note(f"a filling with {value!r}", f"{shape} {dtype} {value!r} {sharding!r}".encode(), user_line())
+        what = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
+        agreement.note(what, what.encode(), user_line())
     physical = sharding.padded_shape(shape)
     content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
@@ -208,7 +209,8 @@ def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sh
     """Returns a buffer resharded, between any two meshes, always in new memory: one of the two may be donated."""
     _check_here(target)
     if processes.several():
-        agreement.note(f"a move from {source!r} to {target!r}", f"{shape} {source!r} {target!r}".encode(), user_line())
+        what = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
+        agreement.note(what, what.encode(), user_line())
     with compiler_context(), _Room(shape, buffer.dtype, target):
         return moves.moved(buffer, shape, source, target)
 

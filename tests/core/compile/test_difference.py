@@ -10,6 +10,7 @@ import torch
 import spmd
 from spmd.core.compile import cache
 from spmd.core.engine.execute import graph_of, roots_of
+from spmd.core.explain import slow_compiles
 from spmd.core.explain.difference import Requested, difference
 from spmd.core.pjrt.devices import default_sharding
 
@@ -101,6 +102,25 @@ class TestInputs:
         found = cause(step, 8, 5)
         assert found.startswith("an input is now float32[5,8], before float32[8,8]; aten.mm reads it at")
         assert found.endswith("the graph has 2 ops, before 1")
+
+    def test_another_model(self) -> None:
+        """A parameter of another shape is the reason, not the input behind it: padding would not help."""
+        models = {size: torch.nn.Linear(size, 2, bias=False).to("xla") for size in (8, 5)}
+        spmd.sync()
+        found = cause(lambda size: models[size](torch.ones(64, size).to("xla")), 8, 5)
+        assert found.startswith("a parameter or buffer is now float32[2,5], before float32[2,8]; aten.linear reads it")
+
+    def test_shapes(self) -> None:
+        """The advice to pad is for a cause that is the shape of an input alone."""
+        changed = "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w"
+        assert slow_compiles._advice(10, changed) == " (a program per shape: pad)"
+        for other in (
+            f"first program of this sync; compared with the nearest program, of a.py:3 in step: x: {changed}",
+            f"{changed}; the graph has 30 ops, before 20",
+            changed.replace("an input", "a parameter or buffer"),
+            changed.replace("now float32", "now bfloat16"),
+        ):
+            assert not slow_compiles._advice(10, other), other
 
     def test_a_dtype(self, x: torch.Tensor) -> None:
         found = cause(lambda dtype: torch.ones(8, 8, dtype=dtype).to("xla").tanh(), torch.float32, torch.bfloat16)

@@ -1,7 +1,9 @@
 """Traces that another process asks for: over loopback, plain files only."""
 
+import errno
 import http.client
 import io
+import socket
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import torch
 
 import spmd
 from spmd.__main__ import main
+from spmd.profiler import profile_server
 from spmd.torch_xla import xla_profiler
 
 
@@ -48,6 +51,16 @@ class TestCapture:
     def test_no_server(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["profile", "localhost:9", str(tmp_path)]) == 1
         assert "start_server" in capsys.readouterr().err
+
+    def test_a_port_that_is_taken(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(profile_server, "_server", None)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            taken = other.getsockname()[1]
+            with pytest.raises(
+                OSError, match=rf"got {taken} \(.*; give another .*start_server\(9012 \+ spmd.process_index"
+            ) as raised:
+                spmd.profiler.start_server(taken)
+        assert raised.value.errno == errno.EADDRINUSE and profile_server._server is None
 
     def test_a_trace_is_on(self, port: int, tmp_path: Path) -> None:
         with (

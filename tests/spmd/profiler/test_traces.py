@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import fsdp
 import spmd
 from spmd.core.base import spans
 from spmd.profiler import labels, summaries
@@ -99,6 +100,18 @@ class TestDeviceRows:
         assert {event["args"]["program_id"] for event in other}.isdisjoint(
             event["args"]["program_id"] for event in found if event["args"]["module"] == "1.fc"
         )
+
+    def test_ops_that_the_library_records(self, tmp_path: Path) -> None:
+        """FSDP's gathers, and annotations of gradients, have the line of the op that reads them."""
+        mesh = spmd.Mesh(range(2), (2,), ("fsdp",))
+        model = fsdp.FullyShardedDataParallel(nn.Linear(SIZE, SIZE).to("xla"), mesh)
+        x = torch.randn(4, SIZE).to("xla")
+        with spmd.profiler.trace(tmp_path):
+            model(x).square().mean().backward()
+            spmd.sync()
+        rows = spmd.profiler.summary(tmp_path, by="line").rows
+        assert any("spmd.gather" in row.ops for row in rows)
+        assert not any("unknown line" in row.name for row in rows), rows
 
     def test_a_process_for_each_device(self, traced: Path) -> None:
         assert {event["pid"] for event in of_devices(traced)} == {100, 101}
