@@ -159,8 +159,8 @@ def layout_rows(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def ranked(found: Suggestion) -> Any:
-    """The table of a search: a row for each compiled trial, and the other trials by reason. Choices other than the layout
-    have columns where they differ; on the front: what no other trial is better than in everything."""
+    """The table of a search: a row for each compiled trial, and the other trials by reason. Choices other than the
+    layout have columns where they differ; the front has those of which no other is better in everything."""
     compiled = [trial for trial in found.trials if trial.plan is not None]
     choices = {
         name: text

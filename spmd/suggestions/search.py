@@ -25,7 +25,8 @@ from .suggestion import Trial
 
 @dataclass(frozen=True)
 class Variant:
-    """One choice of what a layout is for: devices, their number, rows of the batch, precision, price of a device's hour."""
+    """One choice of what a layout is for: devices, their number, rows of the batch, precision, price of a device for an
+    hour."""
 
     target: Target
     count: int

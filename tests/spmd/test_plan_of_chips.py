@@ -77,15 +77,29 @@ def test_efforts_are_numbers() -> None:
     assert options._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
 
 
+def chosen(x: torch.Tensor) -> dict[str, Any]:
+    """The options of the program of a product."""
+    roots = roots_of([(x @ x)._storage])
+    return options.options_of(graph_of(roots, devices.default_sharding()))
+
+
+def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectives are hidden behind computation by the options that this libtpu has, where there are several chips."""
+    monkeypatch.setattr(Sharding, "platform", "tpu")
+    monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: "async" in option)
+    x = torch.ones(4, 4, device="xla")
+    assert not chosen(x)
+    monkeypatch.setattr(Sharding, "device_ids", (0, 1))
+    assert set(chosen(x)) == {name for name in options._OVERLAPPED if "async" in name}
+    assert set(chosen(x).values()) == {"True"}
+    with mock.patch.object(spmd.config, "compiler_options", "auto xla_enable_async_all_gather=false"):
+        assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == 4
+
+
 def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan for chips that are not here spares the search for them; a run, and products of one pass, do not."""
     monkeypatch.setattr(Sharding, "platform", "tpu")
-    monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: True)
-
-    def chosen(x: torch.Tensor) -> dict[str, Any]:
-        roots = roots_of([(x @ x)._storage])
-        return options.options_of(graph_of(roots, devices.default_sharding()))
-
+    monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: option.endswith("performance_target"))
     exact = torch.ones(4, 4, device="xla")
     assert not chosen(exact)
     with standing_in("v5e:2x4"):
