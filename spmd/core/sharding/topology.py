@@ -57,6 +57,7 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
 
 def _devices(target: Target) -> Sequence[jax.Device]:
     if target is None:
+        prepare_libtpu(has_tpu=num_tpu_chips() > 0)  # jax tries it wherever it is installed
         return jax.devices()
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
