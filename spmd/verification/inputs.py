@@ -98,7 +98,7 @@ class Inputs:
             for tensor, value, gradient in zip(self.tensors, values, self.gradients, strict=True):
                 made = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)
                 if isinstance(tensor, nn.Parameter):
-                    made._is_param = True  # type: ignore[attr-defined]
+                    made._is_param = True
                 exchanged.append((tensor, made))
                 exchange(tensor, made)
                 renew_hooks(tensor)

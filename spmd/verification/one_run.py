@@ -12,8 +12,8 @@ from ..core.base.config import config
 from ..core.base.state import held
 from ..core.compile.options import compiled_with
 from ..core.engine.syncs import sync
-from ..core.ir.graph import DeviceData, Node, TupleElement, Value, results, topological, value_name
-from ..core.ir.source import describe
+from ..core.ir.graph import DeviceData, Node, results, topological
+from ..core.ir.source import node_line
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.pjrt.devices import devices
@@ -55,7 +55,6 @@ class Recorded:
 
     key: tuple[Any, ...]
     text: str
-    index: int
     value: torch.Tensor
     path: Path
 
@@ -101,7 +100,7 @@ class Runner:
             else:
                 ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.modules))
             with self._gradients() as gradients:
-                result = self.step(*self.args, **self.kwargs)
+                result = self._called(dtype)
             found = {**_results(result), **gradients, **self._state()}
             recorded = {name: value._storage.value for name, value in found.items() if isinstance(value, XlaTensor)}
             if layout.mesh.size() > 1:
@@ -115,8 +114,19 @@ class Runner:
             return Outcome(
                 {name: value.detach().cpu() for name, value in found.items()},
                 paths,
-                tuple(Recorded(key, text, i, tensor.detach().cpu(), path) for key, text, i, tensor, path in ops),
+                tuple(Recorded(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
             )
+
+    def _called(self, dtype: torch.dtype | None) -> Any:
+        try:
+            return self.step(*self.args, **self.kwargs)
+        except Exception as error:
+            if dtype is not None:
+                error.add_note(
+                    f"verify: the step's tensors are {dtype} in this run; where it mixes them with a dtype that it "
+                    "names itself, take that of a tensor instead: torch.zeros(n, dtype=x.dtype)"
+                )
+            raise
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
         """Yields (path, tensor, is_buffer) of the models' tensors, then of other leaves with a gradient."""
@@ -199,8 +209,8 @@ def _refuse_unsharded(values: Any, layout: Layout) -> None:
         return
     if not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in found):
         raise ValueError(
-            f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass rules, "
-            "pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"
+            f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass "
+            "rules, pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"
         )
 
 
@@ -213,19 +223,24 @@ def _sharding_of(data: DeviceData) -> Any:
 _OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
 
 
-def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, int, XlaTensor, Path]]:
+def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     """Each op that these values need, in order, with a tensor that holds its result."""
     nodes, _ = topological(list(values))
     found = []
     for node in nodes:
-        if node.op.sharding is not None or node.op.name in _OF_LAYOUTS:
+        if node.op.name in _OF_LAYOUTS or (node.op.sharding is not None and not node.op.lowering.regions):
             continue
         for index, value in enumerate(results(node)):
             meta = node.op.metas[index]
             if unit_of(meta.dtype):
-                found.append((_key(node, index), describe(node), index, wrap(meta, Storage(value, meta)), path_of(value)))
+                found.append((_key(node, index), _text(node, index), wrap(meta, Storage(value, meta)), path_of(value)))
     return found
 
 
 def _key(node: Node, index: int) -> tuple[Any, ...]:
     return node.op.name, tuple(node.op.metas[index].shape), index
+
+
+def _text(node: Node, index: int) -> str:
+    backward = "the backward of " if node.sequence >= 0 else ""
+    return f"{node.op.name} -> {node.op.metas[index]!r}, {backward}{node_line(node)}"

@@ -52,7 +52,9 @@ def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
 
 
 def _worst(values: Sequence[Value], found: dict[Node, Path]) -> Path:
-    paths = [found.get(node, _NONE) if (node := origin(value)) else Path(0, unit_of(value.meta.dtype)) for value in values]
+    paths = [
+        found.get(node, _NONE) if (node := origin(value)) else Path(0, unit_of(value.meta.dtype)) for value in values
+    ]
     return Path(max((path.length for path in paths), default=0), max((path.unit for path in paths), default=0.0))
 
 
@@ -84,7 +86,8 @@ def num_roundings(op: OpSpec) -> int:
     largest, result = max(floats, key=_numel), max(1, min(map(_numel, results)))
     factors = sorted(map(_numel, floats))[-2:]
     product = math.isqrt(factors[0] * factors[1] // result) if len(factors) == 2 else 1
-    return max(1, _numel(largest) // result, product, largest.shape[-1] if largest.shape else 1)
+    last = largest.shape[-1] if largest.shape and _numel(largest) <= result else 1
+    return max(1, _numel(largest) // result, product, last)
 
 
 def _numel(meta: Meta) -> int:
@@ -95,6 +98,8 @@ def _overload(name: str) -> torch._ops.OpOverload | None:
     found: object = torch.ops
     for part in name.split("."):
         found = getattr(found, part, None)
+    if isinstance(found, torch._ops.OpOverloadPacket):
+        found = getattr(found, "default", None)
     return found if isinstance(found, torch._ops.OpOverload) else None
 
 

@@ -13,7 +13,6 @@ import torch
 
 from ..core.base import seed
 from ..core.base.config import config
-PARTITIONERS = ("gspmd", "shardy")
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..planning.progress import silent, stage
@@ -24,6 +23,7 @@ from .inputs import Inputs
 from .one_run import Layout, Name, Outcome, Runner
 from .rounding import FORMULA, Path, tolerance, unit_of
 
+PARTITIONERS = ("gspmd", "shardy")
 SAMPLES = 3  # the inputs and neighbours of theirs, at which rounding is measured
 _NARROW = torch.float32  # in which it is measured for float64, which has no wider dtype to be compared with
 _NONE = Path(0, 0.0)
@@ -109,12 +109,14 @@ def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Lay
         found = [] if around is None else [around]
     if not found:
         raise ValueError(
-            "verify: expected meshes to compare with one device, got none; pass meshes=[spmd.Mesh(...)], with rules=[...]"
-            " where a table shards the model, or call it with rules inside of `with mesh:`"
+            "verify: expected meshes to compare with one device, got none; pass meshes=[spmd.Mesh(...)], and "
+            "rules=[...] where a table shards the model, or call it with rules inside of `with mesh:`"
         )
     for mesh in found:
         if mesh.target is not None:
-            raise ValueError(f"verify: expected devices that are here, got a mesh of {mesh.target!r}; spmd.plan plans it")
+            raise ValueError(
+                f"verify: expected devices that are here, got a mesh of {mesh.target!r}; spmd.plan plans it"
+            )
     if not rules:
         return [Layout(mesh) for mesh in found]
     names = [f", rules {number}" if len(rules) > 1 else ", rules" for number in range(len(rules))]
@@ -164,7 +166,9 @@ class _Measured:
         with stage(f"one device, {_text(dtype)}, rounding errors"):
             runs = [runner.run(self.layout, dtype, values=values) for values in points]
         distances = {
-            name: max(distance(run.values.get(name), right.values.get(name)) for run, right in zip(runs, exact, strict=True))
+            name: max(
+                distance(run.values.get(name), right.values.get(name)) for run, right in zip(runs, exact, strict=True)
+            )
             for name in runs[0].values
         }
         return _Sample(distances, runs[0].paths)
