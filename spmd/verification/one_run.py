@@ -23,7 +23,7 @@ from ..planning.planner import ApplyRules
 from ..planning.saved_state import kept
 from ..rules.rules import ShardingRules
 from .inputs import Inputs
-from .rounding import Path, path_of, unit_of
+from .rounding import Path, paths_of, unit_of
 
 
 class Name(NamedTuple):
@@ -105,10 +105,9 @@ class Runner:
             recorded = {name: value._storage.value for name, value in found.items() if isinstance(value, XlaTensor)}
             if layout.mesh.size() > 1:
                 _refuse_unsharded(recorded.values(), layout)
-            paths = {
-                name: path_of(recorded[name]) if name in recorded else Path(0, unit_of(value.dtype))
-                for name, value in found.items()
-            }
+            paths = {name: Path(0, unit_of(value.dtype)) for name, value in found.items()}
+            if layout.mesh.size() == 1:  # tolerances are those of one device
+                paths.update(zip(recorded, paths_of([*recorded.values()]), strict=True))
             ops = _ops(recorded.values()) if with_ops else []
             sync()
             return Outcome(
@@ -226,15 +225,18 @@ _OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
 def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     """Each op that these values need, in order, with a tensor that holds its result."""
     nodes, _ = topological(list(values))
-    found = []
-    for node in nodes:
-        if node.op.name in _OF_LAYOUTS or (node.op.sharding is not None and not node.op.lowering.regions):
-            continue
-        for index, value in enumerate(results(node)):
-            meta = node.op.metas[index]
-            if unit_of(meta.dtype):
-                found.append((_key(node, index), _text(node, index), wrap(meta, Storage(value, meta)), path_of(value)))
-    return found
+    made = [
+        (node, index, value)
+        for node in nodes
+        if node.op.name not in _OF_LAYOUTS and (node.op.sharding is None or node.op.lowering.regions)
+        for index, value in enumerate(results(node))
+        if unit_of(node.op.metas[index].dtype)
+    ]
+    paths = paths_of([value for _, _, value in made])
+    return [
+        (_key(node, index), _text(node, index), wrap(value.meta, Storage(value, value.meta)), path)
+        for (node, index, value), path in zip(made, paths, strict=True)
+    ]
 
 
 def _key(node: Node, index: int) -> tuple[Any, ...]:

@@ -39,9 +39,10 @@ def unit_of(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-def path_of(value: Value) -> Path:
-    """The worst path from device data to a recorded value."""
-    return _worst([value], {}) if (node := origin(value)) is None else _paths(topological([node])[0])[node]
+def paths_of(values: Sequence[Value]) -> list[Path]:
+    """The worst path from device data to each recorded value."""
+    found = _paths(topological(values)[0])
+    return [_worst([value], found) for value in values]
 
 
 def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
