@@ -33,23 +33,23 @@ class Inputs:
         self.reachable = Reachable(step, arguments)
         for root in outermost(self.reachable.modules):
             _refuse_sharded(root)
-        self.arguments = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+        self.arguments = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
         owned = [
             tensor
             for module in self.reachable.modules
             for tensor in (*module._parameters.values(), *module._buffers.values())
             if tensor is not None
         ]
-        state = [leaf for optimizer in self.reachable.optimizers for leaf in tree_leaves(optimizer.state)]
+        state = [one for optimizer in self.reachable.optimizers for one in tree_leaves(optimizer.state)]
         gradients = {id(tensor.grad) for tensor in self.reachable.tensors if tensor.is_leaf and tensor.grad is not None}
         # Numbers on the host, such as an optimizer's count of steps, are no values of the device in a run either.
         others = [
             tensor
-            for tensor in (*(leaf for leaf in state if isinstance(leaf, torch.Tensor)), *self.reachable.tensors)
+            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *self.reachable.tensors)
             if tensor.is_leaf and id(tensor) not in gradients and (tensor.dim() or type(tensor) is XlaTensor)
         ]
         found = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
-        self.tensors = [tensor for tensor in found.values() if tensor.layout is torch.strided]
+        self.tensors = [tensor for tensor in found.values() if tensor.layout is torch.strided and tensor.is_leaf]
         varied = {id(tensor) for tensor in (*owned, *self.arguments)}
         self._varied = [number for number, tensor in enumerate(self.tensors) if id(tensor) in varied]
         for tensor in self.tensors:
@@ -74,7 +74,7 @@ class Inputs:
 
     def near(self, number: int) -> list[torch.Tensor]:
         """The values themselves, for 0, or neighbours: parameters, buffers and arguments moved towards zero by up to
-        `ULPS` unit roundoffs, at random, so near that the step is conditioned alike.
+        `ULPS` unit roundoffs, at random, so near that the step has the same condition.
 
         They are rounded to float32, so that every run in float32 or wider starts from exactly the same numbers.
         """

@@ -61,7 +61,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The values of a run on the CPU, the path of each (see `rounding`), and its ops where these were asked for."""
+    """The values of a run on the CPU, the path of each (see `rounding`), and its ops where these are requested."""
 
     values: dict[Name, torch.Tensor]
     paths: dict[Name, Path]
@@ -128,7 +128,7 @@ class Runner:
             raise
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
-        """Yields (path, tensor, is_buffer) of the models' tensors, then of other leaves with a gradient."""
+        """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a gradient."""
         roots = roots_of(self.inputs.reachable.modules)
         seen = set()
         for number, root in enumerate(roots):
@@ -181,11 +181,11 @@ _QUICK = {
 
 def _results(result: Any) -> dict[Name, torch.Tensor]:
     found = {}
-    for path, leaf in tree_flatten_with_path(result)[0]:
-        if isinstance(leaf, (bool, int, float, complex)):
-            leaf = torch.tensor(leaf, dtype=torch.float64 if isinstance(leaf, float) else None)
-        if isinstance(leaf, torch.Tensor):
-            found[Name("result", keystr(path))] = leaf
+    for path, value in tree_flatten_with_path(result)[0]:
+        if isinstance(value, (bool, int, float, complex)):
+            value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        if isinstance(value, torch.Tensor):
+            found[Name("result", keystr(path))] = value
     return found
 
 

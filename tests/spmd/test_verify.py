@@ -150,6 +150,15 @@ class TestUnchanged:
             assert parameter.device.type == device and torch.equal(parameter.detach().cpu(), was)
             assert spmd.get_sharding(parameter) is None if device == "xla" else True
 
+    def test_hooks_run(self, mesh8: Mesh) -> None:
+        """A gradient hook of the user's runs in each run, and stays: without it a step would be another one."""
+        model, seen = nn.Linear(WIDTH, 2), []
+        model.bias.register_hook(lambda gradient: seen.append(gradient.device.type))
+        assert spmd.verify(lambda x: model(x).sum().backward(), torch.randn(8, WIDTH), meshes=[mesh8])
+        assert len(seen) == 12 and set(seen) == {"xla"}
+        model(torch.randn(8, WIDTH)).sum().backward()
+        assert len(seen) == 13 and seen[-1] == "cpu"
+
     def test_where_the_step_raises(self, mesh8: Mesh) -> None:
         model = model_of()
 
@@ -223,6 +232,11 @@ class TestRefused:
         x = torch.ones(8)
         with pytest.raises(ValueError, match="shards nothing over the mesh"):
             spmd.verify(lambda: x.to("xla").sum(), meshes=[mesh8])
+
+    def test_a_dtype_of_its_own(self, mesh8: Mesh) -> None:
+        with pytest.raises(RuntimeError) as raised:
+            spmd.verify(lambda x: x @ torch.ones(4, 2, dtype=torch.float32).to("xla"), torch.ones(8, 4), meshes=[mesh8])
+        assert "the step's tensors are torch.float64 in this run" in raised.value.__notes__[0]
 
     def test_nothing_returned(self, mesh8: Mesh) -> None:
         with pytest.raises(ValueError, match="nothing to compare"):
