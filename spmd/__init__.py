@@ -92,3 +92,5 @@ from .tensors.runtime import sync as sync
 from .tensors.shards import from_local_shards as from_local_shards
 from .tensors.shards import load_local_shards_ as load_local_shards_
 from .tensors.shards import local_shards as local_shards
+from .verification import Verification as Verification
+from .verification import verify as verify

@@ -21,8 +21,9 @@ FOLDERS = (
     *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "planning")),
     *(
         f"spmd.{folder}"
-        for folder in ("exporting", "replay", "profiler", "torch_xla", "dtensor", "suggestions", "reports")
+        for folder in ("exporting", "replay", "profiler", "torch_xla", "dtensor", "suggestions", "verification")
     ),
+    "spmd.reports",
     "spmd.compat",
     "spmd.frameworks",
     "spmd.launching",

@@ -18,14 +18,14 @@ NAMES = {
     spmd: (
         "AbstractError BodyError CheckpointManager CollectiveError DataLoader Exported HybridMesh LayersDifferError "
         "LoadedProgram Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules "
-        "allow assume_pure call_jax check checkpoint_name clear_sharding compile cond config describe_gpu "
+        "Verification allow assume_pure call_jax check checkpoint_name clear_sharding compile cond config describe_gpu "
         "device device_ids eager explain export from_local_shards "
         "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
         "place_to_device place_to_host plan process_count process_index reduce_gradient_in register_lowering "
         "register_units remat reshard residence save_checkpoint scan scan_layers shard_as shard_map show_sharding "
-        "simulate suggest sync use use_sharding warm while_loop"
+        "simulate suggest sync use use_sharding verify warm while_loop"
     ),
     spmd.checkpoint: (
         "CheckpointManager DamagedError ProcessPlan RandomState RestorePlan SaveError SaveReport bare_name fill_shards "
@@ -238,6 +238,10 @@ SIGNATURES = {
         "file=None, progress=True, **kwargs)"
     ),
     spmd.use: "()",
+    spmd.verify: "(step, *args, meshes=(), rules=(), evidence=None, progress=True, **kwargs)",
+    spmd.Verification.raise_on_difference: "(self)",
+    spmd.Verification.save: "(self, path)",
+    spmd.Verification.to_json: "(self)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.warm: "(step, *args, folder=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
@@ -395,6 +399,7 @@ TAKING_KEYWORDS = {
     "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
     "spmd.warm": lambda **given: spmd.warm(lambda: None, **given),
     "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),
+    "spmd.verify": lambda **given: spmd.verify(lambda: None, meshes=[spmd.Mesh([0], (1,), ("data",))], **given),
     "spmd.scan_layers": lambda **given: spmd.scan_layers([_linear().to("xla")], _value(), **given),
     "spmd.dtensor.DTensor": lambda **given: spmd.dtensor.DTensor(_value(), **given),
     **{

@@ -17,16 +17,20 @@ from ..core.base.counters import Collective
 from ..planning.layout import Finding, Row
 from ..planning.report import Plan
 from ..suggestions.suggestion import Suggestion, Trial, precision_name
+from ..verification.evidence import Verification
 
 SHOWN = 20  # rows of the collectives' table
 _IN_A_PIPE = 200  # columns
 
 
-def text_of(shown: Plan | Suggestion) -> str:
+def text_of(shown: Plan | Suggestion | Verification) -> str:
     """The table as text, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
     out = Console()
     console = Console(file=io.StringIO(), width=max(out.width, 100) if out.is_terminal else _IN_A_PIPE)
-    console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
+    if isinstance(shown, Verification):
+        console.print(verified(shown))
+    else:
+        console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
     file: Any = console.file
     return file.getvalue().rstrip("\n")
 
@@ -212,6 +216,30 @@ def _alternatives(found: Suggestion) -> Iterator[Text]:
     cheap = found.least_money if first.money is not None else first
     if cheap is not first and cheap.money is not None and first.money:
         yield Text(f"the least money: {cheap.name}: {cheap.money / first.money:.0%} of the best's, {cheap.reason}")
+
+
+def verified(found: Verification) -> Any:
+    """The table of a verification: the worst row of each value and precision, and the first op that differs."""
+    wrong = len(found.differences)
+    count = f"{len(found.rows):,} comparisons"
+    said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
+    table = Table(
+        title=f"one device and meshes: {said} ({found.seconds:,.1f} s)", title_justify="left", box=box.SIMPLE_HEAD,
+        title_style="bold",
+    )  # fmt: skip
+    for name in ("value", "precision"):
+        table.add_column(name, overflow="fold")
+    for name in ("worst difference", "allowed", "largest", "roundings"):
+        table.add_column(name, justify="right")
+    for name in ("layout, partitioner", ""):
+        table.add_column(name, overflow="fold")
+    for row in found.worst():
+        figures = (f"{number:.3g}" for number in (row.difference, row.tolerance, row.magnitude))
+        table.add_row(
+            Text(f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
+            Text(f"{row.layout}, {row.partitioner}"), "" if row.is_equal else Text("differs", style="bold red"),
+        )  # fmt: skip
+    return Group(table, *([Text(f"the first op that differs: {found.first}")] if found.first else []))
 
 
 def _few(names: list[str]) -> str:

@@ -29,7 +29,7 @@ def swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
         annotate(tensor, before)
     if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
         storage.reads.move(storage, tensor._storage)
-    _renew_hooks(tensor)
+    renew_hooks(tensor)
     if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
         made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
 
@@ -44,7 +44,7 @@ def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
         made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
 
 
-def _renew_hooks(tensor: torch.Tensor) -> None:
+def renew_hooks(tensor: torch.Tensor) -> None:
     """Registers the hooks of the Python object with the autograd of its new data."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
