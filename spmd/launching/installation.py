@@ -88,7 +88,7 @@ def _installed(name: str) -> str | None:
 
 
 def _requirements(name: str, extra: str = "") -> Iterator[Requirement]:
-    """What a distribution requires on this machine: by itself, or in addition for one of its extras."""
+    """The requirements of a distribution on this machine: by itself, or in addition for one of its extras."""
     for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
         marker = requirement.marker
         by_itself = marker is None or marker.evaluate({"extra": ""})
@@ -97,7 +97,7 @@ def _requirements(name: str, extra: str = "") -> Iterator[Requirement]:
 
 
 def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]:
-    """What is missing for an extra of a distribution, those of the extras that it asks for included (`jax[tpu]`)."""
+    """The distributions that are missing for an extra, those of the extras that it requires included (`jax[tpu]`)."""
     if (name, extra) in seen:
         return
     seen.add((name, extra))
