@@ -1,0 +1,340 @@
+"""Gradients that are not reduced over mesh axes yet: stacks of summands, one on the devices of each place along the axes.
+
+A gradient is a sum over the rows of the batch. The op that sums is recorded again, once for each block of rows, and so
+are the linear ops between it and the gradient, once for each summand. The stack's sum is the gradient, whatever the
+ops before it do with the batch: they stay those of the whole batch.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..ir.graph import DeviceData, Node, Value, depending, origin, result_index, value_name
+from ..ir.meta import Meta, dense_meta
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec, Slot
+from ..ir.source import node_line
+from ..lazy import body
+from ..lazy.annotations import mark_op
+from ..lazy.record import Place, record
+from ..lazy.storage import LOCK, Storage
+from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.views import read as value_of
+from ..ops import split
+from ..ops.blocks import blocks
+from ..ops.partial import SUMS
+from ..sharding.spec import OPEN, Dim, Spec
+from ..sharding.value import Sharding
+from .lowerings import Call, Operand
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The axes that shard the rows of the batch, the outermost first, and those among them that are not reduced."""
+
+    mesh: Sharding
+    axes: Axes
+    over: Axes
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes, as far as the last one that is not reduced."""
+        last = max(self.axes.index(axis) for axis in self.over)
+        sizes = self.mesh.mesh_axes()
+        return tuple(sizes[axis] for axis in self.axes[: last + 1])
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The places of the axes that are not reduced among `axes`, in their order."""
+        return tuple(place for place, axis in enumerate(self.axes) if axis in self.over)
+
+    @property
+    def count(self) -> int:
+        """The number of summands."""
+        return math.prod(self.mesh.mesh_axes()[axis] for axis in self.over)
+
+    def stacked(self, rank: int) -> Sharding:
+        """The sharding of a stack: summands over the axes, their own dims as the partitioner chooses."""
+        in_order = tuple(axis for axis in self.axes if axis in self.over)
+        return self.mesh.with_spec(Spec((Dim(in_order), *[OPEN] * rank)))
+
+
+class NotSeparableError(NotImplementedError):
+    """Raised for a gradient whose summands are not known, with the op and its line."""
+
+
+_STACK = -1  # in `_Each.cuts`: the operand is a stack already
+
+
+@dataclass(frozen=True, slots=True)
+class _Each(Lowering):
+    """One result of an op, for each block of rows or each summand of its operands, as a stack.
+
+    inner: the op on one of them. cuts: for each operand the dim that is cut into blocks, _STACK, or None for an operand
+    that is the same for all.
+    """
+
+    inner: OpSpec
+    index: int
+    cuts: tuple[int | None, ...]
+    rows: Rows
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        mesh, spelled = self.rows.mesh.by_axis()
+        names = tuple(name for axis in self.rows.axes if axis in self.rows.over for name in spelled[axis])
+
+        def apart(array: jax.Array, cut: int | None) -> jax.Array:
+            if cut is None:
+                return array
+            stack = array if cut == _STACK else blocks(array, cut, self.rows.sizes, self.rows.kept)
+            return split.in_front(stack, mesh, names)
+
+        def one(*arrays: jax.Array) -> jax.Array:
+            return self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
+
+        given = list(map(apart, operands, self.cuts))
+        return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
+
+
+@dataclass(frozen=True, slots=True)
+class _First(Lowering):
+    """A stack whose first summand is the operand; the others are zero."""
+
+    count: int
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        (array,) = operands
+        place = jax.lax.broadcasted_iota(jnp.int32, (self.count, *[1] * array.ndim), 0)
+        return (jnp.where(place == 0, array[None], jnp.zeros((), array.dtype)),)
+
+
+def unreduced(gradients: Sequence[XlaTensor], rows: Rows) -> list[XlaTensor | NotSeparableError]:
+    """Returns for each gradient the stack of its summands, [count, *shape], or why there is none."""
+    found: list[XlaTensor | NotSeparableError] = []
+    with LOCK:
+        values = [value_of(gradient) for gradient in gradients]
+        ways = _Ways(rows, depending(values, _is_of_batch))
+        for value in values:
+            try:
+                stack = ways.stack(value)
+            except NotSeparableError as error:
+                found.append(error)
+            else:
+                found.append(wrap(stack.meta, Storage(stack, stack.meta)))
+    return found
+
+
+def _is_of_batch(node: Node) -> bool:
+    """True if an op differs between the rows of the batch: in the body of a loop, where it stands for a slice of the
+    xs; elsewhere where it reads data that is no module's state; and where it draws."""
+    if node.op.name == "spmd.stand_in" or node.op.lowering.draws(node.op):
+        return True
+    return any(map(_is_data_of_batch, node.operands))
+
+
+def _is_data_of_batch(value: Value) -> bool:
+    return type(value) is DeviceData and not value.is_state and not body.names()
+
+
+class _Ways:
+    """The ways back from gradients to the ops that sum them, over one graph. of_batch: the ops that depend on the
+    batch."""
+
+    def __init__(self, rows: Rows, of_batch: Mapping[Node, None]):
+        self.rows = rows
+        self.of_batch = of_batch
+        self.made: dict[Any, Value] = {}
+
+    def stack(self, value: Value) -> Value:
+        """The summands of a value, as a stack."""
+        found = self.made.get(value_name(value))
+        if found is None:
+            found = self.made[value_name(value)] = self._stack(value)
+        return found
+
+    def _stack(self, value: Value) -> Value:
+        node = origin(value)
+        if node is None or node not in self.of_batch:
+            return self._first(value)  # also the batch itself: a gradient of data is no sum over rows
+        name = node.op.name.partition(":")[0]
+        if name in _SAME:
+            return self.stack(node.operands[result_index(value)])
+        lowering = node.op.lowering
+        if isinstance(lowering, Call) and not lowering.opaque:
+            cuts = self._cuts(node, name, result_index(value))
+            if cuts is not None:
+                return self._each(node, self._inner(node, cuts), result_index(value), node.operands, cuts)
+            if name in _LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
+                return self._again(node, result_index(value), is_sum=name in _LINEAR)
+        raise NotSeparableError(f"{name} at {node_line(node)}")
+
+    def _depends(self, value: Value) -> bool:
+        return origin(value) in self.of_batch or _is_data_of_batch(value)
+
+    # --- sums over rows -----------------------------------------------------------------------------------------------
+
+    def _cuts(self, node: Node, name: str, index: int) -> tuple[int | None, ...] | None:
+        """For an op that sums over rows the dim of the rows in each operand, None for those without; else None."""
+        if name not in _ROWS or index not in _sums(node.op, name):
+            return None
+        arguments: dict[str, Any] = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
+        dims = _ROWS[name](arguments, node.op)
+        cuts: list[int | None] = [None] * len(node.operands)
+        for argument, dim in dims.items():
+            place = arguments.get(argument)
+            if type(place) is Operand and self._depends(node.operands[place]):
+                cuts[place] = dim
+        if sum(cut is not None for cut in cuts) < len([n for n in dims if type(arguments.get(n)) is Operand]):
+            return None  # an operand without the batch's rows: the op is linear in the other
+        block = math.prod(self.rows.sizes)
+        for operand, cut in zip(node.operands, cuts, strict=True):
+            if cut is not None and operand.meta.shape[cut] % block:
+                raise NotSeparableError(
+                    f"{name} at {node_line(node)}, which sums over {operand.meta.shape[cut]} rows: expected a multiple "
+                    f"of {block}"
+                )
+        return tuple(cuts) if any(cut is not None for cut in cuts) else None
+
+    def _inner(self, node: Node, cuts: Sequence[int | None]) -> OpSpec:
+        """The op on one block of its rows."""
+        op, count = node.op, self.rows.count
+        call: Any = op.lowering
+        arguments = dict(call.arguments)
+        if "N" in arguments:  # the batch's rows, of a group norm
+            arguments["N"] //= count
+            call = dataclasses.replace(call, arguments=tuple(arguments.items()))
+        sums = _sums(op, op.name.partition(":")[0])
+        metas = [meta if place in sums else _cut(meta, 0, count) for place, meta in enumerate(op.metas)]
+        operands = [
+            meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)
+        ]
+        return OpSpec.of(
+            op.name, call, tuple(metas), tuple(operands), numbers=op.numbers, statics=op.statics, layout=op.layout
+        )  # fmt: skip
+
+    # --- linear ops after them ----------------------------------------------------------------------------------------
+
+    def _is_linear(self, node: Node, names: Sequence[str]) -> bool:
+        """True if one operand alone depends on the batch, and the op is linear in it."""
+        arguments = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
+        places = [place for name in names if type(place := arguments.get(name)) is Operand]
+        depends = [place for place, one in enumerate(node.operands) if self._depends(one)]
+        return len(depends) == 1 and depends[0] in places
+
+    def _again(self, node: Node, index: int, *, is_sum: bool) -> Value:
+        """The op on each summand. is_sum: of all operands together; else of the one that depends on the batch."""
+        is_stack = [is_sum or self._depends(one) for one in node.operands]
+        operands = [self.stack(one) if is_one else one for one, is_one in zip(node.operands, is_stack, strict=True)]
+        return self._each(node, node.op, index, operands, tuple(_STACK if is_one else None for is_one in is_stack))
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def _each(
+        self, node: Node, inner: OpSpec, index: int, operands: Sequence[Value], cuts: tuple[int | None, ...]
+    ) -> Value:
+        lowering = _Each(inner, index, cuts, self.rows)
+        return self._record(lowering, node.op.metas[index], operands, node.numbers, _place(node), node.op)
+
+    def _first(self, value: Value) -> Value:
+        node = origin(value)
+        place: Place = (None, 0, -1) if node is None else _place(node)
+        return self._record(_First(self.rows.count), value.meta, (value,), (), place)
+
+    def _record(
+        self, lowering: Lowering, meta: Meta, operands: Sequence[Value], numbers: Any, place: Place,
+        op: OpSpec | None = None,
+    ) -> Value:  # fmt: skip
+        stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
+        kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
+        metas = tuple(one.meta for one in operands)
+        made = OpSpec.of("spmd.unreduced", lowering, (stack,), metas, numbers=kinds, statics=statics)
+        each = record(made, tuple(operands), numbers, place)
+        return record(mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
+
+
+def _cut(meta: Meta, dim: int, count: int) -> Meta:
+    shape = [size // count if place == dim else size for place, size in enumerate(meta.shape)]
+    return dense_meta(shape, meta.dtype)
+
+
+def _sums(op: OpSpec, name: str) -> list[int]:
+    """The indices, among the results that an op makes, of its sums over rows."""
+    sums = SUMS.get(name, ())
+    if op.layout is None:
+        return list(sums)
+    made = [place for place, part in enumerate(op.layout) if part is Slot]
+    return [made.index(place) for place in sums if place in made]
+
+
+def _place(node: Node) -> Place:
+    return node.code, node.instruction, node.sequence
+
+
+# --- what is known of ops ---------------------------------------------------------------------------------------------
+
+_Dims = Callable[[dict[str, Any], OpSpec], dict[str, int]]
+
+
+def _all(*names: str) -> _Dims:
+    return lambda arguments, op: dict.fromkeys(names, 0)
+
+
+def _of_sum(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
+    rank = len(op.operands[0].shape)
+    dims = arguments.get("dim")
+    first = not dims or 0 in {dim % rank for dim in dims}
+    return {"self": 0} if rank and first else {}
+
+
+def _of_layer_norm(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
+    given = ("grad_out", "input", "mean", "rstd")
+    return {name: 0 for name in given if name in arguments}
+
+
+def _of_embedding(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
+    return {} if arguments.get("scale_grad_by_freq") else {"grad_output": 0, "indices": 0}
+
+
+# The dim of each argument that holds the rows of the batch, in an op whose `SUMS` are sums over them. The batch is the
+# first dim of an activation; of a product it is the dim that is contracted.
+_ROWS: dict[str, _Dims] = {
+    "aten.mm": lambda arguments, op: {"self": 1, "mat2": 0},
+    "aten.bmm": lambda arguments, op: {"self": 2, "mat2": 1},
+    "aten.linear_backward": _all("self", "grad_output"),
+    "aten.convolution_backward": _all("grad_output", "input"),
+    "aten.embedding_dense_backward": _of_embedding,
+    "aten.native_layer_norm_backward": _of_layer_norm,
+    "aten._fused_rms_norm_backward": _of_layer_norm,
+    "aten.native_group_norm_backward": _of_layer_norm,
+    "aten.native_batch_norm_backward": _all("grad_out", "input"),
+    "aten.sum": _of_sum,
+    "aten.sum.dim_IntList": _of_sum,
+}
+
+_SAME = frozenset({"mark_sharding", "spmd.unmarked", "spmd.renew", "aten.detach", "aten.alias"})
+
+# Linear in all tensors together.
+_LINEAR = frozenset({
+    "aten._to_copy", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.neg", "aten.clone", "aten.copy_",
+    "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
+    "aten.squeeze.dims", "aten.t", "aten.transpose.int", "aten.unsqueeze", "aten.view", "aten._unsafe_view",
+    "aten.slice_backward", "aten.select_backward", "aten.cat", "aten.stack", "aten.split.Tensor", "aten.sum",
+    "aten.sum.dim_IntList", "aten.as_strided", "aten.mul.Scalar", "aten.div.Scalar", "aten.flip", "aten.constant_pad_nd",
+})  # fmt: skip
+
+# Linear in each of these arguments, where the others do not depend on the batch.
+_MULTILINEAR: dict[str, tuple[str, ...]] = {
+    "aten.mul.Tensor": ("self", "other"),
+    "aten.mul_.Tensor": ("self", "other"),
+    "aten.div.Tensor": ("self",),
+    "aten.mm": ("self", "mat2"),
+    "aten.bmm": ("self", "mat2"),
+    "aten.embedding_dense_backward": ("grad_output",),
+}
