@@ -78,13 +78,14 @@ class _Each(Lowering):
     """One result of an op, for each block of rows or each summand of its operands, as a stack.
 
     inner: the op on one of them. cuts: for each operand the dim that is cut into blocks, _STACK, or None for an operand
-    that is the same for all.
+    that is the same for all. is_mean: the op is a mean over the rows, of which a block's is a part.
     """
 
     inner: OpSpec
     index: int
     cuts: tuple[int | None, ...]
     rows: Rows
+    is_mean: bool = False
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         mesh, spelled = self.rows.mesh.by_axis()
@@ -97,7 +98,8 @@ class _Each(Lowering):
             return split.in_front(stack, mesh, names)
 
         def one(*arrays: jax.Array) -> jax.Array:
-            return self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
+            made = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
+            return made / self.rows.count if self.is_mean else made
 
         given = list(map(apart, operands, self.cuts))
         return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
@@ -170,10 +172,14 @@ class _Ways:
         if isinstance(lowering, Call) and not lowering.opaque:
             cuts = self._cuts(node, name, result_index(value))
             if cuts is not None:
-                return self._each(node, self._inner(node, cuts), result_index(value), node.operands, cuts)
+                is_mean = name in _MEANS or (name in _LOSSES and _reduction(node) == _MEAN)
+                return self._each(node, self._inner(node, cuts), result_index(value), node.operands, cuts, is_mean)
             if name in _LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
                 return self._again(node, result_index(value), is_sum=name in _LINEAR)
-        raise NotSeparableError(f"{name} at {node_line(node)}")
+        raise NotSeparableError(
+            f"it is made by {name} at {node_line(node)}, which is not known as a sum over dim 0 of the batch, or as "
+            "linear in such sums"
+        )
 
     def _depends(self, value: Value) -> bool:
         return origin(value) in self.of_batch or _is_data_of_batch(value)
@@ -197,8 +203,8 @@ class _Ways:
         for operand, cut in zip(node.operands, cuts, strict=True):
             if cut is not None and operand.meta.shape[cut] % block:
                 raise NotSeparableError(
-                    f"{name} at {node_line(node)}, which sums over {operand.meta.shape[cut]} rows: expected a multiple "
-                    f"of {block}"
+                    f"it is made by {name} at {node_line(node)}, which sums over {operand.meta.shape[cut]} rows, and "
+                    f"not over a multiple of {block}"
                 )
         return tuple(cuts) if any(cut is not None for cut in cuts) else None
 
@@ -237,9 +243,10 @@ class _Ways:
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def _each(
-        self, node: Node, inner: OpSpec, index: int, operands: Sequence[Value], cuts: tuple[int | None, ...]
-    ) -> Value:
-        lowering = _Each(inner, index, cuts, self.rows)
+        self, node: Node, inner: OpSpec, index: int, operands: Sequence[Value], cuts: tuple[int | None, ...],
+        is_mean: bool = False,
+    ) -> Value:  # fmt: skip
+        lowering = _Each(inner, index, cuts, self.rows, is_mean)
         return self._record(lowering, node.op.metas[index], operands, node.numbers, _place(node), node.op)
 
     def _first(self, value: Value) -> Value:
@@ -266,11 +273,17 @@ def _cut(meta: Meta, dim: int, count: int) -> Meta:
 
 def _sums(op: OpSpec, name: str) -> list[int]:
     """The indices, among the results that an op makes, of its sums over rows."""
-    sums = SUMS.get(name, ())
+    sums = (0,) if name in _MEANS or name in _LOSSES else SUMS.get(name, ())
     if op.layout is None:
         return list(sums)
     made = [place for place, part in enumerate(op.layout) if part is Slot]
     return [made.index(place) for place in sums if place in made]
+
+
+def _reduction(node: Node) -> int:
+    """The way in which a loss is reduced; the schema's default is the mean."""
+    arguments: dict[str, Any] = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
+    return int(arguments.get("reduction", _MEAN))
 
 
 def _place(node: Node) -> Place:
@@ -282,24 +295,41 @@ def _place(node: Node) -> Place:
 _Dims = Callable[[dict[str, Any], OpSpec], dict[str, int]]
 
 
-def _all(*names: str) -> _Dims:
+def _first(*names: str) -> _Dims:
     return lambda arguments, op: dict.fromkeys(names, 0)
 
 
+def _rank(arguments: dict[str, Any], op: OpSpec, name: str) -> int:
+    return len(op.operands[arguments[name]].shape)
+
+
 def _of_sum(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    rank = len(op.operands[0].shape)
+    rank = _rank(arguments, op, "self")
     dims = arguments.get("dim")
-    first = not dims or 0 in {dim % rank for dim in dims}
-    return {"self": 0} if rank and first else {}
+    is_over_rows = rank and (not dims or 0 in {dim % rank for dim in dims})
+    return {"self": 0} if is_over_rows else {}
+
+
+def _of_linear(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
+    return {"self": 0, "grad_output": 0} if _rank(arguments, op, "self") > 1 else {}
 
 
 def _of_layer_norm(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    given = ("grad_out", "input", "mean", "rstd")
-    return {name: 0 for name in given if name in arguments}
+    given = [name for name in ("grad_out", "input", "mean", "rstd") if name in arguments]
+    return dict.fromkeys(given, 0) if _rank(arguments, op, "input") > len(arguments["normalized_shape"]) else {}
 
 
 def _of_embedding(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    return {} if arguments.get("scale_grad_by_freq") else {"grad_output": 0, "indices": 0}
+    has_rows = _rank(arguments, op, "indices") and not arguments.get("scale_grad_by_freq")
+    return {"grad_output": 0, "indices": 0} if has_rows else {}
+
+
+def _of_loss(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
+    is_reduced = arguments.get("reduction", _MEAN) in (_MEAN, _SUM) and _rank(arguments, op, "self")
+    return {"self": 0, "target": 0} if is_reduced and op.operands[0].shape == op.operands[1].shape else {}
+
+
+_MEAN, _SUM = 1, 2  # torch's reductions of a loss
 
 
 # The dim of each argument that holds the rows of the batch, in an op whose `SUMS` are sums over them. The batch is the
@@ -307,16 +337,22 @@ def _of_embedding(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
 _ROWS: dict[str, _Dims] = {
     "aten.mm": lambda arguments, op: {"self": 1, "mat2": 0},
     "aten.bmm": lambda arguments, op: {"self": 2, "mat2": 1},
-    "aten.linear_backward": _all("self", "grad_output"),
-    "aten.convolution_backward": _all("grad_output", "input"),
+    "aten.linear_backward": _of_linear,
+    "aten.convolution_backward": _first("grad_output", "input"),
     "aten.embedding_dense_backward": _of_embedding,
     "aten.native_layer_norm_backward": _of_layer_norm,
     "aten._fused_rms_norm_backward": _of_layer_norm,
-    "aten.native_group_norm_backward": _of_layer_norm,
-    "aten.native_batch_norm_backward": _all("grad_out", "input"),
+    "aten.native_group_norm_backward": _first("grad_out", "input", "mean", "rstd"),
+    "aten.native_batch_norm_backward": _first("grad_out", "input"),
     "aten.sum": _of_sum,
     "aten.sum.dim_IntList": _of_sum,
+    "aten.mean": _of_sum,
+    "aten.mean.dim": _of_sum,
+    "aten.mse_loss": _of_loss,
 }
+
+_MEANS = frozenset({"aten.mean", "aten.mean.dim"})
+_LOSSES = frozenset({"aten.mse_loss"})
 
 _SAME = frozenset({"mark_sharding", "spmd.unmarked", "spmd.renew", "aten.detach", "aten.alias"})
 
