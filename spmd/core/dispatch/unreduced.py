@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
+from jax.sharding import PartitionSpec
 
 from ..ir.graph import DeviceData, Node, Value, depending, origin, result_index, value_name
 from ..ir.meta import Meta, dense_meta
@@ -56,6 +56,11 @@ class Rows:
         return tuple(place for place, axis in enumerate(self.axes) if axis in self.over)
 
     @property
+    def ways(self) -> int:
+        """The number of devices among which the rows are divided."""
+        return math.prod(self.mesh.mesh_axes()[axis] for axis in self.axes)
+
+    @property
     def count(self) -> int:
         """The number of summands."""
         return math.prod(self.mesh.mesh_axes()[axis] for axis in self.over)
@@ -70,6 +75,7 @@ class NotSeparableError(NotImplementedError):
     """Raised for a gradient whose summands are not known, with the op and its line."""
 
 
+_NAME = "spmd.unreduced"
 _STACK = -1  # in `_Each.cuts`: the operand is a stack already
 
 
@@ -78,7 +84,8 @@ class _Each(Lowering):
     """One result of an op, for each block of rows or each summand of its operands, as a stack.
 
     inner: the op on one of them. cuts: for each operand the dim that is cut into blocks, _STACK, or None for an operand
-    that is the same for all. is_mean: the op is a mean over the rows, of which a block's is a part.
+    that is the same for all. is_mean: the op is a mean over the rows, of which a block's is a part. on_shards: the op
+    runs on the rows of each device, as a partitioner has no way to split it for several blocks: `inner` is on those.
     """
 
     inner: OpSpec
@@ -86,10 +93,14 @@ class _Each(Lowering):
     cuts: tuple[int | None, ...]
     rows: Rows
     is_mean: bool = False
+    on_shards: bool = False
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         mesh, spelled = self.rows.mesh.by_axis()
         names = tuple(name for axis in self.rows.axes if axis in self.rows.over for name in spelled[axis])
+        if self.on_shards:
+            every = tuple(name for axis in self.rows.axes for name in spelled[axis])
+            return (self._on_shards(operands, mesh, every, names),)
 
         def apart(array: jax.Array, cut: int | None) -> jax.Array:
             if cut is None:
@@ -105,15 +116,31 @@ class _Each(Lowering):
         return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
 
 
+    def _on_shards(self, operands: Arrays, mesh: Any, every: Axes, names: Axes) -> jax.Array:
+        others = tuple(name for name in every if name not in names)
+
+        def one(*arrays: jax.Array) -> jax.Array:
+            made = self.inner.lower(arrays, (), [None] * len(arrays))[self.index]
+            return (jax.lax.psum(made, others) if others else made)[None]
+
+        specs = [
+            PartitionSpec(*[None] * cut, every) if cut is not None else PartitionSpec() for cut in self.cuts
+        ]  # fmt: skip
+        mapped = jax.shard_map(
+            one, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(names), check_vma=False
+        )  # fmt: skip
+        return mapped(*operands)
+
+
 @dataclass(frozen=True, slots=True)
 class _First(Lowering):
     """A stack whose first summand is the operand; the others are zero."""
 
-    count: int
+    rows: Rows
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         (array,) = operands
-        place = jax.lax.broadcasted_iota(jnp.int32, (self.count, *[1] * array.ndim), 0)
+        place = jax.lax.broadcasted_iota(jnp.int32, (self.rows.count, *[1] * array.ndim), 0)
         return (jnp.where(place == 0, array[None], jnp.zeros((), array.dtype)),)
 
 
@@ -125,12 +152,26 @@ def unreduced(gradients: Sequence[XlaTensor], rows: Rows) -> list[XlaTensor | No
         ways = _Ways(rows, depending(values, _is_of_batch))
         for value in values:
             try:
-                stack = ways.stack(value)
+                stack = ways.stack(_before_narrowing(value))
             except NotSeparableError as error:
                 found.append(error)
             else:
                 found.append(wrap(stack.meta, Storage(stack, stack.meta)))
     return found
+
+
+def _before_narrowing(value: Value) -> Value:
+    """The value before a cast to a narrower dtype, which is left to be done after the summands are added up."""
+    node = origin(value)
+    name = "" if node is None else node.op.name
+    if node is not None and name in _SAME:
+        inner = _before_narrowing(node.operands[result_index(value)])
+        return inner if inner.meta.dtype is not value.meta.dtype else value
+    if node is not None and name == "aten._to_copy" and value.meta.dtype.is_floating_point:
+        (inner,) = node.operands
+        is_wider = inner.meta.dtype.is_floating_point and inner.meta.dtype.itemsize > value.meta.dtype.itemsize
+        return inner if is_wider else value
+    return value
 
 
 def _is_of_batch(node: Node) -> bool:
@@ -168,12 +209,13 @@ class _Ways:
         name = node.op.name.partition(":")[0]
         if name in _SAME:
             return self.stack(node.operands[result_index(value)])
+        if name == "aten.sum.dim_IntList" and (before := self._reduced(node)) is not None:
+            return before
         lowering = node.op.lowering
         if isinstance(lowering, Call) and not lowering.opaque:
             cuts = self._cuts(node, name, result_index(value))
             if cuts is not None:
-                is_mean = name in _MEANS or (name in _LOSSES and _reduction(node) == _MEAN)
-                return self._each(node, self._inner(node, cuts), result_index(value), node.operands, cuts, is_mean)
+                return self._of_rows(node, name, result_index(value), cuts)
             if name in _LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
                 return self._again(node, result_index(value), is_sum=name in _LINEAR)
         raise NotSeparableError(
@@ -183,6 +225,16 @@ class _Ways:
 
     def _depends(self, value: Value) -> bool:
         return origin(value) in self.of_batch or _is_data_of_batch(value)
+
+    def _reduced(self, node: Node) -> Value | None:
+        """The stack that an op sums, if it sums one that was made here over its summands."""
+        (stack,) = node.operands
+        made = origin(stack)
+        each = origin(made.operands[0]) if made is not None and made.op.name == "mark_sharding" else None
+        if each is None or each.op.name != _NAME or each.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
+            return None
+        is_of_summands = list(dict(node.op.lowering.arguments).get("dim") or ()) == [0]  # type: ignore[attr-defined]
+        return stack if is_of_summands and node.meta.shape == stack.meta.shape[1:] else None
 
     # --- sums over rows -----------------------------------------------------------------------------------------------
 
@@ -199,7 +251,7 @@ class _Ways:
                 cuts[place] = dim
         if sum(cut is not None for cut in cuts) < len([n for n in dims if type(arguments.get(n)) is Operand]):
             return None  # an operand without the batch's rows: the op is linear in the other
-        block = math.prod(self.rows.sizes)
+        block = self.rows.ways if name in _ON_SHARDS else math.prod(self.rows.sizes)
         for operand, cut in zip(node.operands, cuts, strict=True):
             if cut is not None and operand.meta.shape[cut] % block:
                 raise NotSeparableError(
@@ -208,22 +260,12 @@ class _Ways:
                 )
         return tuple(cuts) if any(cut is not None for cut in cuts) else None
 
-    def _inner(self, node: Node, cuts: Sequence[int | None]) -> OpSpec:
-        """The op on one block of its rows."""
-        op, count = node.op, self.rows.count
-        call: Any = op.lowering
-        arguments = dict(call.arguments)
-        if "N" in arguments:  # the batch's rows, of a group norm
-            arguments["N"] //= count
-            call = dataclasses.replace(call, arguments=tuple(arguments.items()))
-        sums = _sums(op, op.name.partition(":")[0])
-        metas = [meta if place in sums else _cut(meta, 0, count) for place, meta in enumerate(op.metas)]
-        operands = [
-            meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)
-        ]
-        return OpSpec.of(
-            op.name, call, tuple(metas), tuple(operands), numbers=op.numbers, statics=op.statics, layout=op.layout
-        )  # fmt: skip
+    def _of_rows(self, node: Node, name: str, index: int, cuts: tuple[int | None, ...]) -> Value:
+        is_mean = name in _MEANS or (name in _LOSSES and _reduction(node) == _MEAN)
+        on_shards = name in _ON_SHARDS
+        inner = _on_block(node, cuts, self.rows.ways if on_shards else self.rows.count)
+        lowering = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
+        return self._record(lowering, node.op.metas[index], node.operands, node.numbers, _place(node), node.op)
 
     # --- linear ops after them ----------------------------------------------------------------------------------------
 
@@ -238,21 +280,15 @@ class _Ways:
         """The op on each summand. is_sum: of all operands together; else of the one that depends on the batch."""
         is_stack = [is_sum or self._depends(one) for one in node.operands]
         operands = [self.stack(one) if is_one else one for one, is_one in zip(node.operands, is_stack, strict=True)]
-        return self._each(node, node.op, index, operands, tuple(_STACK if is_one else None for is_one in is_stack))
+        lowering = _Each(node.op, index, tuple(_STACK if is_one else None for is_one in is_stack), self.rows)
+        return self._record(lowering, node.op.metas[index], operands, node.numbers, _place(node), node.op)
 
     # --- recording ----------------------------------------------------------------------------------------------------
-
-    def _each(
-        self, node: Node, inner: OpSpec, index: int, operands: Sequence[Value], cuts: tuple[int | None, ...],
-        is_mean: bool = False,
-    ) -> Value:  # fmt: skip
-        lowering = _Each(inner, index, cuts, self.rows, is_mean)
-        return self._record(lowering, node.op.metas[index], operands, node.numbers, _place(node), node.op)
 
     def _first(self, value: Value) -> Value:
         node = origin(value)
         place: Place = (None, 0, -1) if node is None else _place(node)
-        return self._record(_First(self.rows.count), value.meta, (value,), (), place)
+        return self._record(_First(self.rows), value.meta, (value,), (), place)
 
     def _record(
         self, lowering: Lowering, meta: Meta, operands: Sequence[Value], numbers: Any, place: Place,
@@ -261,9 +297,27 @@ class _Ways:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
         metas = tuple(one.meta for one in operands)
-        made = OpSpec.of("spmd.unreduced", lowering, (stack,), metas, numbers=kinds, statics=statics)
+        made = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
         each = record(made, tuple(operands), numbers, place)
         return record(mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
+
+
+def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
+    """The op on one of so many blocks of its rows."""
+    op = node.op
+    call: Any = op.lowering
+    arguments = dict(call.arguments)
+    if "N" in arguments:  # the batch's rows, of a group norm
+        arguments["N"] //= count
+        call = dataclasses.replace(call, arguments=tuple(arguments.items()))
+    sums = _sums(op, op.name.partition(":")[0])
+    metas = [meta if place in sums else _cut(meta, 0, count) for place, meta in enumerate(op.metas)]
+    operands = [
+        meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)
+    ]
+    return OpSpec.of(
+        op.name, call, tuple(metas), tuple(operands), numbers=op.numbers, statics=op.statics, layout=op.layout
+    )  # fmt: skip
 
 
 def _cut(meta: Meta, dim: int, count: int) -> Meta:
@@ -353,6 +407,9 @@ _ROWS: dict[str, _Dims] = {
 
 _MEANS = frozenset({"aten.mean", "aten.mean.dim"})
 _LOSSES = frozenset({"aten.mse_loss"})
+
+# XLA's partitioner has no way to split the convolution of many groups that several blocks are.
+_ON_SHARDS = frozenset({"aten.convolution_backward"})
 
 _SAME = frozenset({"mark_sharding", "spmd.unmarked", "spmd.renew", "aten.detach", "aten.alias"})
 
