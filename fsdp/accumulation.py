@@ -1,6 +1,6 @@
 """Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,18 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
 
+from .deferred import Deferred, Each, Once, once_over
 from .units import unit_of, units_in
 
 
 def accumulate_gradients(
-    model: nn.Module, loss_fn: Callable[..., Any], batch: Any, num_micro_batches: int, *, carried: Sequence[Any] = ()
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    batch: Any,
+    num_micro_batches: int,
+    *,
+    carried: Sequence[Any] = (),
+    reduce: str | Mapping[str, str] = "each",
 ) -> Any:
     """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches; returns that loss.
 
@@ -36,9 +43,16 @@ def accumulate_gradients(
         carried: tensors that a micro-batch hands on to the next, such as a running count: `loss_fn(part, *carried)`
             then returns (loss, *carried), and so does this function. Shapes and dtypes stay; no gradient goes through
             them.
+        reduce: "each": the gradients of a micro-batch are reduced over the devices, and added up. "once": each device
+            adds up its own summands of them, which are reduced after the last micro-batch. Or one of the two by mesh
+            axis, `{"dcn": "once"}`; over the other axes of the batch each time. Forward and backward are those of the
+            whole micro-batch, whatever its loss does with the batch: gradients are the same but for the order of sums.
+            A device holds for each parameter a summand of the size that the parameter has over the other axes alone
+            (in float32, where the parameter is narrower).
 
-    Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a tensor on xla, and for
-    a loss that is no scalar.
+    Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a tensor on xla, for a
+    loss that is no scalar, and for a `reduce` that does not fit the batch; NotImplementedError, with the op and its
+    line, for a gradient that `reduce="once"` does not know as a sum over the batch.
     Source: `torch_xla.experimental.gradient_accumulation`.
 
     >>> import torch, spmd, fsdp
@@ -49,8 +63,12 @@ def accumulate_gradients(
     (torch.Size([]), torch.Size([2, 4]))
     """
     _check(batch, num_micro_batches)
+    once = once_over("accumulate_gradients", model, batch, reduce)
+    if once is not None:
+        _check_rows(batch, num_micro_batches, once)
     parts = _parts(model, batch, num_micro_batches)
-    return _accumulated("accumulate_gradients", model, loss_fn, parts, num_micro_batches, carried)
+    sums = Each(model) if once is None else Deferred("accumulate_gradients", model, once)
+    return _accumulated("accumulate_gradients", loss_fn, parts, num_micro_batches, carried, sums)
 
 
 def gradient_accumulation(
@@ -82,17 +100,12 @@ def gradient_accumulation(
     def of_rows(rows: tuple[torch.Tensor, ...], *state: Any) -> Any:
         return train_step(*rows, *state)
 
-    return _accumulated("gradient_accumulation", model, of_rows, stacks, sizes[0], carried)
+    return _accumulated("gradient_accumulation", of_rows, stacks, sizes[0], carried, Each(model))
 
 
 def _accumulated(
-    caller: str, model: nn.Module, loss_fn: Callable[..., Any], parts: Any, count: int, carried: Sequence[Any]
+    caller: str, loss_fn: Callable[..., Any], parts: Any, count: int, carried: Sequence[Any], sums: "Each | Deferred"
 ) -> Any:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    without = [parameter for parameter in trained if parameter.grad is None]
-    arrived: set[int] = set()
-    hooks = [parameter.register_post_accumulate_grad_hook(lambda one: arrived.add(id(one))) for parameter in without]
-
     def iteration(carry: tuple[torch.Tensor, tuple[Any, ...]], part: Any) -> tuple[Any, None]:
         total, state = carry
         with torch.enable_grad():
@@ -105,20 +118,12 @@ def _accumulated(
                 raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
             share = loss / count
             share.backward()
-        return (total + share.detach().float(), tuple(tree_map(_detached, value) for value in new)), None
+        return (total + sums.take(share.detach()).float(), tuple(tree_map(_detached, value) for value in new)), None
 
-    try:
-        for parameter in without:
-            parameter.grad = torch.zeros_like(parameter)  # the loop adds to it
-        with torch.no_grad():
-            start = torch.zeros((), device="xla")
-            (total, last), _ = spmd.scan(iteration, (start, tuple(carried)), parts)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for parameter in without:
-            if id(parameter) not in arrived:
-                parameter.grad = None
+    with torch.no_grad(), sums:
+        start = torch.zeros((), device="xla")
+        (total, last), _ = spmd.scan(iteration, (start, tuple(carried)), parts)
+        total = sums.reduced(total)
     return (total, *last) if carried else total
 
 
@@ -135,6 +140,15 @@ def _check(batch: Any, num_micro_batches: int) -> None:
         raise ValueError(
             "accumulate_gradients: expected num_micro_batches to divide dim 0 of every tensor of the batch, got "
             f"{num_micro_batches} for {', '.join(map(str, sizes))} row(s)"
+        )
+
+
+def _check_rows(batch: Any, count: int, once: Once) -> None:
+    rows = next(value.shape[0] for value in tree_leaves(batch) if isinstance(value, torch.Tensor)) // count
+    if rows % once.ways:
+        raise ValueError(
+            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} devices "
+            f"along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or num_micro_batches"
         )
 
 

@@ -163,6 +163,19 @@ class FSDPModule:
         """The old name of `set_gradient_divide_factor`."""
         self.set_gradient_divide_factor(factor)
 
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """Sets whether backward passes reduce gradients over the devices, for this unit, and with `recurse` for the
+        units below; see `FullyShardedDataParallel.no_sync`."""
+        for unit in self._units(recurse):
+            unit.defer_gradients(() if requires_gradient_sync else unit.split.axes)
+
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """The same for the axes of the batch over which parameters are replicated (hybrid sharding); over the axis that
+        shards them backward passes go on to reduce."""
+        for unit in self._units(recurse):
+            replicas = [axis for axis in unit.split.axes if axis != unit.settings.shard_axis]
+            unit.defer_gradients(() if requires_all_reduce else replicas)
+
     def reset_iter_state(self) -> None:
         """Puts parameters back into modules after a pass that raised; every forward pass does so by itself."""
         for unit in self._units(True):
@@ -186,8 +199,6 @@ class FSDPModule:
 
 _WITHOUT_MEANING = {
     "set_is_last_backward": REDUCED,
-    "set_requires_gradient_sync": REDUCED,
-    "set_requires_all_reduce": REDUCED,
     "set_reshard_after_backward": "gathered parameters are freed after their last use in backward",
     "set_unshard_in_backward": "backward gathers the parameters that it reads",
     "set_modules_to_forward_prefetch": SCHEDULED,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 # Reasons: the mechanism that takes the place of a setting of other implementations.
 SCHEDULED = "XLA schedules the collectives of the whole step"
-REDUCED = "gradients are reduced in every backward and add up exactly; no partial sum outlives a program"
+REDUCED = "set_requires_gradient_sync says which backward passes reduce gradients"
 ONE_VIEW = "there is one global view of the model, and no rank or process group"
 
 

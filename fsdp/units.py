@@ -15,6 +15,7 @@ from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks
 from .outputs import BatchSplit, cast, tensors
 from .plan import placement
+from .unsynced import UnsyncedGradients
 
 _Held = dict[tuple[nn.Module, str], Any]  # (module, name of a parameter) -> the tensor under that name
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
@@ -66,6 +67,7 @@ class Unit:
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # the specs in which the parameters are stored
         self._hooks = GradientHooks()
+        self.unsynced = UnsyncedGradients()
         self._modules: list[weakref.ref[nn.Module]] = []
         self._restart()
 
@@ -195,6 +197,10 @@ class Unit:
         self.divide_factor = factor
         if self.is_on_device:
             self._hook_gradients()
+
+    def defer_gradients(self, over: Sequence[str]) -> None:
+        """Has the backward passes from now on not reduce gradients over these axes of the batch (see `unsynced`)."""
+        self.unsynced.set([*self.parameters, *self.ignored], self.split.mesh, self.split.axes, over)
 
     def _hook_gradients(self) -> None:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor

@@ -1,6 +1,6 @@
 """`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places the collectives."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -214,12 +214,32 @@ class FullyShardedDataParallel(nn.Module):
         return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
 
     @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """A context for the backward passes whose gradients are accumulated before a step.
+    def no_sync(self, over: str | Sequence[str] | None = None) -> Iterator[None]:
+        """A context of backward passes whose gradients are not reduced over the devices: the first backward pass after
+        it reduces those of all, once.
 
-        It delays no reduction: after every backward the gradients are those of the whole batch, and add up exactly.
+        over: the mesh axes over which they are not reduced; None: all of the batch. As in torch, a device has gradients
+        of its own rows meanwhile, of the parameters' size over the other axes. This holds for the passes of one
+        program: where a gradient is read, or a sync runs, it is reduced; its values are at all times those of the whole
+        batch. A gradient that is not known as a sum over the batch is reduced each time, with a warning that names the
+        op. `fsdp.accumulate_gradients(reduce="once")` does the same in a loop of the program.
+
+        Raises ValueError for an axis that is not the batch's.
         """
-        yield
+        axes = self._split.axes if over is None else (over,) if isinstance(over, str) else tuple(over)
+        for axis in axes:
+            if axis not in self._split.axes:
+                raise ValueError(
+                    f"no_sync: expected over to name axes of the batch ({', '.join(self._split.axes)}), got {axis!r}"
+                )
+        before = [(unit, unit.unsynced.over) for unit in units_in(self.module)]
+        for unit, _ in before:
+            unit.defer_gradients(axes)
+        try:
+            yield
+        finally:
+            for unit, over in before:
+                unit.defer_gradients(over)
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
         """Makes gradients the sum over the batch's shards, one per device, divided by `pre * post`; those of the root

@@ -79,6 +79,7 @@ from .tensors.memory import checkpoint_name as checkpoint_name
 from .tensors.memory import offload_optimizer as offload_optimizer
 from .tensors.memory import place_to_device as place_to_device
 from .tensors.memory import place_to_host as place_to_host
+from .tensors.partial_sums import unreduced as unreduced
 from .tensors.reading import reduce_gradient_in as reduce_gradient_in
 from .tensors.reading import use_sharding as use_sharding
 from .tensors.runtime import device as device

@@ -1,0 +1,220 @@
+"""Gradients that are reduced once a step: `accumulate_gradients(reduce=)`, `spmd.unreduced`."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import check
+from torch import Tensor, nn
+from wrapped import FSDP, POLICY, Layer, last_record
+
+import fsdp
+import spmd
+from spmd import P, config
+
+WIDTH, CLASSES, COUNT = 16, 8, 4
+Loss = Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]
+
+
+@pytest.fixture(params=["gspmd", "shardy"])
+def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(config, "partitioner", request.param)
+    return request.param
+
+
+@pytest.fixture
+def mesh() -> spmd.Mesh:
+    return spmd.Mesh(range(8), (2, 4), ("data", "fsdp"))
+
+
+def language_model() -> nn.Module:
+    layers = [Layer(WIDTH), nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)]
+    return nn.Sequential(nn.Embedding(CLASSES, WIDTH), *layers, nn.Linear(WIDTH, CLASSES))
+
+
+def tokens(rows: int) -> tuple[Tensor, Tensor]:
+    x, y = torch.randint(0, CLASSES, (rows, 6)), torch.randint(0, CLASSES, (rows, 6))
+    y[1::3, 2:] = -100  # shards and micro-batches have different numbers of tokens
+    return x, y
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    x, y = batch
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+
+def by_hand(model: nn.Module, loss: Loss, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The same on one device, by a Python loop."""
+    parts = [tuple(value[start::COUNT] for value in batch) for start in range(COUNT)]
+    losses = [loss(model, part) / COUNT for part in parts]  # type: ignore[arg-type]
+    for one in losses:
+        one.backward()
+    return sum(one.detach() for one in losses)  # type: ignore[return-value]
+
+
+def once(model: nn.Module, loss: Loss, batch: tuple[Tensor, Tensor], reduce: object = "once") -> Tensor:
+    given = tuple(value.to("xla") for value in batch)
+    return fsdp.accumulate_gradients(model, lambda part: loss(model, part), given, COUNT, reduce=reduce)  # type: ignore[arg-type]
+
+
+def same_gradients(model: nn.Module, plain: nn.Module, limit: float) -> None:
+    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (one.grad.cpu().double() - two.grad.double()).abs().max() <= limit  # type: ignore[union-attr]
+
+
+class TestGradients:
+    """They are those of one device: to 1e-6 in float32, to 1e-12 in float64."""
+
+    @pytest.mark.parametrize("reduce", ["once", {"data": "once"}, {"fsdp": "once", "data": "each"}], ids=str)
+    def test_of_one_device(self, partitioner: str, mesh: spmd.Mesh, reduce: object) -> None:
+        plain, batch = language_model().double(), tokens(64)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
+        loss = once(model, loss_of, batch, reduce)
+        expected = by_hand(plain, loss_of, batch)
+        assert abs(loss.item() - expected.item()) <= 1e-6  # the loss is added up in float32
+        same_gradients(model, plain, 1e-12)
+        for parameter in model.parameters():
+            assert spmd.get_sharding(parameter.grad) == spmd.get_sharding(parameter)
+
+    def test_in_float32(self, mesh: spmd.Mesh) -> None:
+        plain, batch = language_model(), tokens(64)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
+        for _ in range(2):  # former gradients are added to
+            once(model, loss_of, batch)
+            by_hand(plain, loss_of, batch)
+        same_gradients(model, plain, 1e-6)
+
+    def test_images(self, partitioner: str, mesh: spmd.Mesh) -> None:
+        """Batch statistics are those of the whole micro-batch, and so are their running means."""
+        plain = nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.GroupNorm(2, 4),
+            nn.ConvTranspose2d(4, 2, 3), nn.Flatten(), nn.Linear(2 * 16, CLASSES),
+        ).double()  # fmt: skip
+        batch = torch.randn(32, 2, 6, 6, dtype=torch.float64), torch.randint(0, CLASSES, (32,))
+
+        def loss(model: nn.Module, part: tuple[Tensor, Tensor]) -> Tensor:
+            made = model(part[0])
+            return F.cross_entropy(made, part[1]) + made.max(0).values.mean()  # the best of the batch, by class
+
+        model = FSDP(copy.deepcopy(plain), mesh=mesh)
+        once(model, loss, batch, {"data": "once"})
+        by_hand(plain, loss, batch)
+        same_gradients(model, plain, 1e-12)
+        for one, two in zip(model.buffers(), plain.buffers(), strict=True):
+            assert (one.cpu() - two).abs().max() <= 1e-12
+
+    def test_draws(self, mesh: spmd.Mesh) -> None:
+        """Dropout drops what it drops where gradients are reduced each time."""
+        found = []
+        for reduce in ("each", "once"):
+            torch.manual_seed(0)
+            spmd.manual_seed(1)
+            model = nn.Sequential(nn.Embedding(CLASSES, WIDTH), nn.Dropout(0.5), nn.Linear(WIDTH, CLASSES)).double()
+            model = FSDP(model, mesh=mesh)
+            once(model, loss_of, tokens(32), reduce)
+            found.append([one.grad.cpu() for one in model.parameters()])
+        for each, one in zip(*found, strict=True):
+            assert (each - one).abs().max() <= 1e-12
+
+    def test_weights_that_are_computed(self, mesh: spmd.Mesh) -> None:
+        """The linear ops between the sum and the parameter: of weight norm, of tied and scaled weights, of a penalty."""
+
+        class Tied(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH))
+                self.table = nn.Parameter(torch.randn(CLASSES, WIDTH))
+                self.place = nn.Parameter(torch.randn(6, WIDTH))
+                self.low = nn.Parameter(torch.randn(WIDTH, 2))
+                self.high = nn.Parameter(torch.randn(2, WIDTH))
+
+            def forward(self, x: Tensor) -> Tensor:
+                hidden = self.normed(F.embedding(x, self.table) + self.place)
+                hidden = torch.tanh(hidden @ (self.low @ self.high))
+                return hidden @ (0.5 * self.table).T
+
+        def loss(model: nn.Module, part: tuple[Tensor, Tensor]) -> Tensor:
+            return loss_of(model, part) + 0.1 * model.table.square().sum()  # type: ignore[union-attr,operator]
+
+        plain, batch = Tied().double(), tokens(32)
+        model = copy.deepcopy(plain).to("xla")
+        given = tuple(spmd.mark_sharding(value.to("xla"), mesh, P(("data", "fsdp"), None)) for value in batch)
+        fsdp.accumulate_gradients(model, lambda part: loss(model, part), given, COUNT, reduce="once")
+        by_hand(plain, loss, batch)
+        same_gradients(model, plain, 1e-12)
+
+    def test_bfloat16(self, mesh: spmd.Mesh) -> None:
+        """Summands of narrow parameters are added up in float32."""
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        plain, batch = language_model(), tokens(32)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY, mp_policy=policy)
+        once(model, loss_of, batch)
+        by_hand(plain, loss_of, batch)
+        for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+            check(one.grad.bfloat16(), two.grad.bfloat16())  # type: ignore[union-attr]
+
+
+class TestExchanges:
+    """In the loop over micro-batches nothing is reduced over these axes but a scalar."""
+
+    def test_one_reduction(self, partitioner: str, mesh: spmd.Mesh) -> None:
+        moved = {}
+        for reduce, key in (("each", "each"), ({"data": "once"}, "data"), ("once", "once")):
+            for count in (2, 4):
+                model = FSDP(language_model(), mesh=mesh, auto_wrap_policy=POLICY)
+                batch = torch.randint(0, CLASSES, (8 * count, 6)).to("xla")
+
+                def loss(part: Tensor, model: nn.Module = model) -> Tensor:
+                    return model(part).square().mean()
+
+                fsdp.accumulate_gradients(model, loss, batch, count, reduce=reduce)  # type: ignore[arg-type]
+                spmd.sync()
+                rows = [row for row in last_record().traffic if row.kind == "all-reduce" and "data" in row.axes]
+                moved[key, count] = sum(row.moved_bytes for row in rows)
+        assert moved["data", 4] == moved["data", 2]
+        assert moved["once", 4] == moved["once", 2]
+        assert moved["each", 4] > moved["each", 2]
+
+
+class TestErrors:
+    """What is not known as a sum over the batch is refused, and changes nothing."""
+
+    def test_an_op_without_a_rule(self, mesh: spmd.Mesh) -> None:
+        weight = nn.Parameter(torch.randn(WIDTH).double().to("xla"))
+        holder = nn.ParameterList([weight])
+        x = spmd.mark_sharding(torch.randn(32, WIDTH).double().to("xla"), mesh, P(("data", "fsdp"), None))
+
+        def loss(part: Tensor) -> Tensor:
+            return (part * weight.cumsum(0)).mean()  # its gradient is a sum, and then a cumsum
+
+        with pytest.raises(NotImplementedError, match=r"the gradient of 0 cannot be reduced once over 'data', 'fsdp'; "
+                           r"it is made by aten\.\w+.* at .*test_reduced_once.py:\d+.*Pass reduce='each'"):  # fmt: skip
+            fsdp.accumulate_gradients(holder, loss, x, COUNT, reduce="once")
+        assert weight.grad is None
+        fsdp.accumulate_gradients(holder, loss, x, COUNT)
+        assert weight.grad is not None
+
+    def test_arguments(self, mesh: spmd.Mesh) -> None:
+        model = FSDP(nn.Linear(WIDTH, 4), mesh=mesh)
+        x = torch.randn(32, WIDTH).to("xla")
+
+        def accumulate(reduce: object, count: int = COUNT, model: nn.Module = model) -> None:
+            fsdp.accumulate_gradients(model, lambda part: model(part).mean(), x, count, reduce=reduce)  # type: ignore[arg-type]
+
+        with pytest.raises(ValueError, match="expected reduce to be 'each', 'once', or one of these by mesh axis"):
+            accumulate("never")
+        with pytest.raises(ValueError, match="names 'dcn', but dim 0 of the batch is sharded over 'data', 'fsdp'"):
+            accumulate({"dcn": "once"})
+        with pytest.raises(ValueError, match="equal rows on each of the 8 devices along 'data', 'fsdp', got 4 rows"):
+            accumulate("once", 8)
+        with pytest.raises(ValueError, match="needs a batch whose dim 0 is sharded over mesh axes"):
+            accumulate("once", model=nn.Linear(WIDTH, 4).to("xla"))
+
+    def test_unreduced(self, mesh: spmd.Mesh) -> None:
+        one = torch.ones(4, device="xla")
+        with pytest.raises(ValueError, match="the mesh has no axis 'dcn'"):
+            spmd.unreduced([one], mesh, ("data",), ("dcn",))
+        with pytest.raises(ValueError, match="expected over to name some of the batch's axes"):
+            spmd.unreduced([one], mesh, ("data",), ("fsdp",))
