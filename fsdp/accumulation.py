@@ -147,7 +147,8 @@ def _check_rows(batch: Any, count: int, once: Once) -> None:
     rows = next(value.shape[0] for value in tree_leaves(batch) if isinstance(value, torch.Tensor)) // count
     if rows % once.ways:
         raise ValueError(
-            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} devices "
+            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} "
+            "devices "
             f"along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or num_micro_batches"
         )
 

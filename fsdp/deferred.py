@@ -34,7 +34,7 @@ class Once:
 
 
 class Each:
-    """Gradients that are added to `.grad` by each backward pass, inside of `with`; what has none at the end gets none."""
+    """Gradients that each backward pass inside of `with` adds to `.grad`; what has none at the end gets none."""
 
     def __init__(self, model: nn.Module):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -149,7 +149,8 @@ def once_over(caller: str, model: nn.Module, batch: Any, reduce: str | Mapping[s
     found = _of_batch(model, batch)
     if found is None:
         raise ValueError(
-            f"{caller}: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the model with fsdp, "
+            f"{caller}: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the model with "
+            "fsdp, "
             "or call spmd.mark_sharding on the batch"
         )
     mesh, axes = found

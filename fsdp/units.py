@@ -15,7 +15,7 @@ from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks
 from .outputs import BatchSplit, cast, tensors
 from .plan import placement
-from .unsynced import UnsyncedGradients
+from .unsynced_gradients import UnsyncedGradients
 
 _Held = dict[tuple[nn.Module, str], Any]  # (module, name of a parameter) -> the tensor under that name
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit

@@ -25,7 +25,7 @@ NAMES = {
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
         "place_to_device place_to_host plan process_count process_index reduce_gradient_in register_lowering "
         "register_units remat reshard residence save_checkpoint scan scan_layers shard_as shard_map show_sharding "
-        "simulate suggest sync use use_sharding verify warm while_loop"
+        "simulate suggest sync unreduced use use_sharding verify warm while_loop"
     ),
     spmd.checkpoint: (
         "CheckpointManager DamagedError ProcessPlan RandomState RestorePlan SaveError SaveReport bare_name fill_shards "
@@ -237,6 +237,7 @@ SIGNATURES = {
         "(step, *args, target=None, model=None, mp_policy=None, batches=None, price=None, budget=600.0, max_trials=24, "
         "file=None, progress=True, **kwargs)"
     ),
+    spmd.unreduced: "(gradients, mesh, batch_axes, over)",
     spmd.use: "()",
     spmd.verify: "(step, *args, meshes=(), rules=(), evidence=None, progress=True, **kwargs)",
     spmd.Verification.raise_on_difference: "(self)",
@@ -285,7 +286,7 @@ SIGNATURES = {
     fsdp.FullyShardedDataParallel.clip_grad_norm_: (
         "(self, max_norm, norm_type=2.0, groups=None, *, error_if_nonfinite=False)"
     ),
-    fsdp.FullyShardedDataParallel.no_sync: "(self)",
+    fsdp.FullyShardedDataParallel.no_sync: "(self, over=None)",
     fsdp.FullyShardedDataParallel.params_with_grad: "(self)",
     fsdp.FullyShardedDataParallel.set_gradient_divide_factors: "(self, pre, post, recursive)",
     fsdp.FullyShardedDataParallel.summon_full_params: (
@@ -296,7 +297,7 @@ SIGNATURES = {
     ),
     fsdp.OffloadPolicy: "()",
     fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
-    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches, *, carried=())",
+    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches, *, carried=(), reduce='each')",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "

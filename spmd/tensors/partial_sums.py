@@ -28,9 +28,9 @@ def unreduced(
         batch_axes: the axes that shard dim 0 of the batch, the outermost first.
         over: those among them over which the result is not reduced.
 
-    Returns for each gradient a tensor of shape [devices along `over`, *shape], in the gradient's dtype or in a wider one
-    in which it was summed before a cast; or, where an op on the way from the sum
-    over the batch to the gradient is not known to be linear, the error that names the op and its line.
+    Returns for each gradient a tensor of shape [devices along `over`, *shape], in the gradient's dtype or in a wider
+    one in which it was summed before a cast; or, where an op on the way from the sum over the batch to the gradient is
+    not known to be linear, the error that names the op and its line.
     Raises ValueError for axes that are not in the mesh or not of the batch, TypeError for tensors that are not on xla.
     Source: JAX's `PartitionSpec(unreduced=...)`.
 

@@ -119,7 +119,7 @@ class TestGradients:
             assert (each - one).abs().max() <= 1e-12
 
     def test_weights_that_are_computed(self, mesh: spmd.Mesh) -> None:
-        """The linear ops between the sum and the parameter: of weight norm, of tied and scaled weights, of a penalty."""
+        """The linear ops between the sum and the parameter: of weight norm, tied and scaled weights, a penalty."""
 
         class Tied(nn.Module):
             def __init__(self) -> None:

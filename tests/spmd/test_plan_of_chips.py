@@ -181,6 +181,45 @@ class TestTpu:
         )
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_gradients_reduced_once_between_slices(self) -> None:
+        """What goes over the network between slices does not depend on the number of micro-batches."""
+        printed = run_script(
+            """
+            from functools import partial
+            import torch, spmd, fsdp
+            from torch import nn
+            mesh = spmd.HybridMesh(
+                ici_mesh_shape=(1, 16), dcn_mesh_shape=(2, 1), axis_names=("data", "fsdp"), target="2xv5e:4x4"
+            )
+            def planned(count, reduce):
+                with torch.device("meta"):
+                    model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
+                policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=512 * 512)
+                model = fsdp.FullyShardedDataParallel(
+                    model, mesh=mesh, auto_wrap_policy=policy, extra_data_axis="data"
+                )
+                optimizer = torch.optim.AdamW(model.parameters())
+                def step(x):
+                    fsdp.accumulate_gradients(
+                        model, lambda part: model(part).square().mean(), x, count, reduce=reduce
+                    )
+                    optimizer.step()
+                    optimizer.zero_grad()
+                return spmd.plan(step, torch.empty(256 * count, 512, device="meta"))
+            for reduce in ("each", {"data": "once"}, "once"):
+                plans = [planned(count, reduce) for count in (2, 8)]
+                dcn, ici = (
+                    [sum(row.moved_bytes for row in plan.collectives if row.link == link) for plan in plans]
+                    for link in ("dcn", "ici")
+                )
+                assert (dcn[0] == dcn[1]) == (reduce != "each") and 0 < ici[0] < ici[1], (reduce, dcn, ici)
+                print(reduce, dcn, ici, [plan.peak for plan in plans])
+            """,
+            timeout=300,
+        )
+        assert printed.count("\n") == 3
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_experts_of_mixtral(self) -> None:
         """The kernels of one layer's experts compile at their full size; one with larger blocks is named, and is no
         matter of memory."""

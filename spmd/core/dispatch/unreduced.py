@@ -1,4 +1,4 @@
-"""Gradients that are not reduced over mesh axes yet: stacks of summands, one on the devices of each place along the axes.
+"""Gradients that are not reduced over mesh axes yet: stacks of summands, one on the devices of each place along them.
 
 A gradient is a sum over the rows of the batch. The op that sums is recorded again, once for each block of rows, and so
 are the linear ops between it and the gradient, once for each summand. The stack's sum is the gradient, whatever the
@@ -114,7 +114,6 @@ class _Each(Lowering):
 
         given = list(map(apart, operands, self.cuts))
         return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
-
 
     def _on_shards(self, operands: Arrays, mesh: Any, every: Axes, names: Axes) -> jax.Array:
         others = tuple(name for name in every if name not in names)
@@ -312,9 +311,7 @@ def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
         call = dataclasses.replace(call, arguments=tuple(arguments.items()))
     sums = _sums(op, op.name.partition(":")[0])
     metas = [meta if place in sums else _cut(meta, 0, count) for place, meta in enumerate(op.metas)]
-    operands = [
-        meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)
-    ]
+    operands = [meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)]
     return OpSpec.of(
         op.name, call, tuple(metas), tuple(operands), numbers=op.numbers, statics=op.statics, layout=op.layout
     )  # fmt: skip
@@ -419,7 +416,8 @@ _LINEAR = frozenset({
     "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
     "aten.squeeze.dims", "aten.t", "aten.transpose.int", "aten.unsqueeze", "aten.view", "aten._unsafe_view",
     "aten.slice_backward", "aten.select_backward", "aten.cat", "aten.stack", "aten.split.Tensor", "aten.sum",
-    "aten.sum.dim_IntList", "aten.as_strided", "aten.mul.Scalar", "aten.div.Scalar", "aten.flip", "aten.constant_pad_nd",
+    "aten.sum.dim_IntList", "aten.as_strided", "aten.mul.Scalar", "aten.div.Scalar", "aten.flip",
+    "aten.constant_pad_nd",
 })  # fmt: skip
 
 # Linear in each of these arguments, where the others do not depend on the batch.
