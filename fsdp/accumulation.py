@@ -12,6 +12,7 @@ import spmd
 
 from .deferred import Deferred, Each, Once, once_over
 from .units import unit_of, units_in
+from .unsynced_gradients import loop_of_passes
 
 
 def accumulate_gradients(
@@ -120,7 +121,7 @@ def _accumulated(
             share.backward()
         return (total + sums.take(share.detach()).float(), tuple(tree_map(_detached, value) for value in new)), None
 
-    with torch.no_grad(), sums:
+    with torch.no_grad(), loop_of_passes(), sums:
         start = torch.zeros((), device="xla")
         (total, last), _ = spmd.scan(iteration, (start, tuple(carried)), parts)
         total = sums.reduced(total)
@@ -148,8 +149,8 @@ def _check_rows(batch: Any, count: int, once: Once) -> None:
     if rows % once.ways:
         raise ValueError(
             f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} "
-            "devices "
-            f"along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or num_micro_batches"
+            f"devices along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or "
+            "num_micro_batches"
         )
 
 

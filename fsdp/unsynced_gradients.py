@@ -2,7 +2,8 @@
 
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,20 @@ import spmd
 
 # By the number of autograd's graph task, the parameters whose gradients have arrived in it.
 _arrived: dict[int, list[tuple["UnsyncedGradients", "weakref.ref[nn.Parameter]"]]] = {}
+
+
+_in_loop = 0  # of `accumulate_gradients`, which decides itself when its gradients are reduced
+
+
+@contextmanager
+def loop_of_passes() -> Iterator[None]:
+    """The backward passes inside are those of a loop's body: their gradients are left as they arrive."""
+    global _in_loop
+    _in_loop += 1
+    try:
+        yield
+    finally:
+        _in_loop -= 1
 
 
 class UnsyncedGradients:
@@ -51,6 +66,8 @@ class UnsyncedGradients:
         self._hooks = [one.register_post_accumulate_grad_hook(self._arrive) for one in trained]
 
     def _arrive(self, parameter: Any) -> None:
+        if _in_loop:
+            return
         ref = self._sums.get(id(parameter))
         if parameter.grad.requires_grad:  # it has a history, which the sum of a stack would not have
             return

@@ -178,6 +178,28 @@ class TestExchanges:
         assert moved["each", 4] > moved["each", 2]
 
 
+class TestNoSync:
+    """Passes inside of it are reduced with the first one after it; other ways to add gradients go on as they do."""
+
+    def test_a_loop_after_it_and_inside(self, mesh: spmd.Mesh) -> None:
+        plain, batch = language_model().double(), tokens(64)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
+        given = tuple(value.to("xla") for value in batch)
+        with model.no_sync():
+            loss_of(model, given).backward()
+        for reduce in ("each", "once"):
+            once(model, loss_of, batch, reduce)
+        with model.no_sync():
+            once(model, loss_of, batch, "each")
+            with pytest.warns(UserWarning, match="is reduced after each backward pass; it is made by spmd.scan"):
+                loss_of(model, given).backward()
+        for _ in range(2):
+            loss_of(plain, batch).backward()
+        for _ in range(3):
+            by_hand(plain, loss_of, batch)
+        same_gradients(model, plain, 1e-12)
+
+
 class TestErrors:
     """What is not known as a sum over the batch is refused, and changes nothing."""
 
