@@ -150,8 +150,7 @@ def once_over(caller: str, model: nn.Module, batch: Any, reduce: str | Mapping[s
     if found is None:
         raise ValueError(
             f"{caller}: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the model with "
-            "fsdp, "
-            "or call spmd.mark_sharding on the batch"
+            "fsdp, or call spmd.mark_sharding on the batch"
         )
     mesh, axes = found
     wanted = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(axes, reduce)

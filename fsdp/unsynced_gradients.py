@@ -93,12 +93,12 @@ class UnsyncedGradients:
                 stacklevel=2,
             )
             return
-        sharding = spmd.get_sharding(parameter)
-        total = stack.sum(0).to(parameter.dtype)
-        parameter.grad = total if sharding is None else spmd.mark_sharding(total, sharding)
+        gradient = parameter.grad
+        assert gradient is not None, "a backward pass has left it"
+        gradient.copy_(stack.sum(0))  # in place: in the body of a loop it may be a tensor from outside
         self._sums.pop(id(parameter), None)
         if self.over:
-            self._sums[id(parameter)] = weakref.ref(total)
+            self._sums[id(parameter)] = weakref.ref(gradient)
 
 
 def _keep(task: int) -> None:

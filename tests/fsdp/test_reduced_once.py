@@ -1,5 +1,6 @@
 """Gradients that are reduced once a step: `accumulate_gradients(reduce=)`, `spmd.unreduced`."""
 
+import contextlib
 import copy
 from collections.abc import Callable
 
@@ -156,30 +157,103 @@ class TestGradients:
             check(one.grad.bfloat16(), two.grad.bfloat16())  # type: ignore[union-attr]
 
 
+def reduced_over(axis: str) -> int:
+    """The bytes of the last program's all-reduces over an axis."""
+    rows = [row for row in last_record().traffic if row.kind == "all-reduce" and axis in row.axes]
+    return sum(row.moved_bytes for row in rows)
+
+
 class TestExchanges:
-    """In the loop over micro-batches nothing is reduced over these axes but a scalar."""
+    """What goes over these axes does not depend on the number of micro-batches."""
 
-    def test_one_reduction(self, partitioner: str, mesh: spmd.Mesh) -> None:
-        moved = {}
-        for reduce, key in (("each", "each"), ({"data": "once"}, "data"), ("once", "once")):
-            for count in (2, 4):
-                model = FSDP(language_model(), mesh=mesh, auto_wrap_policy=POLICY)
-                batch = torch.randint(0, CLASSES, (8 * count, 6)).to("xla")
+    @pytest.mark.parametrize("reduce", [{"data": "once"}, "once"], ids=str)
+    def test_one_reduction(self, partitioner: str, mesh: spmd.Mesh, reduce: object) -> None:
+        found = []
+        for count in (2, 4):
+            model = FSDP(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8)), mesh=mesh)
+            batch = torch.randn(8 * count, WIDTH).to("xla")
 
-                def loss(part: Tensor, model: nn.Module = model) -> Tensor:
-                    return model(part).square().mean()
+            def loss(part: Tensor, model: nn.Module = model) -> Tensor:
+                return model(part).square().mean()
 
-                fsdp.accumulate_gradients(model, loss, batch, count, reduce=reduce)  # type: ignore[arg-type]
-                spmd.sync()
-                rows = [row for row in last_record().traffic if row.kind == "all-reduce" and "data" in row.axes]
-                moved[key, count] = sum(row.moved_bytes for row in rows)
-        assert moved["data", 4] == moved["data", 2]
-        assert moved["once", 4] == moved["once", 2]
-        assert moved["each", 4] > moved["each", 2]
+            fsdp.accumulate_gradients(model, loss, batch, count, reduce=reduce)  # type: ignore[arg-type]
+            spmd.sync()
+            found.append(reduced_over("data"))
+        assert found[0] == found[1] > 0
+
+    def test_memory(self, mesh: spmd.Mesh) -> None:
+        """The plan tells the memory of the program that runs; it holds a summand more for each parameter."""
+
+        def step(batch: tuple[Tensor, Tensor], reduce: object) -> Tensor:
+            loss = once(model, loss_of, batch, reduce)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        for reduce in ("each", "once"):
+            model = FSDP(language_model(), mesh=mesh, auto_wrap_policy=POLICY)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            batch = tokens(32)
+            plan = spmd.plan(step, batch, reduce)
+            step(batch, reduce)
+            spmd.sync()
+            ran = last_record()
+            taken = ran.argument_bytes + ran.output_bytes - ran.alias_bytes + ran.temp_bytes
+            assert abs(plan.peak - taken) <= 0.01 * taken
 
 
 class TestNoSync:
     """Passes inside of it are reduced with the first one after it; other ways to add gradients go on as they do."""
+
+    @pytest.mark.parametrize("over", [None, "data", "fsdp"])
+    def test_one_reduction(self, mesh: spmd.Mesh, over: str | None) -> None:
+        found = []
+        for count in (2, 3):
+            plain, batch = language_model().double(), tokens(8 * count)
+            model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
+            for index in range(count):
+                part = batch[0][index::count], batch[1][index::count]
+                loss_of(plain, part).backward()
+                with model.no_sync(over) if index + 1 < count else contextlib.nullcontext():
+                    loss_of(model, (part[0].to("xla"), part[1].to("xla"))).backward()
+            spmd.sync()
+            found.append(sum(row.moved_bytes for row in last_record().traffic if row.kind == "all-reduce"
+                             and row.axes == (("data", "fsdp") if over is None else (over,))))  # fmt: skip
+            same_gradients(model, plain, 1e-12)
+        scalars = 2 * 2 * 8 * 7 // 8  # a loss's number of tokens, and its sum, of float64
+        assert 0 <= found[1] - found[0] <= (2 * scalars if over is None else 0)
+
+    def test_values_at_all_times(self, mesh: spmd.Mesh) -> None:
+        """Gradients that are read, changed, dropped or never reduced meanwhile are those of the passes so far."""
+        plain = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4)).double()
+        model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh)
+
+        def both(rows: Tensor) -> None:
+            for each, given in ((plain, rows), (model, rows.to("xla"))):
+                each(given).square().mean().backward()
+
+        def each_gradient(change: Callable[[Tensor], object]) -> None:
+            with torch.no_grad():
+                for each in (*plain.parameters(), *model.parameters()):
+                    change(each.grad)  # type: ignore[arg-type]
+
+        model.set_requires_gradient_sync(False)
+        for change in (None, lambda one: one.sum().item(), lambda one: one.mul_(2.0), lambda one: one.zero_()):
+            if change is not None:
+                each_gradient(change)
+            both(torch.randn(16, WIDTH, dtype=torch.float64))
+            same_gradients(model, plain, 1e-12)
+        model.set_requires_gradient_sync(True)
+        both(torch.randn(16, WIDTH, dtype=torch.float64))
+        model.set_requires_all_reduce(False)
+        both(torch.randn(16, WIDTH, dtype=torch.float64))
+        same_gradients(model, plain, 1e-12)
+        for each in (plain, model):
+            each.zero_grad()
+        copied = copy.deepcopy(model)
+        both(torch.randn(16, WIDTH, dtype=torch.float64))
+        same_gradients(model, plain, 1e-12)
+        assert all(one.grad is None for one in copied.parameters())
 
     def test_a_loop_after_it_and_inside(self, mesh: spmd.Mesh) -> None:
         plain, batch = language_model().double(), tokens(64)
@@ -198,6 +272,52 @@ class TestNoSync:
         for _ in range(3):
             by_hand(plain, loss_of, batch)
         same_gradients(model, plain, 1e-12)
+
+    def test_in_the_body_of_a_loop(self, mesh: spmd.Mesh) -> None:
+        """A user's own loop of backward passes, after no_sync and inside of it."""
+        plain, batch = language_model().double(), tokens(32)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh, auto_wrap_policy=POLICY)
+        given = batch[0].to("xla"), batch[1].to("xla")
+        stack = tuple(torch.stack([value, value]) for value in given)
+
+        def body(carry: Tensor, part: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
+            with torch.enable_grad():
+                loss = loss_of(model, part)
+                loss.backward()
+            return carry + loss.detach(), None
+
+        def loop() -> None:
+            with torch.no_grad():
+                spmd.scan(body, torch.zeros((), device="xla", dtype=torch.float64), stack)
+
+        with model.no_sync():
+            loss_of(model, given).backward()
+            loop()
+        loss_of(plain, batch).backward()
+        for parameter in plain.parameters():
+            parameter.grad = 3 * parameter.grad  # type: ignore[operator]
+        same_gradients(model, plain, 1e-12)
+
+    def test_an_op_without_a_rule(self, mesh: spmd.Mesh) -> None:
+        class Sums(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(WIDTH).double())
+
+            def forward(self, x: Tensor) -> Tensor:
+                return x * self.weight.cumsum(0)
+
+        plain, x = Sums(), torch.randn(16, WIDTH, dtype=torch.float64)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh)
+        with (
+            pytest.warns(UserWarning, match="is reduced after each backward pass; it is made by aten"),
+            model.no_sync(),
+        ):
+            model(x.to("xla")).square().mean().backward()
+        plain(x).square().mean().backward()
+        same_gradients(model, plain, 1e-12)
+        with pytest.raises(ValueError, match="expected over to name axes of the batch"):
+            model.no_sync("dcn").__enter__()
 
 
 class TestErrors:
