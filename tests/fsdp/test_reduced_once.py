@@ -176,9 +176,10 @@ class TestExchanges:
             def loss(part: Tensor, model: nn.Module = model) -> Tensor:
                 return model(part).square().mean()
 
-            fsdp.accumulate_gradients(model, loss, batch, count, reduce=reduce)  # type: ignore[arg-type]
+            made = fsdp.accumulate_gradients(model, loss, batch, count, reduce=reduce)  # type: ignore[arg-type]
             spmd.sync()
             found.append(reduced_over("data"))
+            check(made, copy.deepcopy(model.module).cpu()(batch.cpu()).square().mean())
         assert found[0] == found[1] > 0
 
     def test_memory(self, mesh: spmd.Mesh) -> None:
