@@ -59,8 +59,8 @@ def plan(
         target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4", of two devices a chip "tpu7x:2x2x1"; the
             extra `tpu`), GPUs ("h100:8", two nodes "2xh100:8"; a100, h100, h200, b200, l4 or one of `describe_gpu`; the
             extra `gpu-plan`), simulated devices ("cpu:2048"), or None: the mesh's own target, else the devices here. A
-            mesh over devices here is planned on as many of the target's devices, by ordinal; `Plan.notes` says so where
-            the target has more.
+            mesh over devices here is planned on the target's, by ordinal; on as many of them, which `Plan.notes` says,
+            where a simulated target has more, or where there is no mesh.
         mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
             findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
             of its shardings only, without compiling.
