@@ -32,17 +32,16 @@ test: $(INSTALLED)  ## run the tests that a change must pass, also under the Sha
 test-all: $(INSTALLED)  ## run every test, under both partitioners; writes down when it passed
 	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
-# The newest Python, torch and jax that pyproject.toml allows, in an environment of their own.
+# The newest Python, torch and jax that pyproject.toml allows, and the libtpu of that jax, in an environment of their own.
 $(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
 	tests/newest.sh $(NEWEST)
 	touch $@
 
-test-newest: $(NEWEST_INSTALLED)  ## run core, fsdp, spmd and golden on the newest Python, torch and jax; ARGS=--all: every test of these
+test-newest: $(NEWEST_INSTALLED)  ## run core, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
 	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd fsdp golden+core+spmd+fsdp@shardy" \
 		tests/run.sh $(ARGS)
 
-smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, a plan, two processes
-	$(NEWEST)/bin/python -m pip install --quiet -e '.[tpu]'
+smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, plans for TPUs, two processes
 	PYTHON=$(NEWEST)/bin/python tests/smoke.sh
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program

@@ -1,4 +1,4 @@
-"""What every test shares: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
+"""The setting of every test: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
 
 import os
 import resource
@@ -82,6 +82,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _seconds() -> float:
-    """What the CPU did for this process and for those that it waited for; alike on a busy machine."""
+    """The processor's seconds for this process and those that it waited for; alike on a busy machine."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)

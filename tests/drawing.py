@@ -1,4 +1,4 @@
-"""What random programs are drawn from: tensors, views of them, ops, writes, marks, gradients, turns of a loop.
+"""The parts of random programs: tensors, views of them, ops, writes, marks, gradients, turns of a loop.
 
 A step is drawn against what the program has made so far on the CPU, and kept where it runs there; so a program is legal
 whatever is drawn. How programs run and are compared stands in `programs.py`.
@@ -69,7 +69,7 @@ class Drawing:
         return self.random.randrange(-tensor.dim(), tensor.dim())
 
     def spec(self, tensor: torch.Tensor, mesh: int) -> tuple[Any, ...]:
-        """How a tensor may lie on a mesh."""
+        """The layouts of a tensor over a mesh."""
         axes = list(self.meshes[mesh].axes)
         self.random.shuffle(axes)
         spec: list[Any] = []
@@ -375,7 +375,7 @@ def gradient(draw: Drawing) -> Step:
 
 
 def descend(draw: Drawing) -> Step:
-    """What optimizers do between two turns."""
+    """The calls of optimizers between two iterations."""
     a = draw.any(lambda tensor: tensor.is_leaf and tensor.grad is not None)
     kinds = [
         f"with torch.no_grad(): {a}.sub_({a}.grad)", f"with torch.no_grad(): {a} -= {a}.grad", f"{a}.grad = None",

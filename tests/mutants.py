@@ -77,7 +77,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Functi
 
 
 def places(function: ast.FunctionDef) -> Iterator[ast.AST]:
-    """What runs in a function and decides its result: no annotation, no text of an error."""
+    """The parts of a function that decide its result: no annotation, no text of an error."""
     waiting: list[ast.AST] = list(reversed(function.body))
     while waiting:
         node = waiting.pop()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make an environment of the newest Python, torch and jax that pyproject.toml allows, with everything installed into it.
+# Make an environment of the newest Python, torch and jax that pyproject.toml allows, with everything installed into it,
+# and the libtpu that this jax asks for: the tests plan for TPUs by it.
 #
 #     tests/newest.sh .venv-newest                          the newest that the registry offers
 #     TORCH=torch==2.15.0 tests/newest.sh .venv-newest      another torch, such as a CPU build that a folder offers
@@ -29,8 +30,8 @@ fi
 pip=("$folder/bin/python" -m pip install --quiet)
 # torch goes in alone: what follows is then resolved around the build that is there.
 "${pip[@]}" "${TORCH:-$(sed -n 's/^    "\(torch>=.*\)",$/\1/p' pyproject.toml)}"
-"${pip[@]}" -e '.[test,recipes]'
+"${pip[@]}" -e '.[test,recipes,tpu]'
 "$folder/bin/python" -c "
 import importlib.metadata as metadata, platform
-versions = (f'{name} {metadata.version(name)}' for name in ('torch', 'jax', 'jaxlib'))
+versions = (f'{name} {metadata.version(name)}' for name in ('torch', 'jax', 'jaxlib', 'libtpu'))
 print('== Python', platform.python_version(), *versions, sep=', ')"

@@ -1,4 +1,4 @@
-"""What the tests of `spmd.plan` plan: a small GPT under FSDP, and the step that trains it."""
+"""The step that tests of `spmd.plan` plan: a small GPT under FSDP, and the step that trains it."""
 
 import functools
 from typing import Any

@@ -196,13 +196,13 @@ def places(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def repeats(tensor: torch.Tensor) -> bool:
-    """Whether a CPU tensor shows one place in memory as several elements."""
+    """True for a CPU tensor that shows one place in memory as several elements."""
     found = places(tensor).reshape(-1)
     return found.unique().numel() < found.numel()
 
 
 def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two CPU tensors have memory in common."""
+    """True for two CPU tensors that share memory."""
     if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
         return False
     width = min(one.element_size(), other.element_size())
@@ -215,7 +215,7 @@ def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def covers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a CPU tensor has every place in memory that another one of its storage and dtype has."""
+    """True for a CPU tensor with every place in memory that another one of its storage and dtype has."""
     return set(places(other).reshape(-1).tolist()) <= set(places(one).reshape(-1).tolist())
 
 
@@ -226,7 +226,7 @@ def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def is_defined(step: Step, names: dict[str, Any]) -> bool:
-    """Whether torch says what a step does: it does not where memory is written twice, or read while it is written."""
+    """True for a step that torch defines: not where memory is written twice, or read while it is written."""
     if any(name not in names for name in step.reads):
         return False
     for name in step.writes:
@@ -247,7 +247,7 @@ LARGEST = 1 << 10
 
 
 def is_small(run: Run) -> bool:
-    """Whether every number so far is finite and small."""
+    """True while every number is finite and small."""
     return all(
         not value.numel() or bool((value.detach().abs() <= LARGEST).all())
         for value in run.results().values()
@@ -315,7 +315,7 @@ def check_together(programs: Sequence[Program], expected: Sequence[dict[str, tor
 
 
 def check_alone(program: Program) -> str | None:
-    """What differs when a program runs by itself, with its barriers where it has them; an error is an answer, too."""
+    """The differences of a program that runs by itself, with its barriers where it has them; errors among them."""
     expected = on_cpu(program)
     if expected is None:
         return None

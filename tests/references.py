@@ -1,4 +1,4 @@
-"""What ops mean, written out in float64: for those whose CPU kernel differs from one processor to the next.
+"""Ops written out in float64: those whose CPU kernel differs from one processor to the next.
 
 With AMX torch's CPU takes oneDNN's products of eight-bit floats: fewer dtypes, and NaN where a result overflows.
 """

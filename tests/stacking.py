@@ -1,4 +1,4 @@
-"""What tests of stores share: equal layers, which leaf a tensor has, how much memory is in use."""
+"""Helpers of the tests of stores: equal layers, which leaf a tensor has, how much memory is in use."""
 
 import gc
 

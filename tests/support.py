@@ -1,4 +1,4 @@
-"""What tests share: tolerances, `check`, `Batch` (many cases as one program), `run_script`, `in_thread`."""
+"""Helpers of the tests: tolerances, `check`, `Batch` (many cases as one program), `run_script`, `in_thread`."""
 
 import os
 import subprocess
@@ -106,7 +106,7 @@ def _cotangent(output: torch.Tensor) -> torch.Tensor:
 
 
 def in_thread(function: Callable[[], object]) -> object:
-    """What a function returns in a new thread."""
+    """The result of a function in a new thread."""
     results: list[object] = []
     thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()

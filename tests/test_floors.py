@@ -160,7 +160,7 @@ class TestFolders:
 
 
 class TestUpperFloors:
-    """What only meshes need stands beside the core, what only FSDP needs in fsdp; plans, policies touch no device."""
+    """Only meshes need folders next to the core, only FSDP those in fsdp; plans and policies touch no device."""
 
     def test_spmd_knows_no_fsdp(self) -> None:
         for path in FILES:

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("cpu_programs.py")
 
 
 def printed(*arguments: str) -> dict[str, str]:
-    """What each row of the table prints in a process of its own."""
+    """The output of each row of the table in a process of its own."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # libtpu, if installed, says on stderr that it finds no TPU
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],

@@ -43,8 +43,8 @@ NAMES = {
         "all_gather all_reduce all_to_all axis_index axis_size broadcast collective_permute reduce_scatter shard_map"
     ),
     spmd.metrics: (
-        "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles num_loaded "
-        "report timer trivial_dispatch_seconds"
+        "Collective CompileRecord Move clear compiles counter counter_names explain fallback_ops num_compiles "
+        "num_loaded report timer trivial_dispatch_seconds"
     ),
     spmd.profiler: (
         "Hint StepMeter StepTrace Summary Trace capture hints lightning_callback start_server start_trace stop_server "
@@ -206,7 +206,9 @@ SIGNATURES = {
     spmd.torch_xla.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
-    spmd.plan: "(step, *args, target=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
+    spmd.plan: (
+        "(step, *args, target=None, mesh=None, rules=None, compiler_options=None, check_marks=False, **kwargs)"
+    ),
     spmd.Plan.diff: "(self, other)",
     spmd.Plan.from_json: "(text)",
     spmd.Plan.save: "(self, path)",
@@ -234,8 +236,8 @@ SIGNATURES = {
     spmd.ShardingRules.save: "(self, path)",
     spmd.register_units: "(wrap, checkpoint)",
     spmd.suggest: (
-        "(step, *args, target=None, model=None, mp_policy=None, batches=None, price=None, budget=600.0, max_trials=24, "
-        "file=None, progress=True, **kwargs)"
+        "(step, *args, target=None, model=None, mp_policy=None, batches=None, grid=None, price=None, budget=600.0, "
+        "max_trials=24, file=None, progress=True, **kwargs)"
     ),
     spmd.unreduced: "(gradients, mesh, batch_axes, over)",
     spmd.use: "()",
@@ -345,7 +347,7 @@ def bare(function: object) -> str:
 
 
 class TestPublicApi:
-    """What a script may use, and how it is called."""
+    """The names that a script may use, with their signatures."""
 
     @pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
     def test_names(self, module: ModuleType) -> None:
@@ -369,7 +371,7 @@ class TestPublicApi:
         assert flags == {
             "calibration_file", "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file",
             "hang_seconds", "hints", "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops",
-            "module_paths", "num_slices", "op_table_size", "pad_lengths", "partitioner", "print_graphs",
+            "module_paths", "moves_above", "num_slices", "op_table_size", "pad_lengths", "partitioner", "print_graphs",
             "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
             "program_cache_size", "scan_iterations", "scan_layers", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip

@@ -3,6 +3,7 @@
     python -m recipes.benchmarks.published_steps                    every row that is not in the file yet; the table
     python -m recipes.benchmarks.published_steps --rows 8b-v6e      some rows, again
     python -m recipes.benchmarks.published_steps --table            only the table, of the plans in the file
+    python -m recipes.benchmarks.published_steps --fit              constants of TPUs, by the rows of one half; errors
 
 No TPU or GPU is needed, but libtpu (extra `tpu`), and for rows on GPUs the extra `gpu-plan`. Each plan has a process of
 its own; the file (`--file`) keeps them. Where a source gives neither the batch of a chip nor what is recomputed, the
@@ -24,6 +25,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from recipes.benchmarks import fitted_constants as fitted
 
 
 @dataclass(frozen=True)
@@ -153,11 +156,13 @@ def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
 TRIED: tuple[tuple[bool | str, int], ...] = ((False, 2), (False, 1), ("alternate", 1), (True, 4), (True, 1))
 
 
-def planned(row: Row) -> dict[str, Any]:
-    """The figures of the plan of a row."""
+def planned(row: Row, programs: Path) -> dict[str, Any]:
+    """The figures of the plan of a row. programs: a file for its programs."""
     for checkpointed, batch in TRIED if not row.batch else ((row.checkpointed, row.batch),):
-        plan = plan_of(dataclasses.replace(row, checkpointed=checkpointed), batch)
+        with fitted.Keeper() as keeper:
+            plan = plan_of(dataclasses.replace(row, checkpointed=checkpointed), batch)
         if plan.fits:
+            fitted.keep(keeper.programs, programs)
             break
     terms = {term.name: (term.seconds, term.low, term.high, term.source) for term in plan.terms}
     return {
@@ -182,6 +187,7 @@ def published_seconds(row: Row, found: dict[str, Any]) -> float:
 
 def show(known: dict[str, Any], seed: int) -> None:
     table, chosen, errors = Table(title="published steps"), half(ROWS, seed), {True: [], False: []}
+    inside: dict[tuple[bool, bool], list[bool]] = {}
     for column in ("row", "batch, checkpoint", "published", "plan", "range", "error", "half"):
         table.add_column(column, justify="left" if column in ("row", "half") else "right", no_wrap=True)
     for row in ROWS:
@@ -192,6 +198,7 @@ def show(known: dict[str, Any], seed: int) -> None:
         seconds, low, high = (sum(term[i] for term in found["terms"].values()) for i in range(3))
         published, is_chosen = published_seconds(row, found), row.name in chosen
         errors[is_chosen].append(seconds / published - 1)
+        inside.setdefault((is_chosen, row.batch > 0), []).append(low <= published <= high)
         table.add_row(
             row.name, f"{found['batch']}, {found['checkpointed']}", f"{published:.3f} s", f"{seconds:.3f} s",
             f"{low:.3f} to {high:.3f}", f"{seconds / published - 1:+.0%}",
@@ -202,6 +209,33 @@ def show(known: dict[str, Any], seed: int) -> None:
         if errors[is_chosen]:
             sizes = [abs(error) for error in errors[is_chosen]]
             print(f"{name}: {len(sizes)} rows, median error {statistics.median(sizes):.0%}, worst {max(sizes):.0%}")
+        for is_given, of in ((True, "with the source's batch"), (False, "with a batch of ours")):
+            if found := inside.get((is_chosen, is_given)):
+                print(f"    {of}: {sum(found)} of {len(found)} within the range of the plan")
+
+
+def show_fit(known: dict[str, Any], folder: Path, seed: int) -> None:
+    """Fits constants to the chosen half of the rows on TPUs, and prints the errors of both halves with them."""
+    chosen, steps = half(ROWS, seed), []
+    for row in ROWS:
+        found, path = known.get(row.name), folder / f"{row.name}.gz"
+        if found and found["terms"] and path.exists():
+            is_open = not row.batch and found["checkpointed"] is True
+            steps.append(fitted.step_of(row.name, published_seconds(row, found), is_open, path))
+    result = fitted.fit([step for step in steps if step.name in chosen])
+    before = fitted.Fitted(fitted.BEFORE, 1.0)
+    print("fitted to", ", ".join(step.name for step in steps if step.name in chosen))
+    for name in fitted.FIRST:
+        print(f"{name:12} {getattr(fitted.BEFORE, name):.3f} -> {getattr(result.rates, name):.3f}")
+    print(f"recomputed   1.000 -> {result.recomputed:.3f}, of rows whose source does not say")
+    for step in steps:
+        errors = [one.seconds(step) / step.seconds - 1 for one in (before, result)]
+        name = "chosen by" if step.name in chosen else "held out"
+        print(f"{step.name:14} {name:10} {errors[0]:+.0%} -> {errors[1]:+.0%}")
+    for name, is_chosen in (("chosen by", True), ("held out", False)):
+        sizes = [abs(result.seconds(one) / one.seconds - 1) for one in steps if (one.name in chosen) is is_chosen]
+        if sizes:
+            print(f"{name}: {len(sizes)} rows, median error {statistics.median(sizes):.0%}, worst {max(sizes):.0%}")
 
 
 def main() -> None:
@@ -210,24 +244,30 @@ def main() -> None:
     parser.add_argument("--file", type=Path, default=Path("out/published_steps.json"))
     parser.add_argument("--seed", type=int, default=22, help="of the halves (default 22)")
     parser.add_argument("--table", action="store_true", help="plan nothing")
+    parser.add_argument("--fit", action="store_true", help="plan nothing; fit constants of TPUs to the one half")
     parser.add_argument("--one", choices=[row.name for row in ROWS], help=argparse.SUPPRESS)
     given = parser.parse_args()
+    folder = given.file.with_suffix("")  # of the programs
+    folder.mkdir(parents=True, exist_ok=True)
     if given.one:
-        return print(json.dumps(planned(next(row for row in ROWS if row.name == given.one))))
+        row = next(row for row in ROWS if row.name == given.one)
+        return print(json.dumps(planned(row, folder / f"{row.name}.gz")))
     known = json.loads(given.file.read_text()) if given.file.exists() else {}
     for row in ROWS:
-        if given.table or (row.name not in given.rows if given.rows else row.name in known):
+        if given.table or given.fit or (row.name not in given.rows if given.rows else row.name in known):
             continue
         print(f"{row.name} ...", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "recipes.benchmarks.published_steps", "--one", row.name]
+        module = "recipes.benchmarks.published_steps"
+        command = [sys.executable, "-m", module, "--one", row.name, "--file", str(given.file)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             print(f"{row.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
             continue
         known[row.name] = json.loads(done.stdout.splitlines()[-1])
-        given.file.parent.mkdir(parents=True, exist_ok=True)
         given.file.write_text(json.dumps(known, indent=1))
     show(known, given.seed)
+    if given.fit:
+        show_fit(known, folder, given.seed)
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())
-    exchanged = [row for row, _ in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
+    exchanged = [one.row for one in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {

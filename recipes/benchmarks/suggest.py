@@ -22,7 +22,9 @@ from recipes.llama import CONFIGS, PRECISION, Llama, cross_entropy
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", choices=("1b", "8b", "70b"), default="8b", help="the step (default 8b)")
+    parser.add_argument(
+        "--row", choices=("1b", "1b-small-slice", "8b", "70b"), default="8b", help="the step (default 8b)"
+    )
     parser.add_argument("--layers", type=int, help="so many layers instead of the model's")
     parser.add_argument("--budget", type=float, default=600, help="seconds of search (default 600)")
     parser.add_argument("--max-trials", type=int, default=24, help="layouts that are compiled, at most")

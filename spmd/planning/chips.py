@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.base.config import gpu_memory_fraction
 from ..core.sharding.gpus import GPUS, add_description
 
 
@@ -20,7 +21,8 @@ class Chip:
             torus.
         bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of
             matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second,
-            in one direction, of the network between nodes or slices, for each device.
+            in one direction, of the network between nodes or slices, for each device. host_bytes: per second, in one
+            direction, to the host's memory, for each device; 0: not known.
     """
 
     name: str
@@ -35,10 +37,16 @@ class Chip:
     cores: int = 0
     network_bytes: float = 0.0
     links: int = 0
+    host_bytes: float = 0.0
 
     @property
     def is_gpu(self) -> bool:
         return not self.flops_per_cycle
+
+    @property
+    def usable_bytes(self) -> int:
+        """The memory for programs: of a GPU what the allocator of jax takes."""
+        return int(self.memory_bytes * gpu_memory_fraction()) if self.is_gpu else self.memory_bytes
 
     @property
     def clock(self) -> float | None:

@@ -11,18 +11,21 @@ import torch
 
 from ..core.base import counters
 from ..core.base.counters import Collective
+from ..core.base.move import Move
 from ..core.engine import executables
 from ..core.hlo.costs import cycles, kernels
 from ..core.hlo.hlo import Module
 from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.hlo.program import Program
 from ..core.hlo.traffic import table
+from ..core.hlo.unrequested_moves import Placement, listed
 from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import Line, node_line
 from ..core.passes import scan_layers
 from ..core.sharding.topology import all_devices, slices, stand_in
 from ..core.sharding.value import DEVICE, Sharding
+from .checked_marks import checked
 from .chips import chip_of
 from .progress import stage
 from .step_time import Term, terms_of
@@ -54,11 +57,17 @@ class Figures:
     no_loops: str = ""
     collectives: tuple[Collective, ...] = ()
     terms: tuple[Term, ...] = ()
+    moves: tuple[Move, ...] = ()
 
 
-def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line) -> list[Figures]:
+def figures_of(
+    graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line, above: int, *, check: bool = False
+) -> list[Figures]:
     """The figures of each graph, of the program that a run has, over the devices that replace its mesh. A program of
-    several graphs is read once, and its seconds count once."""
+    several graphs is read once, and its seconds count once.
+
+    above: the bytes of a collective from which on its move is listed; check: compile with annotations that remove it.
+    """
     read: dict[int, tuple[Program, Figures]] = {}
     found = []
     for graph in graphs:
@@ -67,7 +76,7 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
             with stage(f"compiling {len(graph.nodes):,} ops"):
                 program = executables.planned_for(graph, line)
         except torch.OutOfMemoryError as error:
-            found.append(_does_not_fit(graph, str(error.__cause__), counters.now() - started))
+            found.append(_does_not_fit(graph, error_text(error), counters.now() - started))
             continue
         is_new = id(program) not in read
         if is_new:
@@ -80,6 +89,7 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
                 loops=program.loops,
                 no_loops=_why_no_loops(program, graph),
                 collectives=table(program.exchanges, graph, paths),
+                moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
             )
         )
     return found
@@ -119,6 +129,13 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
     )
 
 
+def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
+    if not check:
+        return program.moves
+    with stage("compiling with other annotations"):
+        return checked(graph, program, above, line)
+
+
 def _why_no_loops(program: Program, graph: Graph) -> str:
     if program.loops:
         return ""
@@ -144,9 +161,14 @@ _SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
+def error_text(error: torch.OutOfMemoryError) -> str:
+    """The compiler's own words."""
+    text = str(error.__cause__)
+    return text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
+
+
+def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
-    error = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
     inputs = zip(graph.inputs, graph.shardings, strict=True)
     arguments = sum(shard_bytes(device_data, sharding) for device_data, sharding in inputs if sharding.memory == DEVICE)

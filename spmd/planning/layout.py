@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.base.counters import Collective
+from ..core.base.move import Move
 from ..core.ir.graph import DeviceData
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import devices
 from ..mesh.partition_spec import PartitionSpec
 from ..rules.patterns import matches
 from ..rules.rules import ShardingRules
+from ..tensors.annotate import get_sharding
 from .figures import shard_bytes
 from .reachable import outermost
 
@@ -38,14 +39,16 @@ class Finding:
     """A note on a rule, a parameter or an activation.
 
     kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of its paths), "whole"
-    (a large parameter that is replicated), "uneven" (a dim that is padded), "reshard" (an activation that the
-    partitioner resharded without an annotation). subject: the rule or the path. line: the user's line.
+    (a large parameter that is replicated), "uneven" (a dim that is padded), "reshard" (a value that the partitioner
+    moved without an annotation), "given up" (the same, gathered and cut again). subject: the rule or the path.
+    line: the user's line. move: of the last two, as data (`spmd.metrics.Move`).
     """
 
     kind: str
     subject: str
     text: str
     line: str = ""
+    move: Move | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.subject}: {self.text}"
@@ -65,6 +68,18 @@ def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
         for path, tensor in named:
             if isinstance(tensor, XlaTensor):
                 yield path, tensor, is_buffer
+
+
+def refuse_sharded(root: nn.Module, caller: str, instead: str) -> None:
+    """Raises ValueError for a module that is sharded already. instead: the call's own way to give shardings."""
+    for path, tensor, _ in tensors_of(root):
+        sharding = get_sharding(tensor)
+        if sharding is not None:
+            raise ValueError(
+                f"{caller}: expected a model without shardings, but {path} of the {type(root).__name__} has "
+                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call {caller} before FSDP, rules or "
+                f"annotations, and {instead}"
+            )
 
 
 def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row], list[Finding]]:
@@ -123,20 +138,10 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
             yield Finding("shadowed rule", rule, text, line)
 
 
-# Requested gathers: those of annotations, and of the parameters of a unit.
-_REQUESTED = ("mark_sharding", "spmd.renew", "spmd.gather")
-
-
-def reshards(collectives: Iterable[Collective], sites: Container[str]) -> Iterator[Finding]:
-    """Findings on the activations that the partitioner resharded by itself, most bytes first. sites: modules that have
-    a rule, whose gathers are requested."""
-    for row in sorted(collectives, key=lambda row: -row.moved_bytes):
-        moves = row.kind in ("all-to-all", "collective-permute") or (
-            row.kind == "all-gather" and row.op not in _REQUESTED and row.path not in sites
-        )
-        if moves and row.moved_bytes:
-            text = (
-                f"{row.count:,} x {row.kind} of {row.bytes:,} bytes over {' x '.join(row.axes)}, moves "
-                f"{row.moved_bytes:,} bytes; a rule for its operands or results sets their sharding"
-            )
-            yield Finding("reshard", f"{row.path} {row.op}".strip(), text, row.line)
+def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[Finding]:
+    """Findings on the values that the partitioner moved by itself, most bytes first. sites: modules that have a rule,
+    whose gathers are requested."""
+    for move in sorted(moves, key=lambda move: -move.bytes):
+        if move.kind == "given up" or move.path not in sites or move.collectives != ("all-gather",):
+            kind = "reshard" if move.kind == "move" else move.kind
+            yield Finding(kind, f"{move.path} {move.op}".strip(), move.text, move.line, move)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..core.base.config import gpu_memory_fraction
+from ..core.base.config import config, gpu_memory_fraction
 from ..core.compile.options import compiled_with
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
@@ -25,7 +26,7 @@ from ..rules.rules import ShardingRules
 from ..tensors.annotate import get_sharding
 from .advice import advice
 from .chips import Chip, chip_of
-from .figures import Figures, figures_of, largest, shard_bytes
+from .figures import Figures, error_text, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
 from .program_files import compile_all, recordings, save
@@ -43,6 +44,7 @@ def plan(
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
     compiler_options: Mapping[str, Any] | None = None,
+    check_marks: bool = False,
     **kwargs: Any,
 ) -> Plan:
     """Returns the compiler's figures of a training or inference step, without running or allocating it.
@@ -67,6 +69,9 @@ def plan(
         compiler_options: options of XLA's, name -> value, for the step's programs, in addition to those that they need.
             They are part of a program's key: a run takes the plan's program where it has the same
             (`spmd.config.compiler_options`, or `torch_xla.compile`).
+        check_marks: for each value that the partitioner moves and no annotation requests, compile with other
+            annotations until one removes the move; `Plan.findings` then has that one. Up to about sixty compilations
+            for each such value.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
     for a target that is not known or has another number of chips than the mesh and for an option that XLA does not
@@ -96,7 +101,7 @@ def plan(
         return _table(step, lay, target, line)
     options = dict(compiler_options or {})
     with compiled_with(options):
-        made = planned(step, args, kwargs, target, lay, line)
+        made = planned(step, args, kwargs, target, lay, line, check_marks=check_marks)
     words = " ".join(f"{name}={value}" for name, value in options.items())
     return replace(
         made,
@@ -158,7 +163,16 @@ class ApplyRules:
         return found, sites
 
 
-def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: ApplyRules | None, line: Line) -> Plan:
+def planned(
+    step: Any,
+    args: Any,
+    kwargs: Any,
+    target: Target,
+    lay: ApplyRules | None,
+    line: Line,
+    *,
+    check_marks: bool = False,
+) -> Plan:
     """See `plan`."""
     layouts: dict[tuple[int, int], Sharding] = {}
     with stage("plan"):
@@ -167,9 +181,13 @@ def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: ApplyRules |
                 step_recorded = _record(step, args, kwargs, layouts, lay)
             target = _checked(target, step_recorded.programs)
             with standing_in(target):
-                found = _chosen(step_recorded, line)
+                try:
+                    found = _chosen(step_recorded, line)
+                except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
+                    made = _planned(step_recorded, target, line)
+                    return replace(made, verdict=made.verdict or error_text(error))
                 if not found:
-                    return _planned(step_recorded, target, line)
+                    return _planned(step_recorded, target, line, check_marks=check_marks)
             layouts |= found
 
 
@@ -318,9 +336,10 @@ def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
     return found
 
 
-def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
+def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
     programs = recorded.programs
-    figures = figures_of(programs, recorded.paths, line)
+    above = config.moves_above if recorded.sites is None else 0  # rules are complete where nothing else is moved
+    figures = figures_of(programs, recorded.paths, line, above, check=check_marks)
     mesh = recorded.mesh or max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
@@ -367,6 +386,10 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         collectives=tuple(sorted(collectives, key=lambda row: -row.moved_bytes)),
         num_programs=len(programs),
         num_ops=sum(len(graph.nodes) for graph in programs),
+        num_lowered=sum(
+            len(graph.nodes) - sum((iterations - 1) * period for _, iterations, period in one.loops)
+            for graph, one in zip(programs, figures, strict=True)
+        ),
         compile_seconds=sum(one.compile_seconds for one in figures),
         line=str(line),
         verdict=error,
@@ -383,7 +406,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
-            *(() if recorded.sites is None else reshards(collectives, recorded.sites)),
+            *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
         ),
     )
     return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
@@ -392,9 +415,9 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
 def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
     """The memory of one device; simulated devices share the host's. None: not known."""
     if chip is not None and not chip.is_gpu:
-        return chip.memory_bytes
+        return chip.usable_bytes
     if target is not None:
-        return None if chip is None else int(chip.memory_bytes * gpu_memory_fraction())
+        return None if chip is None else chip.usable_bytes
     host = devices.host_memory()
     if host is not None:
         return host // len(all_devices())

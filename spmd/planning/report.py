@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.base.counters import Collective
+from ..core.base.move import Move
 from .layout import Finding, Row
 from .program_files import Recordings, save
 from .step_time import Term
@@ -35,7 +36,8 @@ class Plan:
             elsewhere); cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas),
             which have no estimated cycles.
         collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
-        num_programs, num_ops: the programs of a step, and the ops recorded in them.
+        num_programs, num_ops: the programs of a step, and the ops recorded in them. num_lowered: those that are
+            compiled: of a loop of equal layers, the ops of one iteration.
         compile_seconds: the time of compiling. line: the user's line that made the plan.
         peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time (see
             `seconds`), each with its range and source.
@@ -43,8 +45,8 @@ class Plan:
         compiler_options: the options of XLA that were given to the plan.
         recorded: what `save_program` compiles; None for a plan that was read from JSON.
         layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
-            shadowed rules, large replicated parameters, padded dims, activations that the partitioner resharded by
-            itself.
+            shadowed rules, large replicated parameters, padded dims, values that the partitioner moved by itself, with
+            the annotation that removes the move.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="meta")
@@ -89,6 +91,7 @@ class Plan:
     compiler_options: dict[str, str] = field(default_factory=dict)
     recorded: Recordings | None = field(default=None, repr=False, compare=False)
     terms: tuple[Term, ...] = ()
+    num_lowered: int = 0
 
     @property
     def fits(self) -> bool:
@@ -158,7 +161,7 @@ class Plan:
         tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
         tuples["layout"] = tuple(Row(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
         tuples["terms"] = tuple(Term(**term) for term in values.get("terms", ()))
-        tuples["findings"] = tuple(Finding(**found) for found in values.get("findings", ()))
+        tuples["findings"] = tuple(map(_finding, values.get("findings", ())))
         return cls(**values | {"collectives": tuple(rows)} | tuples)
 
     def diff(self, other: "Plan") -> "Difference":
@@ -198,6 +201,11 @@ class Plan:
 
     def __str__(self) -> str:
         return view("table").text_of(self)
+
+
+def _finding(fields: dict[str, Any]) -> Finding:
+    """Returns the finding with these fields, as JSON has them."""
+    return Finding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
 
 
 def set_loader(load: Callable[[str], Any]) -> None:

@@ -89,7 +89,7 @@ def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
         }
     else:
         assert chip.clock is not None, "a TPU's"
-        found = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "kernels": attention}
+        found = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "attention": attention}
     count = len(all_devices())
     if count > 1:
         mesh = Mesh(range(count), (count,), ("all",))

@@ -25,7 +25,7 @@ class Rules(Protocol):
     """The interface of a table of rules (`ShardingRules`, which imports this file)."""
 
     units: Any
-    checkpoint: tuple[str, ...]
+    checkpoint: dict[str, str]
 
     def of_parameters(self) -> list[tuple[str, PartitionSpec]]: ...
     def of_activations(self) -> list[tuple[str, Site, PartitionSpec]]: ...
@@ -307,10 +307,11 @@ def tensors(value: Any) -> list[XlaTensor]:
 # --- units and checkpoints --------------------------------------------------------------------------------------------
 
 
-def _checkpoint(patterns: tuple[str, ...], modules: Mapping[str, nn.Module]) -> None:
+def _checkpoint(saved: Mapping[str, str], modules: Mapping[str, nn.Module]) -> None:
     for path, module in modules.items():
-        if any(matches(pattern, path) for pattern in patterns):
-            _unit_maker().checkpoint(module)
+        word = next((word for pattern, word in saved.items() if matches(pattern, path)), None)
+        if word is not None:
+            _unit_maker().checkpoint(module, policy=word)
 
 
 def _gather(
@@ -345,7 +346,8 @@ def register_units(wrap: Callable[..., Any], checkpoint: Callable[..., Any]) -> 
     Args:
         wrap: called as `wrap(model, mesh, auto_wrap_policy=..., shard_axis=..., extra_data_axis=...,
             reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
-        checkpoint: called with each module whose forward is to be recomputed in the backward pass.
+        checkpoint: called with each module whose forward is to be recomputed in the backward pass, and with
+            `policy=`, the word for what is saved.
     """
     global _registered
     _registered = _UnitMaker(wrap, checkpoint)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ..core.base.checkpoint_policies import WORDS
 from ..core.ir.source import user_line
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
@@ -57,7 +58,9 @@ class ShardingRules:
         units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters over `shard_axis`, too,
             and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as in
             `fsdp.FullyShardedDataParallel`.
-        checkpoint: patterns of modules whose forward is recomputed in backward (activation checkpointing).
+        checkpoint: patterns of modules whose forward is recomputed in backward (activation checkpointing); or a dict,
+            pattern -> what is saved from forward, by a word of `spmd.remat`: "nothing", "dots" (results of products),
+            "offload_dot_with_no_batch_dims" (these in the host's memory). The first pattern that matches counts.
 
     Raises ValueError for a pattern that cannot be read or that is repeated, TypeError for another type of rule.
     Source: the tables of t5x (`logical_axis_rules`), MaxText and torchtitan.
@@ -73,7 +76,7 @@ class ShardingRules:
     _rules: dict[str, PartitionSpec]
     line: str  # the user's line that made the table, or the file that it came from
     units: Units | None
-    checkpoint: tuple[str, ...]
+    checkpoint: dict[str, str]  # pattern -> what is saved
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class ShardingRules:
         shard_axis: str = "fsdp",
         extra_data_axis: str | None = None,
         reshard_after_forward: bool | int = True,
-        checkpoint: Sequence[str] = (),
+        checkpoint: Sequence[str] | Mapping[str, str] = (),
     ):
         pairs = rules.items() if isinstance(rules, (Mapping, ShardingRules)) else rules
         table: dict[str, PartitionSpec] = {}
@@ -95,7 +98,7 @@ class ShardingRules:
         object.__setattr__(self, "_rules", table)
         fsdp = None if units is None else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
         object.__setattr__(self, "units", fsdp)
-        object.__setattr__(self, "checkpoint", _patterns("checkpoint", checkpoint))
+        object.__setattr__(self, "checkpoint", _saved(checkpoint))
         object.__setattr__(self, "line", str(user_line()))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -250,14 +253,14 @@ class ShardingRules:
         return hash(self._parts())
 
     def _parts(self) -> tuple[Any, ...]:
-        return tuple(self.items()), self.units, self.checkpoint
+        return tuple(self.items()), self.units, tuple(self.checkpoint.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, self._parts()
 
     def __repr__(self) -> str:
         fsdp = {} if self.units is None else {"units": self.units.modules, **_fields(self.units)}
-        said = fsdp | ({"checkpoint": self.checkpoint} if self.checkpoint else {})
+        said = fsdp | ({"checkpoint": _short(self.checkpoint)} if self.checkpoint else {})
         more = "".join(f", {name}={value!r}" for name, value in said.items())
         return f"ShardingRules({self._rules!r}{more})"
 
@@ -268,7 +271,8 @@ class ShardingRules:
             lines.append(f"fsdp units: {', '.join([*self.units.modules, 'the root'])}")
             lines += [f"    {name} = {value!r}" for name, value in _fields(self.units).items()]
         if self.checkpoint:
-            lines.append(f"checkpointed: {', '.join(self.checkpoint)}")
+            saved = (pattern if word == NOTHING else f"{pattern} ({word})" for pattern, word in self.checkpoint.items())
+            lines.append(f"checkpointed: {', '.join(saved)}")
         return "\n".join(lines) or "no rules"
 
     def to_toml(self) -> str:
@@ -277,7 +281,9 @@ class ShardingRules:
         rules = ([pattern, [*map(_written, spec)]] for pattern, spec in self.items())
         lines += ["rules = [", *(f"  {_toml(rule)}," for rule in rules), "]"]
         if self.checkpoint:
-            lines.append(f"checkpoint = {_toml(self.checkpoint)}")
+            short = _short(self.checkpoint)
+            pairs = ", ".join(f"{_toml(pattern)} = {_toml(word)}" for pattern, word in self.checkpoint.items())
+            lines.append(f"checkpoint = {f'{{ {pairs} }}' if isinstance(short, dict) else _toml(short)}")
         if self.units is not None:
             lines += ["", "[fsdp]", f"units = {_toml(self.units.modules)}"]
             lines += [f"{name} = {_toml(value)}" for name, value in _fields(self.units).items()]
@@ -319,9 +325,9 @@ class ShardingRules:
         return found
 
 
-def _made(pairs: Any, units: Units | None, checkpoint: tuple[str, ...]) -> ShardingRules:
+def _made(pairs: Any, units: Units | None, checkpoint: Any) -> ShardingRules:
     fsdp = {} if units is None else {"units": units.modules, **_fields(units)}
-    return ShardingRules(pairs, checkpoint=checkpoint, **fsdp)
+    return ShardingRules(pairs, checkpoint=dict(checkpoint), **fsdp)
 
 
 def _rule(pair: Any) -> tuple[str, PartitionSpec]:
@@ -344,6 +350,25 @@ def _rule(pair: Any) -> tuple[str, PartitionSpec]:
     check(pattern if site is None else site.path)
     # An empty tuple of axes means None; a table always has None.
     return pattern, PartitionSpec(*(None if entry == () else entry for entry in spec))
+
+
+NOTHING = "nothing"  # is saved
+
+
+def _saved(given: Any) -> dict[str, str]:
+    """Pattern -> what is saved; nothing where only patterns are given."""
+    found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_patterns("checkpoint", given), NOTHING)
+    _patterns("checkpoint", found)
+    for pattern, word in found.items():
+        if word not in WORDS:
+            words = ", ".join(map(repr, WORDS))
+            raise ValueError(f"ShardingRules: expected checkpoint[{pattern!r}] to be one of {words}, got {word!r}")
+    return found
+
+
+def _short(saved: Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:
+    """The patterns alone, where nothing is saved of any."""
+    return dict(saved) if set(saved.values()) - {NOTHING} else tuple(saved)
 
 
 def _patterns(name: str, given: Any) -> tuple[str, ...]:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
 
 from torch import nn
 
 from ..mesh.partition_spec import PartitionSpec
 from ..rules.patterns import matches
 from ..rules.rules import ShardingRules
-from .uses import Flow, Use
+from .uses import Cost, Flow, Use
 
 P = PartitionSpec
 DATA, SHARD, TENSOR = "data", "fsdp", "tensor"
@@ -19,16 +21,45 @@ class Unfit(Exception):
     """Raised where a model does not go with a layout, with the reason."""
 
 
+# What backward may find saved of a block's forward, the most first: words of `spmd.remat`, and in a layout's name.
+SAVED = {
+    "everything": "",
+    "dots": "dots saved",
+    "offload_dot_with_no_batch_dims": "dots offloaded",
+    "nothing": "checkpointed",
+}
+
+
+class Saved(NamedTuple):
+    """What is saved of the blocks of one kind. pattern: of the blocks; counts: how many, for each word of `SAVED`."""
+
+    pattern: str
+    counts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        total = sum(self.counts)
+        said = [
+            what if count == total else f"{count} of {total} {what}"
+            for count, what in zip(self.counts, SAVED.values(), strict=True)
+            if count and what
+        ]
+        return ", ".join(said)
+
+    def saves_no_less_than(self, other: "Saved") -> bool:
+        pairs = zip(accumulate(self.counts), accumulate(other.counts), strict=True)
+        return all(one >= two for one, two in pairs)
+
+
 @dataclass(frozen=True)
 class Layout:
-    """One way to shard a model. checkpointed: the number of blocks, of each two, that are recomputed in backward."""
+    """One way to shard a model. saved: of each kind of blocks; empty: everything of all."""
 
     data: int
     fsdp: int
     tensor: int
     sequence: bool = False
     reshard: bool = True
-    checkpointed: int = 0
+    saved: tuple[Saved, ...] = ()
 
     @property
     def axes(self) -> dict[str, int]:
@@ -52,27 +83,58 @@ class Layout:
     def __str__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         said = [sizes, *(["sequence"] if self.sequence else []), *([] if self.reshard else ["kept unsharded"])]
-        return "; ".join([*said, ("", "half checkpointed", "checkpointed")[self.checkpointed]]).removesuffix("; ")
+        texts = {str(one): None for one in self.saved}
+        if len(texts) == 1:
+            said += filter(None, texts)
+        else:
+            said += [f"{one.pattern} {one}" for one in self.saved if str(one)]
+        return "; ".join(said)
+
+    @property
+    def placement(self) -> "Layout":
+        """The layout without what is saved."""
+        return replace(self, saved=())
 
     def needs_no_less_than(self, other: "Layout") -> bool:
         """True if it needs at least the memory of the other layout: it shards and frees no more."""
         is_split_the_same = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
-        return is_split_the_same and all(
-            getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard", "checkpointed")
-        )
+        shards_no_more = all(getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard"))
+        if not is_split_the_same or not shards_no_more:
+            return False
+        return not self.saved or all(map(Saved.saves_no_less_than, self.saved, other.saved))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Blocks of one class and shapes. pattern: of their paths; cost: of the forward of one, on average; inputs: the
+    bytes that it reads."""
+
+    pattern: str
+    paths: tuple[str, ...]
+    cost: Cost
+    inputs: int
+
+    def alike(self, word: str) -> Saved:
+        """The same saved of all."""
+        return Saved(self.pattern, tuple(len(self.paths) * (word == one) for one in SAVED))
 
 
 @dataclass(frozen=True)
 class Model:
-    """The properties of a model. blocks: patterns of its repeated modules. rows, length: of its input. state: the total
+    """The properties of a model. kinds: of its blocks (repeated modules). rows, length: of its input. state: the total
     bytes of its parameters and the optimizer."""
 
     flow: Flow
-    blocks: tuple[str, ...]
+    kinds: tuple[Kind, ...]
     rows: int
     length: int | None
     numel: int
     state: int
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The patterns of the blocks."""
+        return tuple(kind.pattern for kind in self.kinds)
 
     @property
     def recomputes(self) -> bool:
@@ -84,7 +146,17 @@ def model_of(model: nn.Module, flow: Flow, state: int) -> Model:
     """The properties of a model after its observed forward pass."""
     shape = flow.shapes.get(("", "input"), (1,))
     numel = sum(parameter.numel() for parameter in model.parameters())
-    return Model(flow, blocks_of(model), shape[0], shape[1] if len(shape) > 1 else None, numel, state)
+    kinds = tuple(_kind_of(pattern, model, flow) for pattern in blocks_of(model))
+    return Model(flow, kinds, shape[0], shape[1] if len(shape) > 1 else None, numel, state)
+
+
+def _kind_of(pattern: str, model: nn.Module, flow: Flow) -> Kind:
+    paths = tuple(path for path, _ in model.named_modules() if matches(pattern, path))
+    costs = [flow.cost(path) for path in paths]
+    mean = Cost(*(sum(values) // len(paths) for values in zip(*map(astuple, costs), strict=True)))
+    width = next(model.parameters()).dtype.itemsize
+    inputs = sum(width * math.prod(flow.shapes.get((path, "input"), ())) for path in paths)
+    return Kind(pattern, paths, mean, inputs // len(paths))
 
 
 def blocks_of(model: nn.Module) -> tuple[str, ...]:
@@ -126,16 +198,14 @@ def _general(path: str, blocks: Sequence[str]) -> str:
 
 
 def layouts(model: Model, num_devices: int) -> Iterator[Layout]:
-    """Yields all candidates, including those that the model does not go with; see `rules_of`."""
+    """Yields all placements, including those that the model does not go with; see `rules_of`."""
     can_split = any(use.kind == "second" for use in model.flow.uses.values())
-    checkpoints = (0,) if model.recomputes or not model.blocks else (0, 1, 2)
     for tensor in _divisors(num_devices) if can_split else (1,):
         for data in _divisors(num_devices // tensor):
             fsdp = num_devices // tensor // data
             for sequence in (False, True) if tensor > 1 and model.length is not None else (False,):
                 for reshard in (True, False) if fsdp > 1 and model.blocks else (True,):
-                    for checkpointed in checkpoints:
-                        yield Layout(data, fsdp, tensor, sequence, reshard, checkpointed)
+                    yield Layout(data, fsdp, tensor, sequence, reshard)
 
 
 def _divisors(count: int) -> list[int]:
@@ -152,23 +222,28 @@ def rules_of(layout: Layout, model: Model) -> ShardingRules:
     table = _tensor_rules(layout, model) if layout.tensor > 1 else {}
     if len(model.flow.shapes.get(("", "input"), ())) == 1:
         table[":input"] = P(layout.batch_axes)  # FSDP does not shard vectors
-    halves = {0: (), 1: tuple(_half(pattern) for pattern in model.blocks), 2: model.blocks}
     return ShardingRules(
         table,
         units=model.blocks,
         shard_axis=SHARD,
         extra_data_axis=DATA if layout.data > 1 else None,
         reshard_after_forward=layout.reshard,
-        checkpoint=halves[layout.checkpointed],
+        checkpoint=_checkpoint(layout.saved, model),
     )
 
 
-def _half(pattern: str) -> str:
-    """A pattern of every second module that a pattern matches."""
-    parent, dot, last = pattern.rpartition(".")
-    if last != "*":
-        return f"{parent}{dot}{{{','.join(last.strip('{}').split(',')[::2])}}}"
-    return f"{parent}{dot}*[02468]" if parent or not last else "{*[02468],[02468]}"
+def _checkpoint(saved: Sequence[Saved], model: Model) -> dict[str, str]:
+    """Pattern of blocks -> what is saved of them; the last blocks save most, and equal ones follow each other."""
+    found = {}
+    for one, kind in zip(saved, model.kinds, strict=False):
+        left = list(kind.paths)
+        for word, count in [*zip(SAVED, one.counts, strict=True)][::-1]:
+            paths, left = left[:count], left[count:]
+            if paths and word != "everything":
+                names = ",".join(path.rpartition(".")[2] for path in paths)
+                parent = paths[0].rpartition(".")
+                found[one.pattern if count == len(kind.paths) else f"{parent[0]}{parent[1]}{{{names}}}"] = word
+    return found
 
 
 def _tensor_rules(layout: Layout, model: Model) -> dict[str, PartitionSpec]:
@@ -284,52 +359,3 @@ def _spec(layout: Layout, shape: tuple[int, ...], along: str | None) -> Partitio
     if len(shape) < 2 or shape[0] % math.prod(layout.axes[name] for name in layout.batch_axes):
         return None
     return P(layout.batch_axes, along if len(shape) == 3 else None, *[None] * (len(shape) - 2))
-
-
-# --- estimates before compilation -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Estimated seconds and bytes of one device, to choose the layouts to compile first; state is a lower bound."""
-
-    seconds: float
-    state: float
-    activations: float
-
-
-def expected(
-    layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int, has_memory: bool = True
-) -> Expected:
-    """A simple estimate. width: bytes of a number in compute. has_memory: True if the measure of the search includes
-    reads and writes of memory, as a TPU's cycles do; operations do not.
-
-    It orders the search and nothing else: its factors are those of Llama-8B on v5p:2x2x2 and 70B on v5p:4x8x8.
-    """
-    devices = layout.data * layout.fsdp * layout.tensor
-    again = layout.checkpointed / 2
-    held = model.numel / layout.tensor * width
-    # Costs of narrow products, of norms that each device computes, and of weights kept unsharded, which are written
-    # into the stack of a scanned loop and read again.
-    share = 1 + (0.02 if layout.sequence else 0.05) * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
-    compute = model.flow.flops * (3 + again) / devices / peak_flops * share
-    # Every chip writes and reads all weights that it gathers, whatever its part of the batch: twice six passes, as 70B
-    # over 256 and over 32 x 8 chips differ. The update reads and writes state. A chip's memory is some 4.5 times as
-    # fast as its links.
-    passes = 2 * (6 + 2 * again) * held + 28 * model.numel / layout.tensor / layout.fsdp
-    # Over all of a torus a TPU's compiler has no reduce-scatter, and from 64 chips on no gather (benchmarks.md).
-    is_torus = layout.fsdp == devices
-    gathers = (2 if layout.reshard else 1) * (2 if is_torus and devices >= 64 else 1)
-    split = held * (gathers + (2 if is_torus else 1)) * (1 - 1 / layout.fsdp)
-    copies = 2 * held / layout.fsdp * (1 - 1 / layout.data)
-    stream = model.flow.stream * width / (layout.data * layout.fsdp) * (1 - 1 / layout.tensor)
-    num_second = sum(use.kind == "second" for use in model.flow.uses.values())
-    moved = (split + copies + num_second * (4 + 2 * again) * stream) / link_bytes
-    ways = layout.data * layout.fsdp * (layout.tensor if layout.sequence else math.sqrt(layout.tensor))
-    # About nine tenths of the results of forward: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
-    activations = model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / ways
-    return Expected(
-        max(compute, moved) + 0.05 * moved + (passes / (4.5 * link_bytes) if has_memory else 0.0),
-        model.state / layout.tensor / layout.fsdp,
-        activations,
-    )

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -17,26 +17,42 @@ from ..planning.chips import CHIPS, Chip, chip_of
 from ..planning.planner import ApplyRules, planned
 from ..planning.progress import stage
 from ..planning.report import Plan
-from ..rules.rules import ShardingRules
-from .candidates import Expected, Layout, Model, Unfit, expected, layouts, rules_of
+from .candidates import Layout, Model, Unfit, layouts, rules_of
+from .estimates import Estimates, Rates
 from .kept_plans import KeptPlans
+from .shortened import (
+    Figures,
+    can_be_shortened,
+    extrapolated,
+    ops_of_short_programs,
+    short_counts,
+    shortened,
+    words_of,
+)  # fmt: skip
 from .suggestion import Trial
 
 
 @dataclass(frozen=True)
 class Variant:
     """One choice of what a layout is for: devices, their number, rows of the batch, precision, price of a device for an
-    hour."""
+    hour, keywords of the step."""
 
     target: Target
     count: int
     rows: int
     mp_policy: Any
     price: float | None
+    keywords: Mapping[str, Any]
 
 
 class Search:
-    """The search over the layouts of one step, on given devices with a given batch and precision."""
+    """The search over the layouts of one step, on given devices with a given batch and precision.
+
+    For each mesh an integer program chooses what is saved of the blocks, from estimates that every compiled layout
+    corrects; it chooses again where a plan is other than expected. Where a program with all layers would lower more ops
+    than those with one and two of each kind, the former is extrapolated from the latter, and only the best three are
+    compiled.
+    """
 
     def __init__(self, step: Any, arguments: Any, variant: Variant, model: Model, kept: KeptPlans, line: Line):
         self.step, self.variant, self.line = step, variant, line
@@ -44,7 +60,19 @@ class Search:
         self.target, self.count, self.model, self.kept = variant.target, variant.count, model, kept
         self.how = {} if variant.mp_policy is None else {"mp_policy": variant.mp_policy}
         self.chip = chip_of(all_devices(self.target)[0])
-        self.width = getattr(variant.mp_policy, "param_dtype", None) or torch.float32
+        width = getattr(variant.mp_policy, "param_dtype", None) or torch.float32
+        chip = self.rates
+        # A TPU's memory is some 4.5 times as fast as its links.
+        memory = 0.0 if self.chip is None else chip.bandwidth or 4.5 * chip.link_bytes
+        rates = Rates(chip.peak_flops, chip.link_bytes, width.itemsize, memory, not chip.is_gpu, chip.host_bytes)
+        self.estimates = Estimates(model, rates)
+        self.memory = None if self.chip is None else self.chip.usable_bytes
+        self.found: list[Trial] = []
+        self.done: set[Layout] = set()
+        self.refused: list[Layout] = []
+        self.num_compiled = 0
+        self.is_extrapolated = False
+        self.short: dict[tuple[Layout, str], list[Figures]] = {}
 
     @property
     def rates(self) -> Chip:
@@ -70,99 +98,184 @@ class Search:
 
     def run(self, until: float, most: int) -> list[Trial]:
         """Compiles the most promising layouts, at first one of each family."""
-        found, open_ = self._candidates()
-        memory = None if self.chip is None else self.chip.memory_bytes
-        refused: list[Layout] = []
-        num_compiled = 0
-        for layout, rules, hope in self._in_order(open_, memory):
-            mesh, plan = self._mesh(layout), None
-            worse = next((other for other in refused if layout.needs_no_less_than(other)), None)
-            if memory is not None and hope.state > memory:
-                reason = f"does not fit: parameters and optimizer take {hope.state / 2**30:,.1f} GiB of each device"
-            elif worse is not None:
-                reason = f"not compiled: needs no less memory than {worse}, which does not fit"
-            elif num_compiled and (num_compiled >= most or time.monotonic() > until):
-                reason = "not compiled: the budget is spent"
-            else:
-                num_compiled += 1
-                key = f"{self.target}; {self.count}; {self.variant.rows} rows; {self.how}; {layout}"
-                plan = self.kept.plan(key)
-                if plan is None:
-                    with stage(f"{num_compiled}, {layout}"):
-                        plan, reason = self._compiled(mesh, rules)
-                    self.kept.keep(key, plan)
-                else:
-                    reason = _why_not(plan)
-                if plan is not None and not plan.fits:
-                    refused.append(layout)
-            found.append(self._trial(layout, mesh, rules, plan, reason, hope.seconds))
-        return found
+        for layout in self._in_order(self._placements()):
+            self._explore(layout, until, most)
+        for trial in self._best_extrapolated():
+            self._finish(trial)
+        return self.found
 
-    def _trial(
-        self,
-        layout: Layout,
-        mesh: Mesh | None,
-        rules: ShardingRules | None,
-        plan: Plan | None,
-        reason: str,
-        hope: float | None = None,
-    ) -> Trial:
-        seconds, one = None if plan is None else self.seconds(plan), self.variant
-        return Trial(
-            str(layout), layout.family, mesh, rules, plan, seconds, reason, hope, one.target, one.count, one.rows,
-            one.mp_policy, one.price,
-        )  # fmt: skip
-
-    def _candidates(self) -> tuple[list[Trial], list[tuple[Layout, ShardingRules]]]:
-        """The layouts that the model does not go with, as trials, and the others with their rules."""
-        found, open_ = [], []
+    def _placements(self) -> list[Layout]:
+        """The placements that the model goes with; the others become trials with their reasons."""
+        open_ = []
         for layout in layouts(self.model, self.count):
             try:
-                open_.append((layout, rules_of(layout, self.model)))
+                rules_of(layout, self.model)
+                open_.append(layout)
             except Unfit as error:
-                found.append(self._trial(layout, None, None, None, str(error)))
+                self.found.append(Trial(str(layout), layout.family, None, None, None, None, str(error), **self._of()))
         if not open_:
-            raise ValueError(f"suggest: no layout over {self.count} devices goes with the step: {found[0].reason}")
-        return found, open_
+            raise ValueError(f"suggest: no layout over {self.count} devices goes with the step: {self.found[0].reason}")
+        return open_
 
-    def _in_order(
-        self, open_: "Sequence[tuple[Layout, ShardingRules]]", memory: int | None
-    ) -> "list[tuple[Layout, ShardingRules, Expected]]":
-        rates: dict[str, Any] = {
-            "peak_flops": self.rates.peak_flops,
-            "link_bytes": self.rates.link_bytes,
-            "width": self.width.itemsize,
-            "has_memory": self.chip is not None,
-        }
-        hopes = [(layout, rules, expected(layout, self.model, **rates)) for layout, rules in open_]
+    def _in_order(self, placements: Sequence[Layout]) -> Iterator[Layout]:
+        """Yields the most promising layout, plain data parallel (as written by hand) and the one of least memory; then
+        the most promising of each mesh's kind, alternating with those of each family; then the others."""
+        estimates, memory = self.estimates, self.memory
 
-        def promise(one: Any) -> tuple[bool, float]:
-            hope = one[2]
-            return memory is not None and hope.state + hope.activations > memory, hope.seconds
+        def promise(layout: Layout) -> tuple[bool, float]:
+            return memory is not None and estimates.peak(layout) > memory, estimates.seconds(layout)
 
-        # First the most promising, plain data parallel (as written by hand) and the least memory; then the most
-        # promising of each mesh's kind, alternating with those of each family; then the others.
-        ordered = sorted(hopes, key=promise)
-        plain = [one for one in ordered if one[0].family == "data"][:1]
-        least = min(ordered, key=lambda one: one[2].state + one[2].activations)
+        ordered = sorted((estimates.chosen(one, self._budget) for one in placements), key=promise)
+        plain = [one for one in ordered if one.family == "data"][:1]
+        least = min((estimates.alike(one, "nothing") for one in placements), key=estimates.peak)
         kinds = _first_of(ordered, lambda layout: (layout.family, layout.tensor))
         families = _first_of(ordered, lambda layout: layout.family.rpartition(" x ")[2])
         alternating = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
-        return [*{id(one): one for one in (ordered[0], *plain, least, *alternating, *ordered)}.values()]
+        first = (ordered[0], *plain, *([least] if memory is not None else []))
+        for number, layout in enumerate(dict.fromkeys((*first, *alternating, *ordered))):
+            # What is saved is chosen again, as estimates have been corrected meanwhile.
+            yield layout if number < len(first) else estimates.chosen(layout.placement, self._budget)
+
+    @property
+    def _budget(self) -> float | None:
+        """The bytes that a layout may be expected to take."""
+        return None if self.memory is None else 0.97 * self.memory
+
+    def _explore(self, layout: Layout, until: float, most: int) -> None:
+        """Compiles a layout, and its placement again with what the figures then say is best saved."""
+        tried: list[Layout] = []
+        while layout not in self.done:
+            self.done.add(layout)
+            expected = self.estimates.seconds(layout)
+            reason = self._why_not_compiled(layout, until, most)
+            plan, figures = None, None
+            if not reason:
+                self.num_compiled += 1
+                figures, plan, reason = self._figures(layout)
+            self.found.append(self._trial(layout, plan, reason, expected, figures))
+            if figures is None:
+                return
+            fits = self.memory is None or figures.peak <= self.memory
+            is_timed = plan is None or not plan.verdict
+            self.estimates.learn(layout, figures.seconds if is_timed else None, figures.peak)
+            if not fits:
+                self.refused.append(layout)
+            tried.append(layout)
+            better = self.estimates.chosen(layout.placement, self._budget)
+            is_faster = self.estimates.seconds(better) < 0.995 * min(figures.seconds, 1.15 * self._best_seconds())
+            if len(tried) == _TRIES or (fits and not is_faster):
+                return
+            layout = better
+
+    def _best_seconds(self) -> float:
+        fitting = [trial.seconds for trial in self.found if trial.fits and trial.seconds is not None]
+        return min(fitting, default=float("inf"))
+
+    def _why_not_compiled(self, layout: Layout, until: float, most: int) -> str:
+        """The reason why a layout is not compiled; empty where it is."""
+        state = self.estimates.state(layout)
+        if self.memory is not None and state > self.memory:
+            return f"does not fit: parameters and optimizer take {state / 2**30:,.1f} GiB of each device"
+        worse = next((other for other in self.refused if layout.needs_no_less_than(other)), None)
+        if worse is not None:
+            return f"not compiled: needs no less memory than {worse}, which does not fit"
+        if self.num_compiled and (self.num_compiled >= most or time.monotonic() > until):
+            return "not compiled: the budget is spent"
+        return ""
+
+    def _figures(self, layout: Layout) -> tuple[Figures | None, Plan | None, str]:
+        """The figures of a layout, its plan where it was compiled with all layers, and why it does not fit or has
+        neither."""
+        if self.is_extrapolated:
+            return self._extrapolated(layout)
+        plan, reason = self._plan(layout)
+        if plan is None:
+            return None, None, reason
+        short = ops_of_short_programs(self.model, plan.num_ops)
+        self.is_extrapolated = can_be_shortened(self.model) and plan.num_lowered > short
+        return Figures(self.seconds(plan), plan.peak), plan, reason
+
+    def _extrapolated(self, layout: Layout) -> tuple[Figures | None, Plan | None, str]:
+        words = words_of(layout.saved) or ["everything"]
+        for word in words:
+            key = layout.placement, word
+            if key in self.short:
+                continue
+            rows = []
+            for counts in short_counts(self.model):
+                with shortened(self.model, counts):
+                    plan, reason = self._plan(self.estimates.alike(layout.placement, word), counts)
+                if plan is None or plan.verdict:
+                    return None, plan, reason
+                rows.append(Figures(self.seconds(plan), plan.peak))
+            self.short[key] = rows
+        found = extrapolated(layout, self.model, {word: self.short[layout.placement, word] for word in words})
+        return found, None, f"extrapolated from one and two layers: {_said(found)}"
+
+    def _best_extrapolated(self) -> list[Trial]:
+        """The best three trials that were extrapolated and not compiled with all layers."""
+        fitting = [
+            trial
+            for trial in self.found
+            if trial.extrapolated is not None and (self.memory is None or trial.extrapolated.peak <= self.memory)
+        ]
+        return sorted(fitting, key=lambda trial: trial.extrapolated.seconds if trial.extrapolated else 0.0)[:_FINALISTS]
+
+    def _finish(self, trial: Trial) -> None:
+        """Compiles an extrapolated trial with all layers."""
+        assert trial.layout is not None and trial.extrapolated is not None
+        plan, reason = self._plan(trial.layout)
+        place = self.found.index(trial)
+        self.found[place] = self._trial(trial.layout, plan, reason, trial.expected, trial.extrapolated)
+
+    def _trial(
+        self, layout: Layout, plan: Plan | None, reason: str, expected: float | None, figures: Figures | None
+    ) -> Trial:
+        seconds = None if plan is None else self.seconds(plan)
+        rules, mesh = rules_of(layout, self.model), self._mesh(layout)
+        short = figures if self.is_extrapolated and layout.placement in {one for one, _ in self.short} else None
+        return Trial(
+            str(layout), layout.family, mesh, rules, plan, seconds, reason, expected, **self._of(), layout=layout,
+            extrapolated=short,
+        )  # fmt: skip
+
+    def _of(self) -> dict[str, Any]:
+        one = self.variant
+        return {
+            "target": one.target, "chips": one.count, "rows": one.rows, "precision": one.mp_policy, "price": one.price,
+            "keywords": one.keywords,
+        }  # fmt: skip
 
     def _mesh(self, layout: Layout) -> Mesh:
         return Mesh(range(self.count), tuple(layout.axes.values()), tuple(layout.axes), target=self.target)
 
-    def _compiled(self, mesh: Mesh, rules: ShardingRules) -> tuple[Plan | None, str]:
-        """The plan of a layout, and why it does not fit or, without a plan, does not compile."""
-        lay = ApplyRules(rules, mesh, self.how, self.model.flow.model)
-        try:
-            plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
-        except LoweringError as error:  # a kernel with this layout's shapes: the other layouts are still to be compiled
-            return None, f"does not compile: {error}"
-        finally:
-            gc.collect()  # units of the previous trial are found by their modules
+    def _plan(self, layout: Layout, counts: Mapping[str, int] | None = None) -> tuple[Plan | None, str]:
+        """The plan of a layout, and why it does not fit or, without a plan, does not compile. counts: of the blocks,
+        where the model has fewer."""
+        one = self.variant
+        short = f"; {counts}" if counts else ""
+        key = f"{self.target}; {self.count}; {one.rows} rows; {self.how}; {one.keywords}; {layout}{short}"
+        plan = self.kept.plan(key)
+        if plan is not None:
+            return plan, _why_not(plan)
+        lay = ApplyRules(rules_of(layout, self.model), self._mesh(layout), self.how, self.model.flow.model)
+        with stage(f"{self.num_compiled}, {layout}{short}"):
+            try:
+                plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
+            except LoweringError as error:  # a kernel with this layout's shapes: others are still to be compiled
+                return None, f"does not compile: {error}"
+            finally:
+                gc.collect()  # units of the previous trial are found by their modules
+        self.kept.keep(key, plan)
         return plan, _why_not(plan)
+
+
+_TRIES = 3  # of what is saved, at one placement
+_FINALISTS = 3  # that are compiled with all layers
+
+
+def _said(figures: Figures) -> str:
+    return f"{figures.seconds * 1e3:,.4g} ms, {figures.peak / 2**30:,.2f} GiB"
 
 
 def ranked(trials: Sequence[Trial]) -> Iterator[Trial]:
@@ -189,11 +302,11 @@ def _why_not(plan: Plan) -> str:
     return f"does not fit: needs {plan.peak / 2**30:,.1f} GiB of {plan.memory / 2**30:,.1f}"
 
 
-def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list[Any]:
+def _first_of(ordered: Sequence[Layout], key: Callable[[Layout], object]) -> list[Layout]:
     """The first layout of each key."""
-    found: dict[object, Any] = {}
+    found: dict[object, Layout] = {}
     for one in ordered:
-        found.setdefault(key(one[0]), one)
+        found.setdefault(key(one), one)
     return [*found.values()]
 
 

@@ -9,20 +9,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.engine.syncs import sync
 from ..core.ir.source import user_line
 from ..core.pjrt.devices import devices
 from ..core.sharding.topology import num_devices
-from ..mesh.partition_spec import PartitionSpec
-from ..planning.layout import roots_of, tensors_of
+from ..planning.layout import refuse_sharded, roots_of
 from ..planning.names import Roles
 from ..planning.planner import bytes_of
 from ..planning.progress import silent, stage
 from ..planning.reachable import Reachable
 from ..planning.saved_state import abstractly
-from ..tensors.annotate import get_sharding
 from .candidates import Model, model_of
 from .kept_plans import KeptPlans
 from .search import Search, Variant, ranked
@@ -37,6 +35,7 @@ def suggest(
     model: nn.Module | None = None,
     mp_policy: Any = None,
     batches: Sequence[int] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     price: float | Mapping[str, float] | None = None,
     budget: float = 600.0,
     max_trials: int = 24,
@@ -47,14 +46,17 @@ def suggest(
     """Finds a mesh and rules for a step, by compiling it for the devices with candidate layouts.
 
     The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
-    sequence, and all of these together; parameters kept or gathered again for backward; none, half or all of the blocks
-    recomputed. The parameters that a tensor axis can shard follow from one observed forward pass: products that read
-    the results of others, heads, embedding tables, under any names. A simple estimate chooses the layouts to compile
-    first; those that cannot fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
+    sequence, and all of these together; parameters kept or gathered again for backward. The parameters that a tensor
+    axis can shard follow from one observed forward pass: products that read the results of others, heads, embedding
+    tables, under any names. For each of these an integer program chooses for how many blocks of each kind backward
+    finds everything saved, results of products (on the device, or in the host's memory), or nothing: the least time
+    that fits. Simple estimates choose the layouts to compile first, and each plan corrects them. Layouts that cannot
+    fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
 
-    Each target, batch and precision that is given is searched, in equal shares of the budget. A layout is ranked by the
-    plan's seconds for a row of the batch; on devices of unknown rates (the CPU) by max(operations / peak, bytes moved /
-    bandwidth), with both of a v5p.
+    Each target, batch, precision and keyword that is given is searched, in equal shares of the budget. A layout is
+    ranked by the plan's seconds for a row of the batch; on devices of unknown rates (the CPU) by max(operations / peak,
+    bytes moved / bandwidth), with both of a v5p. Where layers cannot be a loop of the program, layouts are compiled
+    with one and two of each kind and extrapolated, and the best three with all.
 
     Args:
         step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,
@@ -63,6 +65,8 @@ def suggest(
         mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with, or several; None is the model's
             own precision.
         batches: numbers of rows to be tried in place of the arguments' own; tensors with that many rows get them.
+        grid: keywords of the step, each with the values to try: `{"num_micro_batches": (1, 2, 4)}` for a step that
+            accumulates gradients. All combinations are searched.
         price: of a device for an hour, or of each target's; the front and `least_money` then know money.
         budget: seconds after which no further layout is compiled; max_trials: the most layouts to compile.
         file: keeps the plan of each compiled layout, as JSON: the same search goes on where it was stopped.
@@ -83,23 +87,32 @@ def suggest(
     line, started = user_line(), time.monotonic()
     if not callable(step):
         raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
+    empty = [name for name, values in (grid or {}).items() if not len(values)]
+    if empty:
+        raise ValueError(f"suggest: expected values to try for each keyword of grid, got none for {', '.join(empty)}")
     targets = [target] if target is None or isinstance(target, str) else list(target)
     policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
     searches: list[Search] = []
     with contextlib.nullcontext() if progress else silent(), stage("suggest"):
         with stage("observing the model"):
-            observed = {0: _observed(step, (args, kwargs), model)}
-            own = observed[0].rows
-            given = {0: (args, kwargs)} | {rows: resized((args, kwargs), own, rows) for rows in batches or ()}
-            for rows in given:
-                if rows not in (0, own):
-                    observed[rows] = _observed(step, given[rows], model)
-        kept = KeptPlans(file, observed[0])
-        wanted = [0] if batches is None else [0 if rows == own else rows for rows in batches]
-        for where, rows, policy in product(targets, wanted, policies):
+            keywords = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
+            own = _observed(step, (args, kwargs | keywords[0]), model)
+            had = _rows(args, kwargs) or own.rows
+            given = {
+                rows: (args, kwargs) if rows == had else resized((args, kwargs), had, rows)
+                for rows in batches or (had,)
+            }
+            observed = {
+                (rows, number): _observed(step, (some, named | more), model)
+                for rows, (some, named) in given.items()
+                for number, more in enumerate(keywords)
+            }
+        kept = KeptPlans(file, own)
+        for where, rows, policy, number in product(targets, given, policies, range(len(keywords))):
             count = len(devices()) if where is None else num_devices(where)
-            variant = Variant(where, count, observed[rows].rows, policy, _price(price, where))
-            searches.append(Search(step, given[rows], variant, observed[rows], kept, line))
+            variant = Variant(where, count, rows, policy, _price(price, where), keywords[number])
+            arguments = given[rows][0], given[rows][1] | keywords[number]
+            searches.append(Search(step, arguments, variant, observed[rows, number], kept, line))
         trials: list[Trial] = []
         for number, search in enumerate(searches, 1):
             until = started + budget * number / len(searches)
@@ -117,6 +130,12 @@ def resized(arguments: Any, rows: int, new: int) -> Any:
         return torch.empty((new, *value.shape[1:]), dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
 
     return tree_map(one, arguments)
+
+
+def _rows(args: Any, kwargs: Any) -> int | None:
+    """The rows of a batch: dim 0 of the first argument with more dims, or of the first one; None without tensors."""
+    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+    return int(min(given, key=lambda one: one.dim() < 2).shape[0]) if given else None
 
 
 def _price(price: float | Mapping[str, float] | None, target: str | None) -> float | None:
@@ -140,7 +159,7 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
             module = roots[0]
         elif module not in reachable.modules:
             raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
-        _refuse_sharded(module)
+        refuse_sharded(module, "suggest", "apply the rules that it finds instead")
         flow = Flow(module)
         with flow.watching():
             result = step(*args, **kwargs)
@@ -150,15 +169,3 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
     return model_of(module, flow, state["parameters"] + state["optimizer state"])
-
-
-def _refuse_sharded(module: nn.Module) -> None:
-    """Raises ValueError for a model that is sharded already."""
-    for path, tensor, _ in tensors_of(module):
-        sharding = get_sharding(tensor)
-        if sharding is not None:
-            raise ValueError(
-                f"suggest: expected a model without shardings, but {path} of the {type(module).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call suggest before FSDP, rules or "
-                "annotations, and apply the rules that it finds instead"
-            )

@@ -1,13 +1,15 @@
 """The result of spmd.suggest: the layouts that were compiled, ranked, and those of them that nothing is better than."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..mesh.mesh import Mesh
 from ..planning.report import Plan, view
 from ..rules.rules import ShardingRules
+from .candidates import Layout
+from .shortened import Figures
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,9 @@ class Trial:
             first. expected: seconds by the simple estimate that chose what to compile; None where the model does not go
             with it.
         target: the devices. chips: their number. rows: of the batch. precision: the `mp_policy` of the layout. price:
-            of a device for an hour; None where none was given.
+            of a device for an hour; None where none was given. keywords: those of the step that were tried.
+        layout: what the rules were made of. extrapolated: seconds and peak bytes from programs with one and two layers
+            of each kind, where these were compiled first; the error of the former is next to `seconds` and `plan.peak`.
     """
 
     name: str
@@ -37,6 +41,9 @@ class Trial:
     rows: int = 1
     precision: Any = None
     price: float | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    layout: Layout | None = field(default=None, repr=False)
+    extrapolated: Figures | None = None
 
     @property
     def fits(self) -> bool:
@@ -130,7 +137,8 @@ class Suggestion:
 
     def to_json(self) -> str:
         """Returns all trials as JSON, in their order: name, family, target, chips, rows, precision, seconds, peak
-        bytes, moved bytes, money of a thousand rows, whether it fits and is on the front, and the reason."""
+        bytes, moved bytes, money of a thousand rows, whether it fits and is on the front, and the reason; the seconds
+        that were expected, and those extrapolated from fewer layers."""
         front = set(map(id, self.front))
         rows = [
             {
@@ -138,6 +146,9 @@ class Suggestion:
                 "rows": trial.rows, "precision": precision_name(trial.precision), "seconds": trial.seconds,
                 "peak": trial.plan.peak if trial.plan else None,
                 "moved": trial.plan.moved_bytes if trial.plan else None, "money": trial.money, "fits": trial.fits,
+                "keywords": {name: str(value) for name, value in trial.keywords.items()},
+                "expected": trial.expected,
+                "extrapolated": trial.extrapolated and vars(trial.extrapolated),
                 "front": id(trial) in front, "reason": trial.reason,
             }
             for trial in self.trials

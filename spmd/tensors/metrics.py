@@ -12,4 +12,5 @@ from ..core.base.counters import num_compiles as num_compiles
 from ..core.base.counters import num_loaded as num_loaded
 from ..core.base.counters import report as report
 from ..core.base.counters import timer as timer
+from ..core.base.move import Move as Move
 from ..core.compile.cache import trivial_dispatch_seconds as trivial_dispatch_seconds

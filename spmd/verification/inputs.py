@@ -14,10 +14,10 @@ from ..core.backend.swap import exchange, renew_hooks
 from ..core.lazy.tensor import XlaTensor
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
-from ..planning.layout import tensors_of
+from ..planning.layout import refuse_sharded
 from ..planning.reachable import Reachable, outermost
 from ..rules.applied import moved
-from ..tensors.annotate import get_sharding, mark_sharding
+from ..tensors.annotate import mark_sharding
 from .rounding import unit_of
 
 ULPS = 16  # roundings of a neighbour's values, enough that those of its ops are others
@@ -32,7 +32,7 @@ class Inputs:
     def __init__(self, step: Any, arguments: Any):
         self.reachable = Reachable(step, arguments)
         for root in outermost(self.reachable.modules):
-            _refuse_sharded(root)
+            refuse_sharded(root, "verify", "pass the rules and meshes to it")
         self.arguments = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
         owned = [
             tensor
@@ -126,14 +126,3 @@ def cast(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     if dtype is None or not (value.is_floating_point() or value.is_complex()):
         return value
     return value.to(dtype.to_complex() if value.is_complex() else dtype)
-
-
-def _refuse_sharded(model: nn.Module) -> None:
-    for path, tensor, _ in tensors_of(model):
-        sharding = get_sharding(tensor)
-        if sharding is not None:
-            raise ValueError(
-                f"verify: expected a model without shardings, but {path} of the {type(model).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call verify before FSDP, rules or "
-                "annotations, and pass the rules and meshes to it"
-            )

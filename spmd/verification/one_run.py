@@ -82,15 +82,13 @@ class Runner:
         partitioner: str | None = None,
         values: Sequence[torch.Tensor] | None = None,
         with_ops: bool = False,
-        as_run: bool = False,
     ) -> Outcome:
-        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from. as_run: compiled with
-        the options of a run, else quickly."""
+        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from."""
         default = torch.get_default_dtype() if dtype is None else dtype
         with (
             kept(self.inputs.reachable),
             held(config, partitioner=partitioner or config.partitioner),
-            compiled_with(None if as_run else _quickly()),
+            compiled_with(_quickly()),
             _default_dtype(default),
             self.inputs.on_device(self.inputs.values if values is None else values, dtype),
             layout.mesh,

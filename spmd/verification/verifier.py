@@ -84,8 +84,7 @@ def verify(
         for layout in layouts:
             for partitioner, dtype in itertools.product(PARTITIONERS, (torch.float64, None)):
                 with stage(f"{layout}, {partitioner}, {_text(dtype)}"):
-                    as_run = dtype is None and partitioner == config.partitioner
-                    found = runner.run(layout, dtype, partitioner=partitioner, as_run=as_run)
+                    found = runner.run(layout, dtype, partitioner=partitioner)
                 rows += measured.compared(found, layout, partitioner, dtype)
         if not rows:
             raise ValueError(

@@ -28,7 +28,7 @@ def collected() -> set[str]:
 
 
 def faults(tests: set[str]) -> list[str]:
-    """What is wrong with the tables, a line each."""
+    """The faults of the tables, a line each."""
     known = {name for test in tests for name in names(test)}
     rows = [row.split("\t") for row in (ROOT / "tests/baseline/covered.tsv").read_text().splitlines()]
     covered = {row[0] for row in rows}

@@ -23,7 +23,7 @@ LIST = Path(__file__).with_name("loops.tsv.gz")
 # By the text that a pass returns of its change, what it is in the list.
 CHANGES = {"dynamic trip count": "trip count", "starts are operands": "start", "lengths are operands": "length"}
 # By the counter of what ran otherwise than as one program.
-COUNTED = {"loop_turns": "iterations", "changing_graphs": "changing", "host_ops": "host"}
+COUNTED = {"loop_iterations": "iterations", "changing_graphs": "changing", "host_ops": "host"}
 
 Rows = dict[tuple[str, str], set[str]]
 

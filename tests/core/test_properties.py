@@ -39,7 +39,7 @@ SUM = program(
 
 
 class TestPrograms:
-    """What is compared, what is not a program, and how one that disagrees is made small."""
+    """The comparison, texts that are no program, and the way in which one that disagrees is made small."""
 
     def test_a_program_on_both_devices(self) -> None:
         expected = on_cpu(SUM)

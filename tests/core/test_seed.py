@@ -335,7 +335,7 @@ class TestTorchDistributions:
         assert first.sort().values.tolist() == list(range(9))
 
     def test_gamma_and_dirichlet(self) -> None:
-        """What is drawn of a Dirichlet sums to one; a draw of a gamma has torch's derivative."""
+        """A draw of a Dirichlet sums to one; a draw of a gamma has torch's derivative."""
         shape = torch.tensor([0.5, 1.0, 4.0])
         drawn = torch.distributions.Dirichlet(shape.to("xla")).sample((64,)).cpu()
         assert torch.allclose(drawn.sum(-1), torch.ones(64)) and (drawn >= 0).all()

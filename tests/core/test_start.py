@@ -1,4 +1,4 @@
-"""How a process starts and ends: its devices and their thread pool, workers that it forks, its last backward."""
+"""The start and the end of a process: its devices and their thread pool, workers that it forks, its last backward."""
 
 import os
 import subprocess
@@ -89,7 +89,7 @@ class TestLoader:
 
 
 class TestDevices:
-    """How many devices there are: simulate, PJRT_DEVICE with CPU_NUM_DEVICES, XLA_FLAGS."""
+    """The number of devices: simulate, PJRT_DEVICE with CPU_NUM_DEVICES, XLA_FLAGS."""
 
     COUNT = "import spmd; print(len(spmd.device_ids()))"
 
@@ -174,7 +174,7 @@ class TestDevices:
 
 
 class TestLate:
-    """What must come before the backend starts says so when it comes late."""
+    """A call that must come before the backend starts says so when it comes late."""
 
     def test_simulate_after_start(self) -> None:
         spmd.device_ids()

@@ -1,4 +1,4 @@
-"""What is looked up again and again stays bounded and is freed with its users, and steady programs stay hits."""
+"""Tables stay bounded and are freed with their users, and steady programs stay hits."""
 
 import gc
 import weakref
@@ -132,7 +132,7 @@ class TestLongProcesses:
         assert len(dynamic_places._table) <= dynamic_places._table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What a user's function has captured is freed when the table and the programs have dropped the function."""
+        """The captured variables of a user's function are freed when table and programs have dropped it."""
         monkeypatch.setattr(spmd.config, "program_cache_size", 4)
         x, captured = torch.ones(2, device="xla", requires_grad=True), []
         for _ in range(40):

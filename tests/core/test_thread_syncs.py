@@ -31,7 +31,7 @@ class Iterations:
                 self._done.put(error)
 
     def __call__(self, function: Callable[[], Any]) -> Any:
-        """What a function returns in the other thread."""
+        """The result of a function in the other thread."""
         self._todo.put(function)
         made = self._done.get(timeout=120)
         if isinstance(made, BaseException):
@@ -52,7 +52,7 @@ def other() -> Iterator[Iterations]:
 
 
 def compiled(function: Callable[[], object]) -> int:
-    """How many programs a call compiles."""
+    """The number of programs that a call compiles."""
     before = spmd.metrics.num_compiles()
     function()
     return spmd.metrics.num_compiles() - before

@@ -172,7 +172,7 @@ class TestReadersOutsideTheLock:
 
 
 class TestModuleState:
-    """What a thread sets for autograd stays in that thread."""
+    """A setting of a thread for autograd stays in that thread."""
 
     def test_cpu_models_still_work(self) -> None:
         model = nn.Linear(2, 2)

@@ -107,7 +107,7 @@ class TestOrbax:
         check(y, torch.arange(64.0).reshape(16, 4))
 
     def test_programs_of_jax(self, tmp_path: Path) -> None:
-        """What a process without torch reads and writes."""
+        """The files that a process without torch reads and writes."""
         with torch.device("xla"):
             model = nn.ModuleDict({"first": nn.Linear(12, 8)}).to(torch.bfloat16)
         model.register_buffer("uneven", torch.arange(10, device="xla"))

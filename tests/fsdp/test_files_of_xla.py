@@ -72,7 +72,7 @@ class TestLoadCheckpoint:
 
 
 class TestStateDicts:
-    """Where torch or the manager loads by name."""
+    """Loads by name, of torch and of the manager."""
 
     def test_load_state_dict(self) -> None:
         source, model = net(), sharded()

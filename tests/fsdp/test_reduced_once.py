@@ -164,7 +164,7 @@ def reduced_over(axis: str) -> int:
 
 
 class TestExchanges:
-    """What goes over these axes does not depend on the number of micro-batches."""
+    """The bytes over these axes do not depend on the number of micro-batches."""
 
     @pytest.mark.parametrize("reduce", [{"data": "once"}, "once"], ids=str)
     def test_one_reduction(self, partitioner: str, mesh: spmd.Mesh, reduce: object) -> None:
@@ -322,7 +322,7 @@ class TestNoSync:
 
 
 class TestErrors:
-    """What is not known as a sum over the batch is refused, and changes nothing."""
+    """A value that is not known as a sum over the batch is refused, and changes nothing."""
 
     def test_an_op_without_a_rule(self, mesh: spmd.Mesh) -> None:
         weight = nn.Parameter(torch.randn(WIDTH).double().to("xla"))

@@ -205,5 +205,5 @@ def text_of(name: str) -> str:
 
 
 def kept_file(name: str) -> Path:
-    """Where the text of a program lies for the partitioner of this process."""
+    """The file of a program's text for the partitioner of this process."""
     return Path(__file__).with_name(f"{name}.{spmd.config.partitioner}.mlir")

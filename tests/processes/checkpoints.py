@@ -1,4 +1,4 @@
-"""What `test_checkpoints.py` starts as one of two processes: `python checkpoints.py INDEX PORT OTHER_PORT FOLDER`."""
+"""One of the two processes of `test_checkpoints.py`: `python checkpoints.py INDEX PORT OTHER_PORT FOLDER`."""
 
 import json
 import sys
@@ -51,7 +51,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) ->
 
 
 def count_reads() -> list[int]:
-    """How many elements each read of a file gives from now on."""
+    """The number of elements of each read of a file from now on."""
     found: list[int] = []
     read = Stored.read
 

@@ -55,7 +55,7 @@ def train(
     factors: tuple[float, float] | None = None,
     **how: Any,
 ) -> dict[str, list[float]]:
-    """What each step returns, and of the last state, by name, a few values and the norm: a pipe holds not much more."""
+    """The results of the steps, and of the last state a few values and the norm by name: a pipe holds little more."""
     mesh = spmd.Mesh(spmd.device_ids(), sizes, ("data", "fsdp")[-len(sizes) :])
     model = wrap(net(), mesh, auto_wrap_policy={Layer}, **how)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)

@@ -1,4 +1,4 @@
-"""What tests start as one of several processes: `python programs.py NAME PORT INDEX`; PORT "env": as the launcher says.
+"""One of several processes that tests start: `python programs.py NAME PORT INDEX`; PORT "env": as the launcher says.
 
 Each is a function of what a user would write. What holds in every process is asserted here; what is printed as JSON is
 compared by the test.
@@ -152,7 +152,7 @@ def die_in_a_cycle(ring: Ring, plain: torch.Tensor) -> None:
 
 
 def raised(function: Any) -> str:
-    """What a call raises."""
+    """The error of a call."""
     try:
         function()
     except Exception as error:

@@ -29,7 +29,7 @@ def free_ports() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch says so wherever there is one process
 class TestCheckpoints:
-    """What both wrote is what either would have alone."""
+    """A file of two processes equals the file of one."""
 
     def test_saved_by_two_loaded_by_one(self, tmp_path: Path) -> None:
         source = net().state_dict()

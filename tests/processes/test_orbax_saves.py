@@ -19,7 +19,7 @@ PROGRAM = ROOT / "tests/processes/orbax_saves.py"
 
 
 class TestOrbaxSaves:
-    """What two processes wrote is what one would have written."""
+    """A save of two processes equals that of one."""
 
     def test_two_and_one(self, tmp_path: Path) -> None:
         model, optimizer = made()

@@ -191,7 +191,7 @@ class TestUse:
 
 
 class TestSee:
-    """What asks the compiler, or forbids it, runs nothing and needs no agreement."""
+    """Calls that ask the compiler, or forbid it, run nothing and need no agreement."""
 
     def test_inspect_and_no_recompile(self) -> None:
         found = results(together("see", 0, 0))

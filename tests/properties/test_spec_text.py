@@ -49,14 +49,14 @@ def tilings(draw: st.DrawFn) -> Tiling:
 
 
 def as_read(tiling: Tiling) -> Tiling:
-    """What is replicated, or to be summed, on all devices names neither tiles nor an order."""
+    """A value that is replicated, or to be summed, on all devices names neither tiles nor an order."""
     count = len(tiling.devices)
     everywhere = count in (tiling.copies, tiling.sums)
     return tiling._replace(devices=tuple(sorted(tiling.devices))) if everywhere else tiling
 
 
 class TestText:
-    """What is read is what was written, in both forms of the list of devices."""
+    """The text that is read is the one that was written, in both forms of the list of devices."""
 
     @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(tilings(), st.booleans())

@@ -60,7 +60,7 @@ class TestLayouts:
 
 
 class TestSaved:
-    """What is in a checkpoint, and that it is of when it was saved."""
+    """The values of a checkpoint, which are those of when it was saved."""
 
     def test_chunks(self, tmp_path: Path) -> None:
         """A piece that several devices hold is written once, a piece of padding alone never."""
@@ -108,7 +108,7 @@ class TestSaved:
         assert torch.equal(state["x"].cpu().float(), whole.float())
 
     def test_async_save(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
-        """What the program writes into the tensors meanwhile is not saved."""
+        """A write of the program into the tensors meanwhile is not saved."""
         x = spmd.mark_sharding(torch.arange(16.0).to("xla"), mesh8, ("fsdp",))
         with torch.no_grad():
             saving = dcp.async_save({"x": x}, checkpoint_id=tmp_path, no_dist=True)
@@ -155,7 +155,7 @@ class TestLoaded:
             load({"x": x}, tmp_path)
 
     def test_copy_of_itself(self) -> None:
-        """What a load has written in place is loaded again by `load_state_dict`: that records nothing."""
+        """A tensor that a load has written in place is loaded again by `load_state_dict`: that records nothing."""
         layer = nn.Linear(4, 4).to("xla")
         spmd.sync()
         before, compiled = layer.weight.detach().cpu(), spmd.metrics.num_compiles()

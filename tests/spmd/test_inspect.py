@@ -202,7 +202,7 @@ class TestNothingChanges:
         torch.testing.assert_close(row.cpu(), plain[2])
 
     def test_beside_other_threads(self, mesh8: spmd.Mesh) -> None:
-        """What another thread records and reads meanwhile runs as ever."""
+        """Recordings and reads of another thread meanwhile run as ever."""
         x = marked(mesh8, "fsdp", None)
         found: list[float] = []
         is_done = threading.Event()
@@ -298,7 +298,7 @@ class TestErrors:
 
 
 class TestDevices:
-    """What a device is."""
+    """The attributes of a device."""
 
     def test_attributes(self) -> None:
         found = spmd.torch_xla.device_attributes(3)

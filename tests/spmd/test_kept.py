@@ -34,7 +34,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 class TestCopies:
-    """What is a copy of a tensor lies like it: mesh, order of devices, padding, memory."""
+    """A copy of a tensor has its layout: mesh, order of devices, padding, memory."""
 
     @pytest.mark.parametrize("way", WAYS)
     def test_way(self, way: str) -> None:

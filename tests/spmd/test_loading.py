@@ -61,7 +61,7 @@ class TestFillShards:
 
 
 class TestFilling:
-    """What a tensor that is filled keeps, and what it refuses."""
+    """The state that a filled tensor keeps, and the values that it refuses."""
 
     def test_in_place(self, mesh8: spmd.Mesh) -> None:
         """The parameter, its views and its layout stay; a step of training goes on from the new values."""

@@ -401,7 +401,7 @@ class TestCheck:
 
 
 class TestComplexConstants:
-    """What XLA can find to be one complex number everywhere is split and summed like anything else."""
+    """A value that XLA can find to be one complex number everywhere is split and summed like anything else."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_are_summed(self, partitioner: str) -> None:

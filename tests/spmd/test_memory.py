@@ -226,7 +226,7 @@ class TestOptimizer:
 
 
 class TestOffloadedActivations:
-    """What a policy offloads is in the host's memory where a program ends between the passes."""
+    """A tensor that a policy offloads is in the host's memory where a program ends between the passes."""
 
     def test_between_the_passes(self, mesh8: spmd.Mesh) -> None:
         only = spmd.checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["h"])

@@ -130,7 +130,7 @@ class TestOneProgram:
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
     def test_a_jax_function_that_calls_the_host(self, mesh8: Mesh) -> None:
-        """What jax allows only where the whole program names one mesh."""
+        """Ops that jax allows only where the whole program names one mesh."""
 
         def twice(a: jax.Array) -> jax.Array:
             return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(a.shape, a.dtype), a)

@@ -99,7 +99,7 @@ class TestRaises:
         torch.testing.assert_close(model.weight.detach().cpu(), plain.weight.detach(), rtol=2e-5, atol=2e-5)
 
     def test_an_initial_value(self) -> None:
-        """What is born is a program of its own."""
+        """A new parameter makes a program of its own."""
         with torch.device("xla"):
             model = torch.nn.Linear(7, 9)
         with (
@@ -227,7 +227,7 @@ class TestAllowed:
         assert found == [pytest.approx(28 * 3 * torch.ones(1).sin().item())]
 
     def test_plans_and_inspections(self, mesh8: spmd.Mesh) -> None:
-        """What never runs may be asked of the compiler."""
+        """A step that never runs may be asked of the compiler."""
         x = spmd.mark_sharding(torch.ones(8, 3).to("xla"), mesh8, ("fsdp", None))
         with spmd.no_recompile():
             assert spmd.inspect(x.cos()).spec == ("fsdp", None)
@@ -235,7 +235,7 @@ class TestAllowed:
 
 
 class TestErrors:
-    """What it is given must be what it takes."""
+    """The given arguments must be those that it takes."""
 
     @pytest.mark.parametrize(
         ("arguments", "error", "text"),

@@ -143,7 +143,7 @@ class TestText:
 
 
 class TestManyDevices:
-    """What has no room is drawn as fewer cells; each device stands in one of them, and no line is too long."""
+    """A picture without room is drawn as fewer cells; each device is in one of them, and no line is too long."""
 
     @pytest.mark.parametrize(
         "sizes", [(512,), (16, 32), (32, 16), (1, 512), (8, 8, 8), (2,) * 9, (7, 73), (2, 3, 5, 17)]

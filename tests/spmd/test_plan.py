@@ -51,7 +51,7 @@ class TestAgainstARun:
         assert plan.gradients == 0  # zero_grad has dropped them
 
     def test_state_that_nobody_placed(self, mesh8: Mesh) -> None:
-        """What the compiler lays out by itself in the first step lies so in the second, which is compiled."""
+        """A layout that the compiler chose in the first step is that of the second, which is compiled."""
         with torch.device("xla"):
             model = nn.Linear(64, 64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -258,3 +258,24 @@ class TestOneCompile:
         (ran,) = self.run(step, tokens())
         assert ran.cause.startswith("loaded from disk by the plan at") and "compiled by" not in ran.cause
         assert spmd.metrics.num_loaded() > loaded
+
+
+class TestValuesThatArePending:
+    """Ops that were recorded before a plan and have not run: the plan has them in its programs, and they stay."""
+
+    def test_read_by_the_step(self, mesh8: Mesh) -> None:
+        numbers = torch.arange(64.0 * 32).reshape(64, 32)
+        x = spmd.mark_sharding(torch.arange(64.0 * 32, device="xla").reshape(64, 32), mesh8, ("fsdp", None))
+        values, places = (x * 3).sort(dim=1)
+        kept: list[torch.Tensor] = []
+
+        def step() -> None:
+            first = kept[0] if kept else values
+            kept[:] = [first * 2 @ torch.ones(32, 32, device="xla") + places]
+
+        plan = spmd.plan(step)  # compiles the first step, too, for the layout of its result
+        again = spmd.plan(step)
+        assert plan.fits and plan.num_ops == again.num_ops and not kept
+        step()
+        torch.testing.assert_close(kept[0].cpu(), numbers * 6 @ torch.ones(32, 32) + torch.arange(32.0))
+        assert torch.equal(values.cpu(), numbers * 3)

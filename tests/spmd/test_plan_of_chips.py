@@ -1,4 +1,4 @@
-"""What a plan says of a step that does not fit, and by the TPU's own compiler."""
+"""Plans of a step that does not fit, and by the TPU's own compiler."""
 
 import importlib.util
 import math
@@ -24,7 +24,7 @@ from spmd.core.sharding.value import Sharding
 
 
 class TestDoesNotFit:
-    """What a plan says where the compiler refuses: the largest values first, and what the step does not do already."""
+    """A plan where the compiler refuses: the largest values first, and what the step does not do already."""
 
     @pytest.fixture(autouse=True)
     def refusal(self) -> Any:
@@ -70,6 +70,18 @@ class TestDoesNotFit:
         said = " ".join(self.plan(layers.bfloat16(), recomputed=True).advice)
         assert "checkpointing" not in said and "bfloat16" not in said and "smaller batch" in said
 
+    def test_the_first_step_does_not_fit(self) -> None:
+        """It makes values whose layouts the compiler chooses: a plan compiles it, too."""
+        mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+        x = spmd.mark_sharding(torch.ones(64, 32, device="xla"), mesh, ("fsdp", None))
+        kept: list[torch.Tensor] = []
+
+        def step() -> None:
+            kept[:] = [(kept[0] if kept else x) * 2 @ torch.ones(32, 32, device="xla")]
+
+        plan = spmd.plan(step)
+        assert not plan.fits and plan.verdict == "it takes 3.00G of 1.00G" and plan.num_ops
+
 
 def test_efforts_are_numbers() -> None:
     """jax takes these options of `config.compiler_options` as numbers and all others as text."""
@@ -83,17 +95,21 @@ def chosen(x: torch.Tensor) -> dict[str, Any]:
     return options.options_of(graph_of(roots, devices.default_sharding()))
 
 
-def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collectives are hidden behind computation by the options that this libtpu has, where there are several chips."""
+@pytest.mark.parametrize(("kind", "names"), [("TPU v5 lite", 4), ("TPU v5", 3), ("TPU7x", 3)])
+def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int) -> None:
+    """Collectives are hidden behind computation by the options that this libtpu has, where there are several chips;
+    gathers are fused with products on v5e alone, as libtpu warns of wrong results on others, or refuses it."""
     monkeypatch.setattr(Sharding, "platform", "tpu")
     monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: "async" in option)
     x = torch.ones(4, 4, device="xla")
     assert not chosen(x)
     monkeypatch.setattr(Sharding, "device_ids", (0, 1))
-    assert set(chosen(x)) == {name for name in options._OVERLAPPED if "async" in name}
+    monkeypatch.setattr(options, "_kind", lambda graph: kind)
+    wanted = {name for name in options._OVERLAPPED if "async" in name}
+    assert set(chosen(x)) == (wanted | {options._OVERLAPPED_OF_V5E} if names == 4 else wanted)
     assert set(chosen(x).values()) == {"True"}
     with mock.patch.object(spmd.config, "compiler_options", "auto xla_enable_async_all_gather=false"):
-        assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == 4
+        assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == names
 
 
 def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +198,7 @@ class TestTpu:
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_gradients_reduced_once_between_slices(self) -> None:
-        """What goes over the network between slices does not depend on the number of micro-batches."""
+        """The bytes over the network between slices do not depend on the number of micro-batches."""
         printed = run_script(
             """
             from functools import partial

@@ -141,7 +141,7 @@ class TestTarget:
 
 
 class TestReads:
-    """What reads a value raises at the user's line, naming it."""
+    """A read of a value raises at the user's line, naming it."""
 
     @pytest.mark.parametrize(
         "read",
@@ -170,7 +170,7 @@ class TestReads:
             spmd.plan(lambda: next(model.parameters()).sum().item() + model(tokens().to("xla")).sum())
 
     def test_numbers_of_the_host(self) -> None:
-        """What the host knows can be read: a count that is no result of a program."""
+        """A value that the host knows can be read: a count that is no result of a program."""
         plan = spmd.plan(lambda x: x * (torch.tensor([3], device="xla") + 1).item(), torch.ones(2, device="xla"))
         assert plan.num_ops
 

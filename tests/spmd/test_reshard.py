@@ -174,7 +174,7 @@ class TestValues:
 
 
 class TestErrors:
-    """What has no mesh, and what does not fit, says so."""
+    """A value without a mesh, and one that does not fit, says so."""
 
     def test_no_mesh(self) -> None:
         with pytest.raises(ValueError, match=r"reshard: neither the tensor.*reshard\(tensor, spec, mesh\)"):

@@ -120,7 +120,7 @@ class TestAnotherMesh:
                 assert all(spmd.residence(value) == "host" for value in kept)
 
     def test_compiles_the_step_alone(self) -> None:
-        """What is loaded is there before the step, whose program is that of every later one."""
+        """A loaded value is there before the step, whose program is that of every later one."""
         first = Run("rows")
         first.train(0, 1)
         saved = first.saved()

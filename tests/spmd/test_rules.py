@@ -126,7 +126,7 @@ class TestTable:
     def test_editing_keeps_units_and_checkpoints(self) -> None:
         rules = ShardingRules({}, units=["h.*"], reshard_after_forward=4, checkpoint=["h.*"]).put("a", P("x"))
         assert rules.units is not None and rules.units.modules == ("h.*",) and rules.units.reshard_after_forward == 4
-        assert rules.checkpoint == ("h.*",)
+        assert rules.checkpoint == {"h.*": "nothing"}
 
     def test_round_trips(self, tmp_path: Path) -> None:
         rules = ShardingRules(
@@ -151,11 +151,17 @@ class TestTable:
         assert eval(repr(plain)) == plain != ShardingRules({"a": P("x", None)})
         assert ShardingRules.from_toml(plain.to_toml()) == plain
         assert ShardingRules.from_toml("") == ShardingRules()
+        saved = ShardingRules(checkpoint={"h.[02]": "dots", "h.*": "nothing"})
+        assert (
+            eval(repr(saved)) == ShardingRules.from_toml(saved.to_toml()) == saved.put("a", P()).without("a") == saved
+        )
+        assert saved != ShardingRules(checkpoint=["h.[02]", "h.*"]) and hash(pickle.loads(pickle.dumps(saved)))
 
     def test_prints_as_a_table(self) -> None:
         text = str(ShardingRules({"a": P("x"), "b.c": P()}, units=["h.*"], checkpoint=["h.*"]))
         assert text.splitlines()[:2] == ["a    P('x')", "b.c  P()"]
         assert "fsdp units: h.*, the root" in text and "checkpointed: h.*" in text
+        assert str(ShardingRules(checkpoint={"a": "dots", "b": "nothing"})) == "checkpointed: a (dots), b"
         assert str(ShardingRules()) == "no rules"
 
     @pytest.mark.parametrize(
@@ -169,6 +175,11 @@ class TestTable:
             (lambda: ShardingRules({re.compile("a", re.IGNORECASE): P()}), ValueError, "write the flags"),
             (lambda: ShardingRules(units="h.*"), TypeError, "expected units to be patterns of module paths, got 'h"),
             (lambda: ShardingRules(checkpoint="h"), TypeError, "expected checkpoint to be patterns"),
+            (
+                lambda: ShardingRules(checkpoint={"h": "all"}),
+                ValueError,
+                r"checkpoint\['h'\] to be one of 'every.*'all'",
+            ),
             (lambda: ShardingRules.from_toml("rules = 3 ="), ValueError, "expected TOML"),
             (lambda: ShardingRules.from_toml('rules = [["a", "x"]]'), ValueError, "expected a rule as"),
             (lambda: ShardingRules.from_toml("ruels = []"), ValueError, "also got ruels"),
@@ -336,7 +347,7 @@ class TestWithFsdp:
     """Rules and FSDP, in any order: FSDP adds a dim to what the rules say, and the numbers are those of one device."""
 
     def test_units_need_fsdp(self, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where it was never imported; it registers what makes units."""
+        """A program that never imported it; it registers what makes units."""
         monkeypatch.setattr(applied, "_registered", None)
         for table in (ShardingRules(units=["0"]), ShardingRules(checkpoint=["0"])):
             with pytest.raises(RuntimeError, match="need the package fsdp: `import fsdp` before apply"):
@@ -361,11 +372,25 @@ class TestWithFsdp:
             None, "fsdp"
         )
 
+    def test_what_checkpoints_save(self, mesh: Mesh) -> None:
+        """Each block by the first pattern that matches it; operations as they are then computed again."""
+        tokens = torch.zeros(8, 32, dtype=torch.long, device="xla")
+
+        def operations(**checkpoint: str) -> float:
+            model = Llama(LlamaConfig(heads=4, kv_heads=2, layers=2)).to("xla")
+            rules = ShardingRules(units=[], checkpoint={f"blocks.{name[1]}": word for name, word in checkpoint.items()})
+            return spmd.plan(lambda x: cross_entropy(model(x), x).backward(), tokens, mesh=mesh, rules=rules).flops
+
+        none, first, dots = operations(), operations(_0="nothing"), operations(_0="nothing", _1="dots")
+        assert (
+            operations(_0="everything", _1="everything") == none < first < dots < operations(_0="nothing", _1="nothing")
+        )
+
     def test_values_and_gradients(self, mesh: Mesh) -> None:
         torch.manual_seed(0)
         model = Llama(LlamaConfig(heads=4, kv_heads=2))
         plain = copy.deepcopy(model)
-        rules = ShardingRules(MEGATRON, units=["blocks.*"], extra_data_axis="data", checkpoint=["blocks.0"])
+        rules = ShardingRules(MEGATRON, units=["blocks.*"], extra_data_axis="data", checkpoint={"blocks.0": "dots"})
         rules.apply(model, mesh)
         tokens = torch.arange(8 * 32).reshape(8, 32) % 251
         logits = model(tokens.to("xla"))

@@ -23,7 +23,7 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def results(function: Callable[..., Any], given: Sequence[torch.Tensor], device: str) -> list[torch.Tensor]:
-    """What a function makes of tensors, and the gradients of those of floats."""
+    """The results of a function, and the gradients of those of floats."""
     own = [tensor.clone().to(device).requires_grad_(tensor.is_floating_point()) for tensor in given]
     made = tree_leaves(function(*own))
     loss = [(one * torch.arange(1.0, one.numel() + 1, device=device).reshape(one.shape)).sum() for one in made]
@@ -98,7 +98,7 @@ class TestTensorParallel:
 
 
 class TestExamples:
-    """What people write by hand."""
+    """Bodies as people write them by hand."""
 
     def test_ring_attention(self, partitioner: str) -> None:
         """Keys and values go round; each shard keeps a running softmax of its queries."""
@@ -212,7 +212,7 @@ def partly_without(x: Any, w: Any) -> Any:
 
 
 class TestBodies:
-    """What a body may do: each against the same on the whole."""
+    """The ops that a body may have: each against the same on the whole."""
 
     def test_of_all_kinds(self, partitioner: str) -> None:
         mesh = mesh_of(2, 4)

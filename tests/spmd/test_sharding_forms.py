@@ -109,7 +109,7 @@ class TestAgainstAModel:
     @settings(max_examples=25, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_data(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
-        """What a device holds is the piece that the model names, padded; copies of one piece are numbered."""
+        """A device holds the piece that the model names, padded; copies of one piece are numbered."""
         mesh, spec, shape = case
         whole = torch.arange(1, 1 + math.prod(shape)).reshape(shape)  # whole numbers: sums are exact
         x = spmd.mark_sharding(whole.clone().to("xla"), mesh, spec)

@@ -83,7 +83,7 @@ class TestPieces:
 
 
 class TestErrors:
-    """What has no shards says why."""
+    """A value without shards says why."""
 
     def test_view(self) -> None:
         with pytest.raises(ValueError, match=r"a view has no shards of its own; pass its base, or \.clone"):

@@ -28,7 +28,7 @@ def mesh_of(shape: tuple[int, ...], *, start: int = 0) -> Mesh:
 
 
 class TestInverse:
-    """What local_shards gives makes the same tensor again, of any dtype, with padding that holds anything."""
+    """The result of local_shards makes the same tensor again, of any dtype, with padding that holds anything."""
 
     @pytest.mark.parametrize(("shape", "mesh_shape", "spec"), CASES, ids=str)
     def test_round_trip(self, shape: tuple[int, ...], mesh_shape: tuple[int, ...], spec: tuple[object, ...]) -> None:

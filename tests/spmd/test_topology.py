@@ -1,4 +1,4 @@
-"""Where an array lies: meshes over devices that are not here, tensors without data, memories."""
+"""The place of an array: meshes over devices that are not here, tensors without data, memories."""
 
 import importlib.util
 import os

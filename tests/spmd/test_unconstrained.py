@@ -36,7 +36,7 @@ def run(
 
 
 class TestPublic:
-    """What a user writes."""
+    """The constant as a user writes it."""
 
     def test_it_is_jax_s_own(self) -> None:
         import jax

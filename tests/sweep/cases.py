@@ -1,4 +1,4 @@
-"""What the sweeps over torch's other databases share: how the results of one case on two devices are compared.
+"""Helpers of the sweeps over torch's other databases: how the results of one case on two devices are compared.
 
 A case is one entry of a database in one group (a dtype, a mode), tried in many ways that run as few programs. The
 comparison and its tolerances are those of `sweep.py`.
@@ -40,7 +40,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a case has come to: how much was compared, and what is not right."""
+    """The outcome of a case: how much was compared, and what is not right."""
 
     tried: int = 0
     visits: int = 0
@@ -64,7 +64,7 @@ class Outcome:
             self.errors.append(f"{what}: {head(error)}")
 
     def both(self, what: str, on: Callable[[str], Any]) -> tuple[Any, Any] | None:
-        """What a function gives on ("xla", "cpu"); None where CPU refuses, which the device must with the same class.
+        """The results of a function on ("xla", "cpu"); None where CPU refuses, as the device must with the same class.
 
         A kernel that CPU has not for a dtype is no refusal.
         """
@@ -101,7 +101,7 @@ def _result(function: Callable[[], Any]) -> Any:
 
 
 def host_visits() -> int:
-    """How often a value or an op has been computed on the host so far."""
+    """The number of values and ops computed on the host so far."""
     return sweep.host_visits()
 
 

@@ -32,7 +32,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one thing did. dtype: the group it was tried in, for `sweep.py` a dtype, for `variants.py` a form."""
+    """The result of one trial. dtype: the group it was tried in, for `sweep.py` a dtype, for `variants.py` a form."""
 
     op: str
     dtype: str
@@ -43,13 +43,13 @@ class Result:
 
     @property
     def is_right(self) -> bool:
-        """Whether the values agree with CPU, wherever they were computed."""
+        """True for values that agree with CPU, wherever they were computed."""
         return self.outcome in (LOWERED, HOST, UNTRIED)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a command tries: every name, once for each of the groups that an option of this name lists by commas."""
+    """The trials of a command: every name, once for each of the groups that an option of this name lists by commas."""
 
     script: str
     title: str

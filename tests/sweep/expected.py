@@ -65,5 +65,5 @@ EXPECTED_BY_DTYPE = {
 
 
 def is_expected(name: str, dtype: str) -> bool:
-    """Whether an op is known to fail in a dtype."""
+    """True for an op that is known to fail in a dtype."""
     return name in EXPECTED_FAILURES or (name, dtype) in EXPECTED_BY_DTYPE

@@ -40,7 +40,7 @@ COUNTS = [3, 5]
 
 
 def samples(op: Any, dtype: torch.dtype, with_gradient: bool) -> Iterator[tuple[str, Any, tuple[Any, ...], Any]]:
-    """What is tried of an op: (name, list, arguments, keyword arguments)."""
+    """The trials of an op: (name, list, arguments, keyword arguments)."""
     options = {"num_input_tensors": COUNTS, "allow_higher_dtype_scalars": True}
     # Said as cpu:0, the database puts tensors of size zero among the others, as it does for accelerators.
     for noncontiguous in (False, True):
@@ -132,7 +132,7 @@ def run_named(name: str, dtype: str, count: int = 0) -> Result:
 
 
 def is_expected(name: str, dtype: str) -> bool:
-    """Whether an op is known to fail in a dtype."""
+    """True for an op that is known to fail in a dtype."""
     return (name, dtype) in EXPECTED
 
 

@@ -1,4 +1,4 @@
-"""What users do with any module beside calling it: `modules.py` tries it on `xla` and compares with CPU."""
+"""The uses of a module besides a call: `modules.py` tries it on `xla` and compares with CPU."""
 
 import copy
 import inspect

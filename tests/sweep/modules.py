@@ -49,7 +49,7 @@ PER_PROGRAM = 20
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the inputs of a module are tried."""
+    """The ways in which the inputs of a module are tried."""
 
     dtype: torch.dtype = torch.float32
     training: bool = True
@@ -177,7 +177,7 @@ def _draws(on: Callable[..., list[Any]]) -> list[list[Any]]:
 
 
 def is_tried(info: Any, name: str) -> bool:
-    """Whether a way is one for this module."""
+    """True for a way that this module has."""
     return not (name == "eval" and not info.train_and_eval_differ) and not (
         WAYS[name].is_twice and not info.supports_gradgrad
     )
@@ -205,7 +205,7 @@ def _habits(info: Any, given: Any, outcome: Outcome) -> None:
 
 
 def is_expected(name: str, way: str) -> bool:
-    """Whether a module is known to fail in a way."""
+    """True for a module that is known to fail in a way."""
     return (name, way) in EXPECTED
 
 

@@ -47,7 +47,7 @@ LAST_TO_COMPILE = 2  # the index of the last step that may: state is created in 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the inputs of an optimizer are tried. flags: options beside the input's; needs: what must support them."""
+    """A way to try the inputs of an optimizer. flags: options besides the input's; needs: what must support them."""
 
     dtype: torch.dtype = torch.float32
     flags: tuple[tuple[str, bool], ...] = ()
@@ -72,7 +72,7 @@ WAYS = {
 
 
 def is_tried(info: Any, way: Way) -> bool:
-    """Whether a way is one for this optimizer."""
+    """True for a way that this optimizer has."""
     if way.needs == "complex":
         return info.supports_complex
     if way.run in ("groups", "scaler") and info.step_requires_closure:
@@ -106,13 +106,13 @@ class Training:
         self.optimizer: Any = info.optim_cls(self.given(), **copy.deepcopy(options))
 
     def given(self) -> Any:
-        """What the optimizer is made for: the parameters, or two groups of them."""
+        """The optimizer's argument: the parameters, or two groups of them."""
         if self.way.run != "groups":
             return self.parameters
         return [{"params": self.parameters[:1], "lr": 0.02, "weight_decay": 0.1}, {"params": self.parameters[1:-1]}]
 
     def loss(self) -> torch.Tensor:
-        """How far the parameters are from where they should be."""
+        """The distance of the parameters from their expected values."""
         pairs = zip(self.parameters, self.targets, strict=True)
         return torch.stack([((one - other).abs().square() * 0.5).sum() for one, other in pairs]).sum()
 
@@ -252,7 +252,7 @@ def case(info: Any, way: Way, count: int) -> Callable[[Outcome], None]:
 def _run(
     info: Any, way: Way, options: Any, on_cpu: Any, counts: list[int], device: str, wide: bool = False
 ) -> list[Any]:
-    """What a training reaches; into `counts` goes how much had been compiled after each step."""
+    """The parameters after a training; into `counts` goes how much had been compiled after each step."""
     training = Training(info, way, device, on_cpu if device == "cpu" else options, wide)
     reached = RUNS[way.run](training)
     counts[:] = training.num_compiles
@@ -297,7 +297,7 @@ def run_named(name: str, way: str, count: int = 0) -> Result:
 
 
 def is_expected(name: str, way: str) -> bool:
-    """Whether an optimizer is known to fail in a way."""
+    """True for an optimizer that is known to fail in a way."""
     return (name, way) in EXPECTED
 
 

@@ -78,7 +78,7 @@ def _options() -> argparse.Namespace:
 
 
 def _in_process(first: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What a process of its own found about a chunk of programs; where it dies, each batch is run by itself."""
+    """The findings of a process of its own about a chunk of programs; where it dies, each batch is run by itself."""
     stop = min(first + BATCH * CHUNK, options.seed + options.count)
     found = list(_run(first, stop - first, options))
     for start in range(first + BATCH * len(found), stop, BATCH):

@@ -112,12 +112,12 @@ def run_named(name: str, way: str, count: int = 0) -> Result:
 
 
 def is_expected(name: str, way: str) -> bool:
-    """Whether a scheduler is known to fail with an optimizer."""
+    """True for a scheduler that is known to fail with an optimizer."""
     return (name, way) in EXPECTED
 
 
 def all_schedulers() -> set[str]:
-    """What torch has."""
+    """The classes that torch has."""
     return {
         name
         for name, kind in inspect.getmembers(lr_scheduler, inspect.isclass)

@@ -186,7 +186,7 @@ def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
 
 
 def results_of(op: Any, sample: Any, given: Given, result: Any) -> list[Any]:
-    """What is compared of a call: its results, then the gradients of the tensors that ask for one."""
+    """The compared tensors of a call: its results, then the gradients of the tensors that ask for one."""
     outputs = [*tree_flatten(sample.output_process_fn_grad(result))[0]]
     if op.name in TIES and given.input.dim():
         outputs[-1] = _named(given.input.detach(), outputs[-1], *_dim_of(op, sample))
@@ -230,7 +230,7 @@ WIDER = {
 
 
 def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) -> bool:
-    """Whether CPU itself is that far from the result in float64: of an ill-conditioned sample nothing better is asked.
+    """True where CPU itself is that far from the result in float64, as of an ill-conditioned sample.
 
     Every result of the device must then be within the table, or within twice CPU's own error (a tensor's greatest).
     """
@@ -306,7 +306,7 @@ def _check(op: Any, case: Case, actual: list[Any], expected: list[Any], is_rando
 
 
 def _is_as_near(one: Any, draws: list[Any]) -> bool:
-    """Whether a result is within six standard deviations of draws that agree roughly (0 without random numbers)."""
+    """True for a result within six standard deviations of draws that agree roughly (0 without random numbers)."""
     first = draws[0]
     if not isinstance(first, torch.Tensor) or first.dtype not in TOLERANCE:
         return False

@@ -47,7 +47,7 @@ def test_form(name: str, form: str, request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("form", ["inplace", "out"])
 def test_a_raise_is_no_result(form: str) -> None:
-    """What only one of the devices refuses is told, whichever it is."""
+    """A refusal by one device alone is told, whichever it is."""
     op = sweep.OPS["sin"]
     case = next(variants.FORMS[form](op))
     expected = case.compute(op, case.sample, "cpu", 0)

@@ -54,7 +54,7 @@ UNCLEAR = ("lowering rule", "jax", "AssertionError", "unpack", "NoneType", "list
 
 
 def attempt(call: Callable[[], list[Any]], kind: type[Exception] | None = None) -> list[Any]:
-    """What is compared of a call that may raise. kind: the name under which its subclasses go."""
+    """The compared part of a call that may raise. kind: the name under which its subclasses go."""
     try:
         return call()
     except Exception as error:
@@ -243,7 +243,7 @@ def out_forms(op: Any) -> Iterator[Case]:
 
 
 def _refused(twin: Any) -> Compute:
-    """Whether a call raises, in itself or when its result is read. twin: the sample that CPU is given."""
+    """True for a call that raises, in itself or when its result is read. twin: the sample that CPU is given."""
 
     def compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
         def call() -> list[Any]:

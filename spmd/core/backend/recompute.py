@@ -241,7 +241,8 @@ def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
 
     Args:
         function: a module, or a function of any arguments; it must do the same each time.
-        policy: a policy, or "everything", "nothing" (also None), "dots", "dots_with_no_batch_dims".
+        policy: a policy, or "everything", "nothing" (also None), "dots", "dots_with_no_batch_dims",
+            "offload_dot_with_no_batch_dims".
 
     Raises TypeError or ValueError for an invalid policy. Source: `jax.remat` (`jax.checkpoint`), Chen et al.
     (arXiv:1604.06174).

@@ -2,7 +2,7 @@
 of them in the host's memory. The names and their meaning are those of `jax.checkpoint_policies`.
 
 Policies go to `spmd.remat`, `spmd.scan` and `spmd.scan_layers`; the frequent ones have a short word: "everything",
-"nothing", "dots", "dots_with_no_batch_dims".
+"nothing", "dots", "dots_with_no_batch_dims", "offload_dot_with_no_batch_dims".
 """
 
 from collections.abc import Iterable
@@ -141,6 +141,7 @@ def _checked(caller: str, names: Iterable[str]) -> tuple[str, ...]:
 WORDS = {
     "everything": everything_saveable, "nothing": nothing_saveable, "dots": dots_saveable,
     "dots_with_no_batch_dims": dots_with_no_batch_dims_saveable,
+    "offload_dot_with_no_batch_dims": offload_dot_with_no_batch_dims,
 }  # fmt: skip
 
 

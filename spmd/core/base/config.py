@@ -145,6 +145,12 @@ FLAGS = (
         "hints", int, 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)
     ),
     Flag("graphs_file", str, "", "append each graph that gets a program to this file, as text with your lines"),
+    Flag(
+        "moves_above",
+        int,
+        1 << 16,
+        "say which values the partitioner moved unrequested, where a collective of it has more than this many bytes",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",

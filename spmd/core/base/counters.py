@@ -16,6 +16,7 @@ import jax
 
 from . import pace, samples
 from .forking import survives_fork
+from .move import Move
 from .state import held
 
 
@@ -79,7 +80,8 @@ class CompileRecord:
         collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
             bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
             recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
-            of the passes over its graph that had something to say.
+            of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
+            annotation requests, those of more than `config.moves_above` bytes (see `Move`).
     """
 
     name: str
@@ -97,9 +99,13 @@ class CompileRecord:
     loops: tuple[tuple[int, int], ...] = ()
     functions: tuple[str, ...] = ()
     passes: tuple[tuple[str, str], ...] = ()
+    moves: tuple[Move, ...] = ()
 
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        if self.moves:
+            sent = sum(move.bytes for move in self.moves)
+            moved += f" ({len(self.moves)} moves of {sent:,} B that no annotation requests)"
         iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
         spared = sum((iterations - 1) * ops for iterations, ops in self.loops)
         scanned = f" ({self.nodes - spared} lowered: {iterations} in loops)" if self.loops else ""
@@ -254,7 +260,8 @@ def num_logged() -> int:
 
 
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
-    """Describes a program: its line of the compile log, then its collectives, a line each.
+    """Describes a program: its line of the compile log, then its collectives and the moves that no annotation
+    requests (`Move`), a line each.
 
     Args:
         step: None: the program that was compiled last. A function (or method, module, partial): the last one that has
@@ -285,7 +292,7 @@ def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = Fals
         what = repr(step) if isinstance(step, str) else " or ".join(sorted(places))
         return f"none of the {len(records):,} programs in the compile log is of {what}"
     said = [f"    pass {name}: {what}" for name, what in record.passes] if passes else []
-    return "\n".join([str(record), *(f"    {row}" for row in record.traffic), *said])
+    return "\n".join([str(record), *(f"    {row}" for row in (*record.traffic, *record.moves)), *said])
 
 
 def place_of_code(code: CodeType) -> str:

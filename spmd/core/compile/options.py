@@ -29,15 +29,15 @@ _TARGET = "xla_jf_convolution_performance_target"
 _PLANNED = {_TARGET: "0.97"}
 
 
-# A TPU's compiler hides few collectives behind computation by its defaults: with these options an FSDP step of a
-# Llama-70B on v6e waits a third as long for them, in the same memory (docs/planning.md).
+# Options by which a TPU's compiler hides collectives behind computation. That of gathers is for a v5e alone: of other
+# chips libtpu 0.0.42 warns of wrong results and hangs, and 0.0.50 refuses it (docs/decisions/overlap.md).
 _OVERLAPPED = (
     "xla_tpu_enable_async_collective_fusion",
-    "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
     "xla_tpu_enable_async_collective_fusion_multiple_steps",
     "xla_tpu_overlap_compute_collective_tc",
     "xla_enable_async_all_gather",
 )
+_OVERLAPPED_OF_V5E = "xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 
 # The compiler of GPUs that are not here cannot measure kernels to choose one.
 _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
@@ -57,8 +57,10 @@ _NEEDED = "auto"
 def _needed(graph: Graph) -> dict[str, str | float]:
     platform = graph.mesh.platform
     if platform == "tpu":
-        several = len(graph.mesh.device_ids) > 1
-        found: dict[str, str | float] = {name: "True" for name in _OVERLAPPED if several and is_known_to_libtpu(name)}
+        overlapped = [*_OVERLAPPED] if len(graph.mesh.device_ids) > 1 else []
+        if overlapped and _kind(graph) == "TPU v5 lite":
+            overlapped.append(_OVERLAPPED_OF_V5E)
+        found: dict[str, str | float] = {name: "True" for name in overlapped if is_known_to_libtpu(name)}
         if not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
             found |= _PLANNED
         return found
@@ -73,6 +75,12 @@ def _needed(graph: Graph) -> dict[str, str | float]:
         return {**_FREEING}
     # In the bodies of loops there is no optimization barrier to keep.
     return {**_BY_MEMORY} if any(node.op.name == "spmd.renew" for node in walk(graph.nodes)) else {}
+
+
+def _kind(graph: Graph) -> str:
+    """The kind of the devices, as jax names it."""
+    device: Any = next(iter(graph.mesh.jax.device_set))
+    return str(device.device_kind)
 
 
 def _is_exact(graph: Graph) -> bool:

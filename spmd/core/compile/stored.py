@@ -14,6 +14,7 @@ from jax.experimental import serialize_executable
 
 from ..base import counters, messages
 from ..base.jax_private import dump_executable, initialize_lapack
+from ..base.move import Move
 from ..explain.compile_log import taken
 from ..hlo.program import Program
 from ..ir.encode import digest
@@ -91,8 +92,9 @@ def _encoded(program: Program) -> bytes:
     """Returns a line of plain data, then the executable as jax pickles it."""
     assert program.record is not None
     facts = {
-        "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=())),
+        "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=(), moves=())),
         "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
+        "moves": [(dataclasses.asdict(move), node) for move, node in program.moves],
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
         "fingerprint": program.fingerprint.hex(),
@@ -117,6 +119,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     program.exchanges = tuple(
         (counters.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
     )
+    program.moves = tuple((Move.of(fields), node) for fields, node in facts["moves"])
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
     program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]

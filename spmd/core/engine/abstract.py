@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..base import counters, pace
-from ..ir.graph import DeviceData, Graph, Node, origin, topological
+from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..lazy.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..pjrt import devices, runs
 from ..sharding.value import Sharding
@@ -78,6 +78,9 @@ def recorded(into: Recording) -> Iterator[None]:
             UNDO.remove(log)
             forget_reads()
             log.undo()
+            earlier = {node for node, *_ in before}
+            for graph in into.programs:
+                _with_own_nodes(graph, earlier)
             for node, op, operands, numbers in before:
                 node.op, node.operands, node.numbers = op, operands, numbers
             _replace_recorded([*LIVE, *ASIDE], log.first)
@@ -97,6 +100,28 @@ def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:
         log.note(storage)
     nodes = topological([value for storage in found for value in (*(storage.past or ()), storage.value)])[0]
     return [(node, node.op, node.operands, node.numbers) for node in nodes]
+
+
+def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
+    """Gives a kept program copies of the ops that were recorded before the context: those are put back to what they
+    were, with operands that ran in other programs of the recording."""
+    copies: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node in earlier:
+            copy = Node(node.op, node.operands, node.numbers, node.code, node.instruction, node.sequence)
+            copy.serial = node.serial
+            copies[node] = copy
+
+    def now(value: Value) -> Value:
+        if type(value) is TupleElement:
+            return TupleElement(copies[value.node], value.index) if value.node in copies else value
+        return copies.get(value, value) if type(value) is Node else value
+
+    if copies:
+        graph.nodes[:] = [copies.get(node, node) for node in graph.nodes]
+        graph.roots[:] = map(now, graph.roots)
+        for node in graph.nodes:
+            node.operands = tuple(map(now, node.operands))
 
 
 def _replace_recorded(refs: list[Any], first: int) -> None:

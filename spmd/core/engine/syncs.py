@@ -94,7 +94,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
         storages = [storage for storage in pending() if recording() is not None or not _is_far_state(storage)]
-        num_iterations, num_ops, num_nodes = counters.counter("loop_turns"), pace.recorded_ops, 0
+        num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
         if storages:
             counters.add("syncs")
             try:
@@ -105,7 +105,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
                 give_up(storages, error)
                 raise
         _forget_what_ran()
-        had_loop = num_iterations < counters.counter("loop_turns")
+        had_loop = num_iterations < counters.counter("loop_iterations")
         pace.rest(num_ops, had_loop=had_loop)
         if not had_loop:
             recorders.note_step(num_nodes)

@@ -90,7 +90,7 @@ def _run_what_is_finished() -> None:
     if not is_loop:
         return pace.look_after(max(config.loop_search_ops, 1))
     pace.has_cut = True
-    counters.add("loop_turns", len(ends))
+    counters.add("loop_iterations", len(ends))
     iteration = num_ops * (ends[-1] - ends[-2] if len(ends) > 1 else left) // len(nodes)
     pace.early = 2 * iteration + unsynced_loops.SHORTEST
     pace.look_after(max(iteration, min(2 * pace.wait, config.loop_search_ops)))

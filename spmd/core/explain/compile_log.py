@@ -6,12 +6,14 @@ from collections import Counter
 from typing import Any
 
 from ..base import counters
+from ..base.config import config
 from ..hlo.costs import repeated_flops
 from ..hlo.gpu_kernels import flops_of
 from ..hlo.hlo import Module
-from ..hlo.hlo_collectives import KINDS, lines_of
+from ..hlo.hlo_collectives import KINDS, collectives, lines_of
 from ..hlo.program import Program
 from ..hlo.traffic import exchanges, table
+from ..hlo.unrequested_moves import listed, moves
 from ..ir.graph import Graph
 from ..ir.source import Line
 
@@ -29,7 +31,9 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
     module = Module(text) if counts or " while(" in text or not is_counted else None
     counted += 0 if module is None else repeated_flops(module) if is_counted else flops_of(module)
-    program.exchanges = exchanges(module, graph) if counts and module is not None else ()
+    if counts and module is not None:
+        found = collectives(module, graph)
+        program.exchanges, program.moves = exchanges(found, graph), moves(module, graph, found)
     return counters.CompileRecord(
         **_of_run(program, graph, name, cause, line),
         seconds=seconds,
@@ -49,6 +53,7 @@ def _of_run(program: Program, graph: Graph, name: str, cause: str, line: Line) -
     codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
     return {
         "name": name, "cause": cause, "line": str(line), "traffic": table(program.exchanges, graph),
+        "moves": listed(program.moves, graph, config.moves_above),
         "loops": tuple((iterations, period) for _, iterations, period in program.loops),
         "functions": tuple(map(counters.place_of_code, codes)),
     }  # fmt: skip

@@ -65,6 +65,11 @@ def kernel_flops(computation: Computation, line: Instruction) -> int:
     return _line_flops(computation, line) or _attention_flops(computation, line)
 
 
+def is_attention(line: Instruction) -> bool:
+    """True for a part of jax's splash attention."""
+    return line.opcode == "custom-call" and _SPLASH.match(line.name) is not None
+
+
 def _is_kernel(line: Instruction) -> bool:
     return line.opcode == "custom-call" and _KERNEL in line.rest and not line_cycles(line)
 

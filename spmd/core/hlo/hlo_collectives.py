@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,20 @@ _STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KI
 Exchange = tuple[Collective, int | None]
 
 
-def collectives(module: Module, graph: Graph) -> list[Exchange]:
+class Placed(NamedTuple):
+    """A collective with its line of the program's text; the line of a chain is its first."""
+
+    row: Collective
+    node: int | None
+    computation: Computation
+    line: Instruction
+
+
+def collectives(module: Module, graph: Graph) -> list[Placed]:
     """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
     names: dict[str, tuple[tuple[str, ...], int, str]] = {}
-    found: list[Exchange] = []
+    found: list[Placed] = []
     seen: set[str] = set()
     links = links_of(module)
     for computation in module.computations.values():
@@ -62,7 +72,7 @@ def collectives(module: Module, graph: Graph) -> list[Exchange]:
             row = Collective(
                 kind, axes, size, data, computation.count, is_sliced=is_sliced, link=link, is_async=is_async
             )  # fmt: skip
-            found.append((row, node))
+            found.append(Placed(row, node, computation, line))
     return found
 
 

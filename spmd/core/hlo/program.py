@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..base import counters
+from ..base.move import Move
 from ..ir.graph import Graph, Port, origin, pack_numbers
 from ..ir.loops import FOUND_LOOP
 from ..ir.source import Line
@@ -27,8 +28,9 @@ class Program:
     each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
     compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
     later changes (see `difference.Requested`). exchanges: its collectives, each with the place of the op that it came
-    from. numbers: for the floats and the integers, the order in which the program takes the scalar arguments of the
-    recorded ops; None for theirs. paths: the module of each op, where they were noted (`ir.module_paths`).
+    from. moves: those that no annotation requests, in the same way. numbers: for the floats and the integers, the
+    order in which the program takes the scalar arguments of the recorded ops; None for theirs. paths: the module of
+    each op, where they were noted (`ir.module_paths`).
     """
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -71,6 +73,7 @@ class Program:
         self.fingerprint = b""
         self.record: counters.CompileRecord | None = None
         self.exchanges: tuple[tuple[counters.Collective, int | None], ...] = ()
+        self.moves: tuple[tuple[Move, int], ...] = ()
         self.paths: tuple[str, ...] = ()
 
     def _sharding(self, port: Port) -> Sharding:

@@ -7,20 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from ..base.counters import Collective
 from ..ir.graph import Graph, Node
 from ..ir.source import node_line
-from .hlo import Module
-from .hlo_collectives import Exchange, collectives, lines_of, source_of
+from .hlo_collectives import Exchange, Placed, lines_of, source_of
 
 Exchanges = tuple[Exchange, ...]
 
 
-def exchanges(module: Module, graph: Graph) -> Exchanges:
+def exchanges(found: Iterable[Placed], graph: Graph) -> Exchanges:
     """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
     those belong to the run that recorded the ops, and the program may be reused by others."""
 
     def op(node: int | None) -> str:
         return "" if node is None else source_of(graph.nodes[node]).op.name
 
-    return tuple(_merged((dataclasses.replace(row, op=op(node)), node) for row, node in collectives(module, graph)))
+    return tuple(_merged((dataclasses.replace(one.row, op=op(one.node)), one.node) for one in found))
 
 
 def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:

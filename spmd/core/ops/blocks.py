@@ -1,4 +1,4 @@
-"""Blocks of rows: a dim whose rows lie on devices along several mesh axes, cut by some of these axes."""
+"""Blocks of rows: a dim sharded over several mesh axes, cut by some of these axes."""
 
 import math
 

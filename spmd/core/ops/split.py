@@ -20,19 +20,22 @@ from ..base.jax_private import is_reordered
 Axes = tuple[str, ...]
 _Step = tuple[Any, int]  # an array and one of its dims
 
-_known = threading.local()  # .inputs: by the array's id, the array (which keeps the id its own) and its sharding
+# .inputs: by the array's id, the array (which keeps the id its own) and its sharding. .without: the same by id and dim,
+# of the dims behind which no axis is; a long program asks for each of its products, and most dims are of this kind.
+_known = threading.local()
 
 
 @contextlib.contextmanager
 def inside(arrays: Sequence[Any], shardings: Sequence[NamedSharding | None]) -> Iterator[None]:
     """A context in which a program, or a region of it, is traced, with the shardings of its inputs. None: unknown."""
-    before = getattr(_known, "inputs", {})
+    before, without = getattr(_known, "inputs", {}), getattr(_known, "without", {})
     known = ((array, sharding) for array, sharding in zip(arrays, shardings, strict=True) if sharding is not None)
     _known.inputs = before | {id(array): (array, sharding) for array, sharding in known}
+    _known.without = {}
     try:
         yield
     finally:
-        _known.inputs = before
+        _known.inputs, _known.without = before, without
 
 
 def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[Any, list[Axes]] | None:
@@ -80,6 +83,7 @@ def note(array: jax.Array, sharding: NamedSharding | None) -> None:
     """Records the sharding of an array that has no equation, until the end of the trace."""
     if sharding is not None and hasattr(_known, "inputs"):
         _known.inputs[id(array)] = array, sharding
+        _known.without = {}
 
 
 def num_devices() -> int:
@@ -121,7 +125,10 @@ def in_front(array: jax.Array, mesh: Any, axes: Axes) -> jax.Array:
 
 def _find(array: Any, dim: int) -> tuple[NamedSharding, Axes] | None:
     """The sharding of the nearest annotation or input that shards a source of this dim, and its axes there."""
-    queue, seen = [(array, dim)], {(id(array), dim)}
+    without: dict[tuple[int, int], Any] = getattr(_known, "without", {})
+    if (id(array), dim) in without:
+        return None
+    queue, seen = [(array, dim)], {(id(array), dim): array}
     for here, at in queue:
         sharding = _sharding(here)
         if sharding is not None:
@@ -131,9 +138,10 @@ def _find(array: Any, dim: int) -> tuple[NamedSharding, Axes] | None:
             continue
         for step in _sources(here, at):
             name = id(step[0]), step[1]
-            if name not in seen:
-                seen.add(name)
+            if name not in seen and name not in without:
+                seen[name] = step[0]
                 queue.append(step)
+    without.update(seen)
     return None
 
 

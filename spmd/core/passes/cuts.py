@@ -63,7 +63,7 @@ def between_iterations(graph: Graph, sync: Sync) -> Outcome:
     ends = unsynced_loops.cuts(graph.nodes, written=written, goes_on=False)
     if not ends:
         return ""
-    counters.add("loop_turns", len(ends))
+    counters.add("loop_iterations", len(ends))
     return Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 

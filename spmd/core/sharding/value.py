@@ -128,7 +128,7 @@ class Sharding:
         tiles, sums, copies, devices = tiling
         groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
-            for *axes, unreduced in mesh._specs((*tiles, sums)):
+            for *axes, unreduced in mesh.specs((*tiles, sums)):
                 named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
                 if named._groups() == groups:
                     return named
@@ -138,7 +138,7 @@ class Sharding:
         spec = Spec(dims, ("sums",) if sums > 1 else ())
         return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
 
-    def _specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
+    def specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
         """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every way."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 

@@ -103,7 +103,7 @@ class TestLists:
 
 
 class TestDefault:
-    """Where nobody names a dtype it is bfloat16, in every thread; who names one gets it; other devices keep theirs."""
+    """The dtype is bfloat16 where none is named, in every thread; a named one is taken; other devices keep theirs."""
 
     def test_default(self) -> None:
         x = torch.full((1, 1), 300.0, device="xla")

@@ -191,7 +191,7 @@ class TestOneDevice:
 
 
 class TestGenericCode:
-    """What torch's own modules do with whatever accelerator there is."""
+    """The calls of torch's own modules with whatever accelerator there is."""
 
     def test_timer(self) -> None:
         timer = torch.utils.benchmark.Timer("x + 1", globals={"x": torch.ones(2, device="xla")})

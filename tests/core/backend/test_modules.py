@@ -192,7 +192,7 @@ class TestIdentity:
 
 
 class TestSharded:
-    """What is marked stays marked when the dtype changes, and its gradient with it."""
+    """A marked parameter stays marked when the dtype changes, and its gradient with it."""
 
     def test_dtype(self, mesh8: spmd.Mesh) -> None:
         torch.manual_seed(0)

@@ -59,7 +59,7 @@ class TestGradients:
         torch.testing.assert_close(x.grad.cpu(), y.grad)  # type: ignore[union-attr]
 
     def test_a_value_written_later(self, pin_memory: bool) -> None:
-        """What was saved is the value as it was, as in torch's copy of another device's."""
+        """A saved value is the value as it was, as in torch's copy of another device's."""
         data = torch.linspace(-1, 1, 4)
         x = data.to("xla").requires_grad_()
         with torch.autograd.graph.save_on_cpu(pin_memory=pin_memory):

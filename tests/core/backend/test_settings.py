@@ -276,7 +276,7 @@ class TestElsewhere:
         ],
     )  # fmt: skip
     def test_jax(self, name: str, value: object) -> None:
-        """What is set for a user's own JAX code is not for ours, and is still set afterwards."""
+        """A setting for a user's own JAX code is not for ours, and is still set afterwards."""
         width = 5 + len(name)  # shapes that no program has yet
         made, before = {}, jax.config.values[name]
         for device in ("cpu", "xla"):

@@ -19,7 +19,7 @@ GRID = Mesh(range(8), (2, 4), ("data", "model"))
 
 
 def graph(*meshes: Mesh) -> Any:
-    """What the table asks of a graph: its meshes and its ops."""
+    """The parts of a graph that the table asks for: its meshes and its ops."""
     return types.SimpleNamespace(
         meshes=lambda: [mesh.sharding((), 0).replicated() for mesh in meshes], nodes=[None] * 9
     )
@@ -27,7 +27,7 @@ def graph(*meshes: Mesh) -> Any:
 
 def found(text: str, *meshes: Mesh) -> list[tuple[Any, ...]]:
     table = collectives(Module(text), graph(*(meshes or (GRID,))))
-    return [(row.kind, row.axes, row.devices, row.bytes, row.count, node) for row, node in table]
+    return [(one.row.kind, one.row.axes, one.row.devices, one.row.bytes, one.row.count, one.node) for one in table]
 
 
 def program(line: str) -> str:
@@ -39,7 +39,7 @@ def program(line: str) -> str:
 
 
 class TestGroups:
-    """Who exchanges data with whom, in each of the forms that XLA prints."""
+    """The groups that exchange data, in each of the forms that XLA prints."""
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -118,7 +118,7 @@ class TestKinds:
         """A pair with an op between, and a chain of more than a start and an end, hide behind what is computed."""
 
         def is_async(text: str) -> list[bool]:
-            return [row.is_async for row, _ in collectives(Module(program(text)), graph(GRID))]
+            return [one.row.is_async for one in collectives(Module(program(text)), graph(GRID))]
 
         how = "channel_id=5, replica_groups=[2,4]<=[8], dimensions={0}"
         start = f"%s = (f32[16]{{0}}, f32[64]{{0}}) all-gather-start(%x), {how}\n  "

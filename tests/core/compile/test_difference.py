@@ -24,7 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 def cause(make: Callable[[Any], Any], *values: Any, forgets: bool = True) -> str:
-    """What the ledger says of the last of these steps; all have one barrier, which no other call has.
+    """The ledger's line of the last of these steps; all have one barrier, which no other call has.
 
     forgets: without the programs of before.
     """
@@ -42,7 +42,7 @@ def cause(make: Callable[[Any], Any], *values: Any, forgets: bool = True) -> str
 
 
 def here(text: str) -> bool:
-    """Whether a cause names a line of this file."""
+    """True for a cause that names a line of this file."""
     return "test_difference.py:" in text
 
 
@@ -93,7 +93,7 @@ class TestInputs:
         )
 
     def test_a_batch_and_more(self, x: torch.Tensor) -> None:
-        """Where ops differ, too, the input that they begin with is named."""
+        """The input that ops begin with is named where these differ, too."""
 
         def step(rows: int) -> torch.Tensor:
             y = torch.ones(rows, 8).to("xla") @ x

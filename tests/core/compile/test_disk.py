@@ -32,7 +32,7 @@ def kept() -> bytes | None:
 
 
 class TestFiles:
-    """What was written is read; anything else under its name is a miss, and is removed."""
+    """A file that was written is read; anything else under its name is a miss, and is removed."""
 
     def test_round(self, folder: Path) -> None:
         assert kept() is None

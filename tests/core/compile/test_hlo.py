@@ -19,7 +19,7 @@ def module(function: Any, *shapes: tuple[int, ...]) -> Module:
 
 
 def dots(parsed: Module) -> list[int]:
-    """How often each product in the program runs."""
+    """The number of runs of each product in the program."""
     found = [c.count for c in parsed.computations.values() for line in c.lines if line.opcode == "dot"]
     return sorted(count for count in found if count)
 

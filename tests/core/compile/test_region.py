@@ -134,7 +134,7 @@ class TestScan:
 
 
 class TestMessages:
-    """What XLA says of an op in a body is traced to the line inside."""
+    """XLA's message about an op in a body is traced to the line inside."""
 
     def test_a_late_error(self) -> None:
         (last, _) = run("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (STACK,)), [

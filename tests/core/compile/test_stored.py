@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def started(run: Callable[[], object]) -> tuple[object, int, int]:
-    """What a run gives that finds nothing in memory; how many programs it loaded; how often XLA compiled."""
+    """The result of a run that finds nothing in memory; the programs that it loaded; the compiles of XLA."""
     cache.clear_cache()
     before = spmd.metrics.counter("programs_loaded"), spmd.metrics.num_compiles()
     made = run()
@@ -39,7 +39,7 @@ def started(run: Callable[[], object]) -> tuple[object, int, int]:
 
 
 def twice(run: Callable[[], object]) -> tuple[object, object]:
-    """What two starts give, of which the second compiles nothing."""
+    """The results of two starts, of which the second compiles nothing."""
     first, loaded, compiled = started(run)
     assert loaded == 0 and compiled > 0
     second, loaded, compiled_again = started(run)
@@ -81,6 +81,22 @@ class TestSecondStart:
         bare = [[dataclasses.replace(row, line="") for row in record.traffic] for record in records]
         assert bare[0] == bare[1]
 
+    def test_moves_that_no_annotation_asked_for(
+        self, mesh2x4: spmd.Mesh, monkeypatch: pytest.MonkeyPatch, folder: Path
+    ) -> None:
+        monkeypatch.setattr(spmd.config, "moves_above", 1024)
+
+        def run() -> object:
+            x = spmd.mark_sharding(torch.ones(6, 16, 64).to("xla"), mesh2x4, ("data", "fsdp", None))
+            y = x.reshape(16, 6, 64).sin()
+            spmd.sync()
+            return spmd.metrics.compiles()[-1].moves, y.shape, spmd.explain().partition("move: ")[2]
+
+        first, second = twice(run)
+        assert first == second and first[0][0].before == "P('data', 'fsdp', None)" and first[2]
+        monkeypatch.setattr(spmd.config, "moves_above", 1 << 20)  # what a program keeps is all of them
+        assert started(run)[0][0] == ()
+
     def test_marked_intermediates(self, mesh2x4: spmd.Mesh) -> None:
         def run() -> object:
             x = spmd.mark_sharding(torch.ones(16, 12).to("xla"), mesh2x4, ("data", None))
@@ -93,7 +109,7 @@ class TestSecondStart:
         assert first == second
 
     def test_stores(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What takes and gives stacks is kept as that, and the digest tells it from what does not."""
+        """A program that takes and gives stacks is kept as that, and the digest tells it from one that does not."""
 
         def run() -> object:
             layers = [spmd.mark_sharding(torch.ones(16, 4).to("xla"), mesh8, ("fsdp", None)) for _ in range(3)]
@@ -222,7 +238,7 @@ class TestDonation:
 
 
 class TestNotKept:
-    """What a file cannot say is compiled anew in each process."""
+    """A program that a file cannot hold is compiled anew in each process."""
 
     def test_a_function_of_jax(self, folder: Path) -> None:
         def doubled(x: jax.Array) -> jax.Array:
@@ -274,7 +290,7 @@ class TestNotKept:
 
 
 class TestMiss:
-    """What was made elsewhere, or does not load, is compiled; nothing fails."""
+    """A program that was made elsewhere, or does not load, is compiled; nothing fails."""
 
     @pytest.mark.parametrize("name", ["source", "jaxlib", "torch", "cpu", "topology"])
     def test_another_setting(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:

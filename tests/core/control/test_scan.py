@@ -217,7 +217,7 @@ class TestDraws:
 
 
 class TestWrites:
-    """What a turn writes outside goes on to the next; what it must not write is refused."""
+    """A write outside by an iteration goes on to the next; a write that it must not make is refused."""
 
     def test_a_buffer(self) -> None:
         made = []
@@ -232,7 +232,7 @@ class TestWrites:
 
     @pytest.mark.parametrize("is_marked", [False, True])
     def test_data_made_inside_is_new_each_turn(self, mesh2x4: spmd.Mesh, is_marked: bool) -> None:
-        """What the body writes into data of its own making is no write outside."""
+        """A write of the body into data of its own making is no write outside."""
 
         def of(device: str) -> Callable[..., Any]:
             def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:

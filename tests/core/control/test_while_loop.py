@@ -81,7 +81,7 @@ class TestValues:
 
 
 class TestRefusals:
-    """What has no meaning in a loop of unknown length."""
+    """Requests without a meaning in a loop of unknown length."""
 
     def test_a_gradient(self) -> None:
         layer, x = nn.Linear(2, 2).to("xla"), torch.ones(2, device="xla")

@@ -1,4 +1,4 @@
-"""What autograd and its tools ask of a tensor beyond derivatives: versions, inference mode, anomalies, tangents."""
+"""Requests of autograd and its tools beyond derivatives: versions, inference mode, anomalies, tangents."""
 
 import pytest
 import torch

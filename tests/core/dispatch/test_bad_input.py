@@ -241,7 +241,7 @@ class TestLate:
         assert x.tolist() == [4.0] * 3
 
     def test_late_error_of_xla_names_the_op(self) -> None:
-        """What XLA says points at a node by its number in the program."""
+        """XLA's message points at a node by its number in the program."""
         x = torch.ones(3, device="xla")
         y = x.sin() + 4
         spmd.sync()

@@ -123,7 +123,7 @@ def _set(x: torch.Tensor) -> torch.Tensor:
 
 
 class TestMoves:
-    """What only moves numbers keeps their bits."""
+    """An op that only moves numbers keeps their bits."""
 
     @pytest.mark.parametrize("dtype", NARROW, ids=str)
     def test_moves(self, dtype: torch.dtype, mesh8: spmd.Mesh) -> None:

@@ -155,7 +155,7 @@ class _Seen(TorchDispatchMode):
 
 
 class TestDispatchModes:
-    """Who looks at the ops of a pass, to count or to choose, is shown those that torch has on CPU."""
+    """A tool that looks at the ops of a pass, to count or to choose, is shown those that torch has on CPU."""
 
     def test_names(self) -> None:
         seen = []
@@ -178,7 +178,7 @@ class TestDispatchModes:
 
 
 class TestSaved:
-    """What autograd keeps between the passes."""
+    """The tensors that autograd keeps between the passes."""
 
     @contextlib.contextmanager
     def _kept(self) -> Any:

@@ -20,7 +20,7 @@ def restore() -> Iterator[None]:
 
 
 def precisions(*results: torch.Tensor) -> list[str]:
-    """What each product of the recorded graph asks of XLA, in order."""
+    """The precision that each product of the recorded graph asks of XLA, in order."""
     text = spmd.get_stablehlo(results)
     found = re.findall(r"(?:precision = \[|precision_config = \[#stablehlo<precision )(\w+)", text)
     assert len(found) == len(re.findall(r"stablehlo\.(?:dot_general|convolution)", text))

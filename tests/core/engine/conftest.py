@@ -1,4 +1,4 @@
-"""What the tests of stores share: programs that stack what is alike, layers that are rows, a count of copies."""
+"""Helpers of the tests of stores: programs that stack what is alike, layers that are rows, a count of copies."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Calls:
-    """How often rows were stacked, copied out of a store, set into one."""
+    """The number of rows stacked, copied out of a store, set into one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: Counter[str] = Counter()

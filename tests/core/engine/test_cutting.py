@@ -124,7 +124,7 @@ class TestRandomDepth:
 
 
 class TestOthers:
-    """What only looks like it."""
+    """Graphs that only look like it."""
 
     def test_a_few_programs_that_take_turns(self) -> None:
         """An accumulating step is two graphs, its first run a third, and all are met again."""

@@ -64,7 +64,7 @@ class TestTwoMeshes:
         check(right, y)
 
     def test_a_value_that_only_passes_gives_its_memory_on(self) -> None:
-        """What one mesh makes for another, and nobody holds, becomes the other's result."""
+        """A value that one mesh makes for another, without another reference, becomes the other's result."""
         x = torch.arange(float(SIZE))
         given = on(LEFT, x)
         made = spmd.mark_sharding(spmd.mark_sharding(given * 2, RIGHT, ("a",)) + 1, RIGHT, ("a",))
@@ -121,7 +121,7 @@ def normalised() -> nn.Sequential:
 
 
 class TestUnmarkedState:
-    """What is written over data without an annotation comes back as that came: one program, the same layouts."""
+    """A value over data without an annotation comes back as that came: one program, the same layouts."""
 
     @pytest.mark.parametrize("name", OPTIMIZERS)
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What fails leaves everything else as it was: while recording, lowering, compiling, uploading, running, reading."""
+"""A failure leaves everything else as it was: while recording, lowering, compiling, uploading, running, reading."""
 
 import sys
 import threading
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 class Broken(Exception):
-    """What the tests raise where they break something."""
+    """The error that the tests raise where they break something."""
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ class TestRunFails:
         assert (weight * 2).isfinite().all()
 
     def test_texts_do_not_nest(self) -> None:
-        """What depends on lost data says why it was lost, and no more at the tenth try than at the first."""
+        """A value that depends on lost data says why it was lost, and no more at the tenth try than at the first."""
 
         def host(v):
             raise Broken("the host says no")
@@ -272,7 +272,7 @@ class TestRunFails:
 
 
 class TestHooks:
-    """What a hook of the user's raises, forward, backward or in the optimizer, leaves the model usable."""
+    """An error of a user's hook, forward, backward or in the optimizer, leaves the model usable."""
 
     @pytest.mark.parametrize("where", ["forward", "backward", "gradient", "optimizer"])
     def test_goes_on(self, where: str) -> None:

@@ -28,7 +28,7 @@ def num_programs() -> int:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is long here has more ops than half of the layers."""
+    """A long graph here has more ops than half of the layers."""
     monkeypatch.setattr(spmd.config, "max_program_ops", LAYERS)
 
 
@@ -68,7 +68,7 @@ def chain(x: torch.Tensor, seed: int, length: int) -> torch.Tensor:
 
 
 def counted(function: Callable[[], object]) -> tuple[int, int]:
-    """How many programs a call compiles and runs."""
+    """The number of programs that a call compiles and runs."""
     before = spmd.metrics.num_compiles(), spmd.metrics.counter("runs")
     function()
     return spmd.metrics.num_compiles() - before[0], spmd.metrics.counter("runs") - before[1]
@@ -124,7 +124,7 @@ class TestWithoutLoop:
             check(one, wanted)
 
     def test_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What only later stretches read is freed as soon as they have."""
+        """A value that only later stretches read is freed as soon as they have."""
         x = torch.ones(4096, device="xla") * 0.5
         spmd.sync()
         y = chain(x, 1, 300)

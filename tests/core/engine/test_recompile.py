@@ -1,4 +1,4 @@
-"""What makes a new program and what must not; the ledger says why; the cache has a bound."""
+"""Causes of a new program, and calls that must not make one; the ledger says why; the cache has a bound."""
 
 import sys
 from collections.abc import Iterator
@@ -153,7 +153,7 @@ class TestCauses:
         assert "float32[44]" in cause() and "float32[43]" in cause()
 
     def test_a_shape_behind_other_ops(self) -> None:
-        """What is named is the input that grew, not the first op that saw it."""
+        """The named cause is the input that grew, not the first op that saw it."""
 
         def grown(size: int) -> torch.Tensor:
             kept = torch.ones(2, size).to("xla")

@@ -166,7 +166,7 @@ class TestPrograms:
 
 
 class TestFailing:
-    """What fails gives up no more than it must, and every row says so."""
+    """A failure gives up no more than it must, and every row says so."""
 
     def test_a_run_that_loses_its_store(self, layers: Layers, monkeypatch: pytest.MonkeyPatch) -> None:
         other = spmd.mark_sharding(torch.ones(8).to("xla"), spmd.Mesh(range(8), (8,), ("fsdp",)), ("fsdp",))

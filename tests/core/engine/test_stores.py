@@ -157,7 +157,7 @@ class TestShapes:
             assert (np.asarray(buffer) == value.numpy()).all()
 
     def test_on_another_order_of_the_devices(self) -> None:
-        """Where several meshes meet, and their devices stand in another order than the program's."""
+        """Several meshes that meet, with devices in another order than the program's."""
         layers = Layers(spmd.Mesh([3, 1, 2, 0, 7, 6, 5, 4], (8,), ("fsdp",)), 16, 4)
         other = spmd.mark_sharding(torch.ones(16).to("xla"), spmd.Mesh(range(8), (2, 4), ("a", "b")), ("b",))
         spmd.sync()
@@ -273,7 +273,7 @@ class TestWriting:
         layers.check()
 
     def test_a_name_for_the_old_value(self, layers: Layers, calls: Any) -> None:
-        """What was a row when it was copied stays as it was."""
+        """A copied row stays as it was."""
         kept = [layer.clone() for layer in layers.layers]
         old = [twin.clone() for twin in layers.twins]
         layers.step()

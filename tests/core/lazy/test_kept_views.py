@@ -53,7 +53,7 @@ class TestKeptViews:
         spmd.sync()
         kept = []
         x = torch.zeros(269, 59).to("xla")
-        iterations = spmd.metrics.counter("loop_turns")
+        iterations = spmd.metrics.counter("loop_iterations")
         for _ in range(300):
             x = (x + 1) * 1
             for _ in range(20):
@@ -61,7 +61,7 @@ class TestKeptViews:
             kept = [*kept[-2:], x[5]]
             assert kept[-1].shape == (59,)
             kept[-1] + 1
-        assert spmd.metrics.counter("loop_turns") > iterations
+        assert spmd.metrics.counter("loop_iterations") > iterations
         spmd.core.pjrt.runs.wait()  # a program that runs still holds what it makes
         assert live() < 12
         assert kept[-1][0].item() == 300

@@ -27,7 +27,7 @@ def reads(tensor: Tensor) -> list[Sharding | None]:
 
 
 def behind(tensor: Tensor) -> int:
-    """How many renewals stand before a tensor's value."""
+    """The number of renewals before a tensor's value."""
     nodes, _ = topological([tensor._storage.value])
     return sum(node.op.name == "spmd.renew" for node in nodes)
 
@@ -169,7 +169,7 @@ class TestCarried:
 
 
 class TestRenew:
-    """What was gathered is gathered anew, once a tensor is computed, by XLA, too."""
+    """A gathered value is gathered anew, once a tensor is computed, by XLA, too."""
 
     def test_gathers_twice(self, mesh8: spmd.Mesh) -> None:
         w, v = stored(mesh8), stored(mesh8)
@@ -236,7 +236,7 @@ class TestRenew:
         assert spmd.metrics.compiles()[-1].collectives["all-gather"] == 2
 
     def test_small_ones_beside_a_large_one_stay(self, mesh8: spmd.Mesh) -> None:
-        """What they take is next to nothing, and a gather of them is saved; new values are gathered."""
+        """Their memory is next to nothing, and a gather of them is saved; new values are gathered."""
         large, small = stored(mesh8), [stored(mesh8, 16, 4) for _ in range(2)]
         whole, x = spmd.use_sharding([large, *small], mesh8), torch.ones(8, 512).to("xla")
         with whole:

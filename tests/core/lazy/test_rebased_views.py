@@ -42,7 +42,7 @@ def agrees(program: Program) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 class TestInPlace:
-    """Where the base or the view changes its shape by an op, a write through either reaches the same elements."""
+    """A write through base or view reaches the same elements after either has changed its shape by an op."""
 
     def test_base(self, change):
         def program(x):

@@ -194,7 +194,7 @@ class TestDropout:
 
 
 class TestMemory:
-    """What a compiled program holds beside its arguments and results grows with the length, not with its square."""
+    """The memory of a compiled program besides its arguments and results grows with the length, not with its square."""
 
     LENGTH, WIDTH = 8192, 16
 

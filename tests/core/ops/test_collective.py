@@ -21,7 +21,7 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """What the shards have, in a dim in front."""
+    """The values of the shards, in a dim in front."""
     return x.reshape(SHARDS, x.shape[0] // SHARDS, *x.shape[1:])
 
 

@@ -54,8 +54,8 @@ class TestProducts:
         check(device.grad, cpu.grad)
 
     def test_values_and_gradients(self, mesh8: Mesh) -> None:
-        """What reads merged dims: products with batch dims, transposes, elementwise ops that broadcast, softmax along
-        one dim and along a merged one, a cast, a split of what was merged at other places."""
+        """Ops that read merged dims: products with batch dims, transposes, elementwise ops that broadcast, softmax
+        along one dim and along a merged one, a cast, a split of what was merged at other places."""
         batch = Batch(mesh=mesh8, axis="fsdp")
 
         def case(name: str, function: Callable[..., torch.Tensor], *shapes: tuple[int, ...]) -> None:

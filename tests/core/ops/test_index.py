@@ -138,7 +138,7 @@ class TestSharded:
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     @pytest.mark.parametrize("reduce", [None, "sum", "prod", "amax", "amin"])
     def test_rows_apart(self, partitioner, reduce, mesh8, monkeypatch):
-        """What is written along a row stays on the device that has the row."""
+        """A write along a row stays on the device that has the row."""
         monkeypatch.setattr(config, "partitioner", partitioner)
         x, values = distinct(64, 6), distinct(64, 2)
         places = torch.rand(64, 6).argsort(1)[:, :2] if reduce is None else torch.randint(6, (64, 2))

@@ -32,7 +32,7 @@ def mesh() -> spmd.Mesh:
 
 
 def plain(input: Any, layer: Any, target: Any, *, linear_bias: Any = None, reduction: str = "mean", **how: Any) -> Any:
-    """What a user would write, the loss in float32 at least."""
+    """The loss as a user would write it, in float32 at least."""
     logits = F.linear(input, layer, linear_bias)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
     loss = F.cross_entropy(logits, target.flatten(), reduction=reduction, **how)
@@ -157,7 +157,7 @@ class TestSharded:
 
 
 class TestMemory:
-    """What a program holds beside arguments and results: a piece of the logits, not the logits."""
+    """The memory of a program besides arguments and results: a piece of the logits, not the logits."""
 
     TOKENS, CLASSES = 512, 32_768
 
@@ -179,7 +179,7 @@ class TestMemory:
 
 
 class TestRefused:
-    """What it cannot do is said, with what to do instead."""
+    """An error says what is not supported, with what to do instead."""
 
     def test_probabilities(self) -> None:
         x, weight = torch.ones(2, 4, device="xla"), torch.ones(5, 4, device="xla")

@@ -170,7 +170,7 @@ class TestCells:
 
 
 class TestTransformerBlocks:
-    """What torch calls instead of the module's own code when no gradient is asked for."""
+    """The ops that torch calls instead of the module's own code when no gradient is asked for."""
 
     @pytest.mark.parametrize("settings", [{}, {"norm_first": True, "activation": "gelu"}])
     def test_encoder_layer(self, settings):

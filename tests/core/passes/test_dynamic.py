@@ -179,7 +179,7 @@ class TestNumbersThatTheHostKnows:
     """A read of a number that a few small exact ops make of data waits for no program; any other read does."""
 
     def reads(self, number: Callable[[Tensor], Tensor]) -> tuple[float | int | bool, int]:
-        """What the read gives while a product is pending, and the number of programs that ran for it."""
+        """The result of the read while a product is pending, and the number of programs that ran for it."""
         times = torch.tensor([981, 961, 941]).to("xla")
         work = torch.ones(4, 4, device="xla") @ torch.ones(4, 4, device="xla")
         before = spmd.metrics.counter("runs")
@@ -205,7 +205,7 @@ class TestNumbersThatTheHostKnows:
         assert self.reads(many) == (981 + 190, 1)
 
     def test_a_counter_stays_short(self) -> None:
-        """What was read is data from then on: a counter that a loop asks about is never long."""
+        """A value that was read is data from then on: a counter that a loop asks about is never long."""
         spmd.sync()  # what others have recorded before counts for the search for loops, too
         count, state = torch.zeros((), dtype=torch.int64, device="xla"), torch.zeros(3, device="xla")
         before = spmd.metrics.counter("runs")

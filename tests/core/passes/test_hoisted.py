@@ -1,4 +1,4 @@
-"""What is read only after a loop is made before it, where more would have to be kept otherwise."""
+"""Values that are read only after a loop are made before it, where more would have to be kept otherwise."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -369,7 +369,7 @@ class TestGrownByCat:
         torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
 
     def test_what_waits_is_not_written_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where reads run only what they need, what reads the cache as it was waits behind them."""
+        """Reads of the cache as it was wait behind reads that run only what they need."""
         grown = Growing(8)
         for _ in range(4):
             grown.step()

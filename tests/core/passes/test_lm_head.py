@@ -85,13 +85,13 @@ def operands(dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
 
 
 def has_logits(tensors: list[Tensor]) -> bool:
-    """Whether the program that would compute these holds anything of targets x classes."""
+    """True where the program that would compute these holds anything of targets x classes."""
     text = spmd.get_stablehlo(tensors)
     return any(f"tensor<{shape}x{CLASSES}x" in text for shape in (BATCH * LENGTH, f"{BATCH}x{LENGTH}", BATCH * 5))
 
 
 class TestRecognised:
-    """What users write: no logits in the program, the same loss and gradients."""
+    """Losses as users write them: no logits in the program, the same loss and gradients."""
 
     @pytest.mark.parametrize("name", LOSSES)
     def test_forward_and_backward(self, name: str) -> None:
@@ -183,7 +183,7 @@ class TestRecognised:
 
 
 class TestLeft:
-    """Where somebody else reads the logits, or what lies on their way, they are made as written."""
+    """Logits that are read elsewhere, or before the loss, are made as written."""
 
     @staticmethod
     def check_left(loss: Loss) -> None:

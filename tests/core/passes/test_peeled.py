@@ -101,7 +101,7 @@ def units(**given: Any) -> Callable[[nn.Module], nn.Module]:
 
 
 def rows_in_stores(record: Any) -> tuple[int, int]:
-    """How many inputs are rows, and of how many stores."""
+    """The number of inputs that are rows, and of their stores."""
     found = re.search(r"(\d+) of \d+ inputs are rows of (\d+) stores", record.cause)
     assert found is not None, record.cause
     return int(found[1]), int(found[2])

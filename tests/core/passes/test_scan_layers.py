@@ -68,7 +68,7 @@ class Tower(nn.Module):
 
 @dataclasses.dataclass
 class Trained:
-    """What a training leaves: what its steps returned, the parameters, the ledger's line of the step."""
+    """The outcome of a training: what its steps returned, the parameters, the ledger's line of the step."""
 
     values: list[Tensor]
     parameters: dict[str, Tensor]
@@ -195,7 +195,7 @@ class TestNumbers:
 
 
 class TestLayersThatDiffer:
-    """What is not equal stays outside of the loop, or ends it."""
+    """An op that is not equal stays outside of the loop, or ends it."""
 
     def test_a_frozen_layer(self) -> None:
         def make() -> nn.Module:
@@ -244,7 +244,7 @@ class TestLayersThatDiffer:
 
 
 class TestReading:
-    """What is read of the layers, beside what the next ones read."""
+    """Reads of the layers besides those of the next ones."""
 
     def test_hidden_states_of_every_layer(self) -> None:
         def step(model: nn.Module, x: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ def joining(join: Callable[[list[Tensor]], Tensor]) -> Step:
 
 
 class TestJoined:
-    """What each layer hands to one op is that op's operand as one array, and its gradient's rows come from one."""
+    """The values that layers hand to one op are its operand as one array, and the gradient's rows come from one."""
 
     @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
     def test_numbers(self, join: Callable[[list[Tensor]], Tensor], mesh8: spmd.Mesh) -> None:
@@ -434,7 +434,7 @@ def loops_of(x: Tensor) -> list[tuple[int, int]]:
 
 
 class TestFinding:
-    """What is a loop."""
+    """Graphs that become a loop."""
 
     def test_wired_differently(self) -> None:
         """Equal ops of which each reads the first one's result, not the last one's."""
@@ -446,7 +446,7 @@ class TestFinding:
         assert both(tower, step=step).iterations()[0] == 4
 
     def test_skips_over_a_layer(self) -> None:
-        """What a turn reads of the one before the last is no loop."""
+        """A read of the iteration before the last makes no loop."""
 
         def step(model: nn.Module, x: Tensor) -> Tensor:
             before, x = model.op(x), model.op(x) * 2
@@ -483,7 +483,7 @@ class TestFinding:
         assert [iterations for iterations, _ in loops_of(state)] == [10]
 
     def test_late_errors_name_the_line(self) -> None:
-        """What fails inside a turn is traced back to the op of the first one."""
+        """A failure inside an iteration is traced back to the op of the first one."""
 
         def failing(x: Any) -> Any:
             return jax.pure_callback(_raise, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

@@ -132,12 +132,12 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 def is_stack(shape: tuple[int, ...]) -> bool:
-    """Whether these are rows of one of the equal layers' matrices."""
+    """True for rows of one of the equal layers' matrices."""
     return shape[1:] in ((2 * WIDTH, WIDTH), (WIDTH, 2 * WIDTH))
 
 
 class TestActivations:
-    """What a turn leaves on the host is a row of a stack there, and backward's turn reads its own."""
+    """A value that an iteration leaves on the host is a row of a stack there; backward's iteration reads its own."""
 
     @pytest.mark.parametrize("name", ["policy", "placed", "save_on_cpu"])
     def test_trained(self, name: str, mesh8: spmd.Mesh) -> None:

@@ -136,7 +136,7 @@ class TestTraining:
 
 
 class TestNoLoop:
-    """What only looks like one stays a single program."""
+    """A graph that only looks like one stays a single program."""
 
     def test_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "scan_layers", "never")  # stacks of weights would be programs of their own
@@ -205,7 +205,7 @@ class TestNoLoop:
 
 
 class TestRelations:
-    """What an op reads where the one a period earlier read something: the same, what that turn made, a row."""
+    """The operands of an op, next to those of the op a period earlier: the same, a value of that iteration, a row."""
 
     def test_of_operands(self) -> None:
         weights = [torch.ones(3).to("xla") + 0 for _ in range(2)]
@@ -253,7 +253,7 @@ def test_parameters_gathered_for_a_backward_whose_start_has_run(mesh8: spmd.Mesh
     for layer in ours:
         fsdp.fully_shard(layer, mesh=mesh8)
     fsdp.fully_shard(ours, mesh=mesh8)
-    turns = spmd.metrics.counter("loop_turns")
+    turns = spmd.metrics.counter("loop_iterations")
     for _ in range(2):
         x = torch.randn(8, 12, 8)
         for model, device in ((plain, "cpu"), (ours, "xla")):
@@ -262,4 +262,4 @@ def test_parameters_gathered_for_a_backward_whose_start_has_run(mesh8: spmd.Mesh
         spmd.sync()
         for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
             torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-6)
-    assert spmd.metrics.counter("loop_turns") > turns
+    assert spmd.metrics.counter("loop_iterations") > turns

@@ -95,7 +95,7 @@ class TestSums:
 
 
 class TestAllows:
-    """What the compiler chose is compared in the dims that were asked for."""
+    """The compiler's choice is compared in the dims that were asked for."""
 
     ASKED = over_all(Spec((Dim(("data",)), OPEN)))
 

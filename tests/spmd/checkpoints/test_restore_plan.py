@@ -45,7 +45,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], int]:
 
 
 class TestFigures:
-    """What is planned is what is counted."""
+    """The planned bytes are the counted ones."""
 
     @pytest.mark.parametrize("mesh", ["8", "2x4", "3", "1"])
     def test_training_run(self, mesh: str, tmp_path: Path, read: dict[Any, int]) -> None:

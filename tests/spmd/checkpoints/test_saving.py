@@ -240,7 +240,7 @@ class _Life:
 
 
 class TestRefused:
-    """What such files cannot hold."""
+    """Values that such files cannot hold."""
 
     def test_states(self, tmp_path: Path) -> None:
         for state, words in (

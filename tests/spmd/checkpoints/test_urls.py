@@ -293,7 +293,7 @@ class TestModels:
 
 
 class TestPlaces:
-    """What a URL needs, and what is none."""
+    """The parts that a URL needs, and texts that are none."""
 
     def test_a_package_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         known = {"class": "no_such_package.FileSystem", "err": "Install no_such_package to access it"}

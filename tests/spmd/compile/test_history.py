@@ -1,4 +1,4 @@
-"""What a process has run before decides nothing about a compiled function: it is recorded and replayed all the same."""
+"""Earlier runs of a process decide nothing about a compiled function: it is recorded and replayed all the same."""
 
 import torch
 from torch import Tensor
@@ -39,27 +39,27 @@ class TestHistory:
         """The iterations of such a loop run as programs of their own; those inside a recorded call do not."""
         x, weight = torch.randn(8, 8, device="xla"), torch.randn(8, 8, device="xla")
 
-        def turn(x: Tensor) -> Tensor:
+        def layers(x: Tensor) -> Tensor:
             for _ in range(6):
                 x = torch.tanh(x @ weight) + torch.sigmoid(x) * 0.5
             return x
 
-        def turns(x: Tensor) -> Tensor:
+        def repeated(x: Tensor) -> Tensor:
             for _ in range(5):
-                x = turn(x)
+                x = layers(x)
             return x
 
-        before = counters.counter("loop_turns")
+        before = counters.counter("loop_iterations")
         y = x
         for _ in range(100):
-            y = turn(y)
+            y = layers(y)
         y.sum().item()
-        assert counters.counter("loop_turns") > before and pace.early
-        expected = turns(x).cpu()
-        compiled, before = spmd.compile(turns), counters.counter("loop_turns")
+        assert counters.counter("loop_iterations") > before and pace.early
+        expected = repeated(x).cpu()
+        compiled, before = spmd.compile(repeated), counters.counter("loop_iterations")
         for _ in range(3):
             runs = counters.counter("runs")
             torch.testing.assert_close(compiled(x).cpu(), expected)
-        assert counters.counter("loop_turns") == before
+        assert counters.counter("loop_iterations") == before
         assert counters.counter("runs") - runs == 1
         assert compiled.num_replayed == 2, compiled.explain()

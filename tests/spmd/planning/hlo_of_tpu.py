@@ -36,6 +36,12 @@ def attention(scope: str) -> str:
 %splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
 
 
+def grouped_product(flops: int) -> str:
+    """A kernel that states so many operations."""
+    stated = f'backend_config={{"custom_call_config":{{"cost_estimate":{{"flops":{flops}}}}}}}'
+    return f'%gmm.1 = bf16[8,64]{{1,0}} custom-call(%x), custom_call_target="tpu_custom_call", {stated}'
+
+
 def between_slices(work: str) -> str:
     """A sum over two slices, and a line that is computed meanwhile."""
     how = (

@@ -18,7 +18,7 @@ PLUGIN = importlib.util.find_spec("jax_plugins.xla_cuda12") if importlib.util.fi
 without_plugin = pytest.mark.skipif(PLUGIN is not None, reason="is of an environment without the extra gpu-plan")
 needs_plugin = pytest.mark.skipif(PLUGIN is None, reason="needs the extra gpu-plan: `make plan-gpu` runs it")
 
-# A loop of three iterations: a gather beside a product that hides it, then a sum that nothing hides.
+# A loop of three iterations: a gather hidden by a product, then a sum that nothing hides.
 PROGRAM = """\
 HloModule spmd, is_scheduled=true
 

@@ -18,12 +18,14 @@ from spmd.core.engine import abstract
 from spmd.planning.reachable import Reachable
 from spmd.planning.saved_state import kept, without_data
 from spmd.suggestions import search as searching
-from spmd.suggestions.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
+from spmd.suggestions.candidates import Layout, Model, Saved, Unfit, blocks_of, model_of, rules_of
+from spmd.suggestions.estimates import Estimates, Rates
 from spmd.suggestions.suggestion import Suggestion
 from spmd.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
 BOTH = ("data", "fsdp")
+RATES = Rates(1e12, 1e9, 4, memory_bytes=4.5e9)
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
@@ -82,7 +84,7 @@ class TestUses:
         model = meta(transformers.GPT2LMHeadModel, config)
         known = watched(model, lambda tokens: model(input_ids=tokens).logits, TOKENS)
         rules = rules_of(Layout(2, 2, 2, sequence=True), known)
-        block = "transformer.h.0."  # one block stands beside no other
+        block = "transformer.h.0."  # a single block, no list of equal ones
         assert dict(rules.items()) == {
             "transformer.wte.weight": P("tensor", None),
             f"{block}attn.c_attn.weight": P(None, "tensor"), f"{block}attn.c_attn.bias": P("tensor"),
@@ -117,7 +119,9 @@ class TestLayouts:
 
     def test_a_llama_as_by_hand(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2))
-        rules = rules_of(Layout(2, 2, 2, sequence=True, checkpointed=2), watched(model, model, TOKENS))
+        known = watched(model, model, TOKENS)
+        nothing = tuple(kind.alike("nothing") for kind in known.kinds)
+        rules = rules_of(Layout(2, 2, 2, sequence=True, saved=nothing), known)
         weights = dict(rules.of_parameters())
         column, row = P("tensor", None), P(None, "tensor")
         assert weights == {
@@ -134,7 +138,8 @@ class TestLayouts:
             },
             "head:output": P(BOTH, None, "tensor"), ":output": P(BOTH, None, "tensor"),
         }  # fmt: skip
-        assert rules.units is not None and rules.units.modules == rules.checkpoint == ("blocks.*",)
+        assert rules.units is not None and rules.units.modules == ("blocks.*",)
+        assert rules.checkpoint == {"blocks.*": "nothing"}
 
     def test_fewer_heads_of_keys_than_devices(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2))
@@ -157,16 +162,26 @@ class TestLayouts:
     def test_a_model_that_checkpoints_itself_is_left_to_it(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2, checkpointed=True))
         known = watched(model, lambda tokens: model(tokens).sum().backward(), TOKENS)
-        assert known.recomputes and {layout.checkpointed for layout in layouts(known, 8)} == {0}
+        assert known.recomputes
+        for memory in (None, 0.0):
+            assert Estimates(known, RATES).chosen(Layout(1, 8, 1), memory) == Layout(1, 8, 1)
 
     def test_names_and_memory(self) -> None:
         assert str(Layout(2, 4, 1)) == "data=2, fsdp=4" and Layout(2, 4, 1).family == "hybrid"
-        assert str(Layout(1, 4, 2, True, False, 1)) == "fsdp=4, tensor=2; sequence; kept unsharded; half checkpointed"
+        half = (Saved("h.*", (2, 0, 0, 2)),)
+        assert str(Layout(1, 4, 2, True, False, half)) == (
+            "fsdp=4, tensor=2; sequence; kept unsharded; 2 of 4 checkpointed"
+        )
+        kinds = (Saved("a.*", (0, 3, 0, 0)), Saved("b.*", (2, 0, 0, 0)), Saved("c.*", (0, 0, 1, 1)))
+        assert str(Layout(1, 4, 1, saved=kinds)) == (
+            "fsdp=4; a.* dots saved; c.* 1 of 2 dots offloaded, 1 of 2 checkpointed"
+        )
         assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
-        least = Layout(1, 8, 1, checkpointed=2)
-        assert Layout(1, 8, 1, reshard=False).needs_no_less_than(least)
+        least, dots = (Layout(1, 8, 1, saved=(Saved("h.*", counts),)) for counts in ((0, 0, 0, 4), (0, 4, 0, 0)))
+        assert Layout(1, 8, 1, reshard=False, saved=dots.saved).needs_no_less_than(least)
+        assert dots.needs_no_less_than(Layout(1, 8, 1, saved=(Saved("h.*", (0, 3, 1, 0)),)))
+        assert not dots.needs_no_less_than(Layout(1, 8, 1, saved=half)) and not least.needs_no_less_than(dots)
         assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1)) and not Layout(1, 4, 2).needs_no_less_than(least)
-        assert not least.needs_no_less_than(Layout(1, 8, 1, reshard=False))
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ import pytest
 from spmd.core.hlo.costs import kernels, repeated_flops
 from spmd.core.hlo.hlo import Module
 from spmd.planning.chips import CHIPS
-from spmd.planning.tpu_clock import CYCLES, KERNELS, TpuClock, TpuRates
+from spmd.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
 from tests.spmd.planning import hlo_of_tpu
 
 V5E = CHIPS["TPU v5 lite"]
-PEAK = TpuRates(1.0, 1.0, 1.0, 1.0, 0.0)
+PEAK = TpuRates(1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
 ICI, DCN = "waiting for collectives (ici)", "waiting for collectives (dcn)"
 BYTES = 1024 * 1024 * 4
 
@@ -50,11 +50,17 @@ class TestCompute:
             assert kernels(parsed) == ((forward + keys + queries) // share, 0)
             assert repeated_flops(parsed) == (forward + keys + queries) // share
             found = spent(hlo_of_tpu.attention(scope))
-            assert found[KERNELS] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
+            assert found[ATTENTION] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
+            assert found[KERNELS] == 0
+
+    def test_another_kernel(self) -> None:
+        """A grouped product states its operations."""
+        found = spent(hlo_of_tpu.grouped_product(10**9))
+        assert found[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and found[ATTENTION] == 0
 
 
 class TestLinks:
-    """What a collective takes depends on the rings that it goes round."""
+    """The time of a collective depends on the rings that it goes round."""
 
     @pytest.mark.parametrize(
         ("emitter", "share"),
@@ -72,7 +78,7 @@ class TestLinks:
 
     @pytest.mark.parametrize(("size", "sides", "share"), [(4, (2, 2), 0.5), (4, (2, 4), 0.25), (16, (1, 16), 0.5)])
     def test_a_line_is_no_ring(self, size: int, sides: tuple[int, int], share: float) -> None:
-        """The ends of four chips beside each other are not linked, a whole side of 16 is a ring."""
+        """The ends of a row of four chips are not linked, a whole side of 16 is a ring."""
         found = spent(gather(size), sides=sides)
         assert found[ICI] == pytest.approx((size - 1) * BYTES / (V5E.link_bytes * share))
 

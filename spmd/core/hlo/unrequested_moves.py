@@ -1,0 +1,142 @@
+"""The moves of an optimised program that no annotation requests: a pass over its collectives (see `base.move`).
+
+Collectives of one op that follow each other are one move, from the layout of the first one's operand to that of the
+last one's result. The text of a partitioned program has the shapes of single shards, and a value's whole shape is that
+of an operand or a result of the recorded op: the two together are its layout.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..base.move import Move
+from ..ir.graph import Graph, Node
+from .chains import Chain, chain_of
+from .hlo import Module
+from .hlo_collectives import Placed, line_of, scope_of, source_of
+from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of
+
+# A move, with the place of the recorded op.
+Placement = tuple[Move, int]
+
+
+def moves(module: Module, graph: Graph, found: Sequence[Placed]) -> tuple[Placement, ...]:
+    """Returns the moves of a program, of these collectives, without lines; most bytes first.
+
+    graph: as it was recorded. Equal moves of one op are one.
+    """
+    layouts = Layouts(graph)
+    by_line = {(one.computation.name, one.line.name): one for one in found}
+    done: set[tuple[str, str]] = set()
+    made: dict[Any, Placement] = {}
+    for one in found:
+        if one.node is None or (one.computation.name, one.line.name) in done:
+            continue
+        chain = chain_of(module, one, by_line)
+        done |= {(link.computation.name, link.line.name) for link in chain.links}
+        move, place = _move(one.node, chain, layouts)
+        if move is not None:
+            key = dataclasses.replace(move, bytes=0), place
+            before = made.get(key)
+            made[key] = dataclasses.replace(move, bytes=move.bytes + (before[0].bytes if before else 0)), place
+    return tuple(sorted(made.values(), key=lambda found: -found[0].bytes))
+
+
+def listed(
+    found: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
+) -> tuple[Move, ...]:
+    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph.
+
+    paths: returns the path of the module that an op belongs to, or "".
+    """
+    return tuple(
+        dataclasses.replace(move, line=str(line_of(graph.nodes[place], graph.nodes)), path=paths(graph.nodes[place]))
+        for move, place in found
+        if move.largest > above
+    )
+
+
+def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]:
+    """The move of a chain of collectives, None for a requested one, and the place of its op."""
+    node = layouts.graph.nodes[place]
+    rows = [link.row for link in chain.links]
+    is_lookup = _is_lookup(chain)
+    if _is_sum(chain) and not is_lookup:
+        return None, place
+    axes = tuple(dict.fromkeys(axis for row in rows for axis in row.axes))
+    value = layouts.looked_up(node, axes) if is_lookup else layouts.moved(node, chain.befores, chain.afters)
+    is_given_up = value is not None and _is_given_up(chain, value.shape)
+    is_asked = node.op.name in _ANNOTATIONS or (value is not None and _is_marked(value, layouts))
+    if is_asked and not is_given_up:
+        return None, place
+    move = Move(
+        "given up" if is_given_up else "move",
+        source_of(node).op.name,
+        collectives=tuple(dict.fromkeys(row.kind for row in rows)),
+        axes=axes,
+        largest=max(row.bytes for row in rows),
+        bytes=sum(row.moved_bytes for row in rows),
+    )
+    if value is None:
+        return move, place
+    changed = {axis for _, axis in cuts(value.before) ^ cuts(value.after or value.before)} if value.before else set()
+    if is_given_up and chain.afters[0] in chain.befores:  # it comes back: updated, or by two annotations
+        value = value._replace(after=value.before)
+    op, before, after = source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
+    mark = (
+        f"mark_sharding of {value.name} of {op}, {list(value.shape)}, as {after}" if after not in ("", before) else ""
+    )
+    move = dataclasses.replace(
+        move,
+        op=op,
+        value=value.name,
+        shape=value.shape,
+        before=before,
+        after=after,
+        axes=tuple(axis for axis in layouts.axis_names if axis in changed) or axes,
+        mark=mark,
+    )
+    return move, layouts.places[value.node]
+
+
+# --- which moves were requested ---------------------------------------------------------------------------------------
+
+# Ops that say how a value is to be sharded, and those whose body is the user's own exchange.
+_ANNOTATIONS = {
+    "mark_sharding", "spmd.renew", "spmd.gather", "spmd.shard_as", "spmd.manual", "spmd.to_shard", "spmd.from_shards",
+}  # fmt: skip
+_SUMS = {"all-reduce", "reduce-scatter"}
+# What jax traces for ops that only move elements: a sum over devices puts together what each of them has looked up.
+_LOOKUPS = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "concatenate", "slice", "pad", "rev", "sort"}
+
+
+def _is_sum(chain: Chain) -> bool:
+    return {link.row.kind for link in chain.links} <= _SUMS
+
+
+def _is_lookup(chain: Chain) -> bool:
+    scopes = {scope_of(link.computation, link.line).rpartition("/")[2] for link in chain.links}
+    return _is_sum(chain) and not scopes.isdisjoint(_LOOKUPS)
+
+
+def _is_marked(value: Moved, layouts: Layouts) -> bool:
+    """True for an operand that an op takes in the layout of its annotated result."""
+    return _is_pointwise(value.node.op.name) and bool(layouts.marked_after(value.node))
+
+
+@functools.cache
+def _is_pointwise(name: str) -> bool:
+    """True for an op that computes each element by itself: XLA moves its operand to where its result is annotated."""
+    namespace, _, rest = name.partition(".")
+    packet = getattr(torch.ops.aten, rest.partition(".")[0], None) if namespace == "aten" else None
+    overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
+    return any(torch.Tag.pointwise in overload.tags for overload in overloads)
+
+
+def _is_given_up(chain: Chain, shape: tuple[int, ...]) -> bool:
+    """True if devices gather a value and keep another slice of it."""
+    kinds = {link.row.kind for link in chain.links}
+    return chain.is_cut and "all-gather" in kinds and any(tiles_of(shape, shard) for shard in chain.afters)
