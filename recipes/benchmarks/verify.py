@@ -4,7 +4,7 @@
     python recipes/benchmarks/verify.py --layers 8      # others
 
 A step of one layer runs first, so that neither has to import modules or to start thread pools. Seconds of the clock are
-those of a machine with nothing else to do; seconds of the processors are the same beside other work.
+those of a machine with nothing else to do; seconds of the processors are the same under other load.
 """
 
 import argparse

@@ -390,7 +390,7 @@ OPEN = "?"  # in a file; no axis has this name
 
 
 def _toml(value: Any) -> str:
-    """Texts, numbers and lists of them, which JSON and TOML write alike."""
+    """Texts, numbers and lists of them, which JSON and TOML have in common."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -31,7 +31,7 @@ SAVED = {
 
 
 class Saved(NamedTuple):
-    """What is saved of the blocks of one kind. pattern: of the blocks; counts: how many, for each word of `SAVED`."""
+    """The saved values of the blocks of one kind. pattern: of the blocks; counts: how many, for each word of `SAVED`."""
 
     pattern: str
     counts: tuple[int, ...]
@@ -114,7 +114,7 @@ class Kind:
     cost: Cost
     inputs: int
 
-    def alike(self, word: str) -> Saved:
+    def uniform(self, word: str) -> Saved:
         """The same saved of all."""
         return Saved(self.pattern, tuple(len(self.paths) * (word == one) for one in SAVED))
 

@@ -50,7 +50,7 @@ class Estimates:
 
     @property
     def words(self) -> list[str]:
-        """What may be saved on this device."""
+        """The words of `SAVED` that this device offers."""
         return [word for word in SAVED if self.rates.host_bytes or "offload" not in word]
 
     def learn(self, layout: Layout, seconds: float | None, peak: float) -> None:
@@ -74,17 +74,17 @@ class Estimates:
         if self.model.recomputes or not self.model.kinds:
             return placement
         if memory is None:
-            return self.alike(placement, "everything")
+            return self.uniform(placement, "everything")
         costs = [self._corrected(placement, number) for number in range(len(self.model.kinds))]
-        least = self.alike(placement, "nothing")
+        least = self.uniform(placement, "nothing")
         spare = memory - self.peak(least) + sum(self._saved_bytes(least, costs))
         return Layout(**vars(placement) | {"saved": self._solved(costs, spare) or least.saved})
 
-    def alike(self, placement: Layout, word: str) -> Layout:
+    def uniform(self, placement: Layout, word: str) -> Layout:
         """The placement with the same saved of all blocks."""
         if self.model.recomputes:
             return placement
-        return Layout(**vars(placement) | {"saved": tuple(kind.alike(word) for kind in self.model.kinds)})
+        return Layout(**vars(placement) | {"saved": tuple(kind.uniform(word) for kind in self.model.kinds)})
 
     def _solved(self, costs: Sequence[Costs], spare: float) -> tuple[Saved, ...] | None:
         """The numbers of blocks that minimise the seconds within so many bytes; None where there are none."""
@@ -146,7 +146,7 @@ class Estimates:
         seconds[0], peak[0] = self._rest(layout)
         for number, kind in enumerate(self.model.kinds):
             costs = self._block_costs(layout, number)
-            counts = layout.saved[number].counts if layout.saved else kind.alike("everything").counts
+            counts = layout.saved[number].counts if layout.saved else kind.uniform("everything").counts
             for place, (word, count) in enumerate(zip(SAVED, counts, strict=True), 1):
                 seconds[place] += count * costs[word][0]
                 peak[place] += count * costs[word][1]

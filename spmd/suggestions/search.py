@@ -127,7 +127,7 @@ class Search:
 
         ordered = sorted((estimates.chosen(one, self._budget) for one in placements), key=promise)
         plain = [one for one in ordered if one.family == "data"][:1]
-        least = min((estimates.alike(one, "nothing") for one in placements), key=estimates.peak)
+        least = min((estimates.uniform(one, "nothing") for one in placements), key=estimates.peak)
         kinds = _first_of(ordered, lambda layout: (layout.family, layout.tensor))
         families = _first_of(ordered, lambda layout: layout.family.rpartition(" x ")[2])
         alternating = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
@@ -204,7 +204,7 @@ class Search:
             rows = []
             for counts in short_counts(self.model):
                 with shortened(self.model, counts):
-                    plan, reason = self._plan(self.estimates.alike(layout.placement, word), counts)
+                    plan, reason = self._plan(self.estimates.uniform(layout.placement, word), counts)
                 if plan is None or plan.verdict:
                     return None, plan, reason
                 rows.append(Figures(self.seconds(plan), plan.peak))

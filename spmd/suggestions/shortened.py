@@ -66,7 +66,7 @@ def extrapolated(layout: Layout, model: Model, found: Mapping[str, Sequence[Figu
     total = found[word][0]
     for slope in slopes[word]:
         total = total.plus(slope, -1)
-    saved = layout.saved or tuple(kind.alike("everything") for kind in model.kinds)
+    saved = layout.saved or tuple(kind.uniform("everything") for kind in model.kinds)
     for number, one in enumerate(saved):
         for name, count in zip(SAVED, one.counts, strict=True):
             if count:

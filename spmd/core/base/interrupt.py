@@ -201,10 +201,11 @@ def later() -> Iterator[None]:
 
 
 def _deliver() -> None:
-    presses = [*_held, *_noted]
-    _noted.clear()
-    _forget(presses)
-    _call(presses)
+    """Handles the signals that were put off, and those that their handlers send: an alarm's may send Ctrl-C."""
+    while presses := [*_held, *_noted]:
+        _noted.clear()
+        _forget(presses)
+        _call(presses)
 
 
 @contextlib.contextmanager

@@ -108,7 +108,7 @@ def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
     copies: dict[Node, Node] = {}
     for node in graph.nodes:
         if node in earlier:
-            copy = Node(node.op, node.operands, node.numbers, node.code, node.instruction, node.sequence)
+            copy = node.with_operands(node.operands)
             copy.serial = node.serial
             copies[node] = copy
 

@@ -69,8 +69,8 @@ def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]
     axes = tuple(dict.fromkeys(axis for row in rows for axis in row.axes))
     value = layouts.looked_up(node, axes) if is_lookup else layouts.moved(node, chain.befores, chain.afters)
     is_given_up = value is not None and _is_given_up(chain, value.shape)
-    is_asked = node.op.name in _ANNOTATIONS or (value is not None and _is_marked(value, layouts))
-    if is_asked and not is_given_up:
+    is_requested = node.op.name in _ANNOTATIONS or (value is not None and _is_marked(value, layouts))
+    if is_requested and not is_given_up:
         return None, place
     move = Move(
         "given up" if is_given_up else "move",

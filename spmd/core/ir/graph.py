@@ -161,6 +161,10 @@ class Node:
     def meta(self) -> Meta:
         return self.op.metas[0]
 
+    def with_operands(self, operands: "Sequence[Value]") -> "Node":
+        """Returns a copy of the op with other operands, recorded now."""
+        return Node(self.op, tuple(operands), self.numbers, self.code, self.instruction, self.sequence)
+
 
 class TupleElement:
     """One result of an op that has several."""
@@ -401,8 +405,7 @@ class Region:
             return TupleElement(copies[value.node], value.index) if type(value) is TupleElement else copies[value]  # type: ignore[index]
 
         for node in between(roots, given):
-            operands = tuple([copied(operand) for operand in node.operands])
-            copies[node] = Node(node.op, operands, node.numbers, node.code, node.instruction, node.sequence)
+            copies[node] = node.with_operands([copied(operand) for operand in node.operands])
         return Region(list(copies.values()), inputs, [copied(root) for root in roots])
 
     @property

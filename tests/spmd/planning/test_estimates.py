@@ -94,7 +94,7 @@ class TestWhatIsSaved:
 
     def test_memory_decides(self, known: Model) -> None:
         estimates, placement = Estimates(known, RATES), Layout(1, 8, 1)
-        everything, nothing = (estimates.alike(placement, word) for word in ("everything", "nothing"))
+        everything, nothing = (estimates.uniform(placement, word) for word in ("everything", "nothing"))
         least, most = estimates.peak(nothing), estimates.peak(everything)
         assert estimates.chosen(placement, None) == estimates.chosen(placement, most * 1.01) == everything
         assert estimates.chosen(placement, least * 0.5) == nothing
@@ -105,7 +105,7 @@ class TestWhatIsSaved:
     def test_plans_correct(self, known: Model) -> None:
         """Next to a compiled layout an estimate is its figure; two of them give the price of what is saved."""
         estimates, placement = Estimates(known, RATES), Layout(1, 8, 1)
-        everything, nothing = (estimates.alike(placement, word) for word in ("everything", "nothing"))
+        everything, nothing = (estimates.uniform(placement, word) for word in ("everything", "nothing"))
         other = Layout(2, 4, 1)
         before = estimates.seconds(other), estimates.peak(other)
         price = estimates.peak(everything) - estimates.peak(nothing)
@@ -117,8 +117,8 @@ class TestWhatIsSaved:
         assert estimates.seconds(everything) == pytest.approx(seconds)
         one = Layout(1, 8, 1, saved=(Saved("narrow.*", (3, 0, 0, 0)), Saved("wide.*", (0, 0, 0, 2))))
         assert estimates.peak(nothing) < estimates.peak(one) < estimates.peak(everything)
-        all_of_other = estimates.peak(estimates.alike(other, "everything")) - estimates.peak(
-            estimates.alike(other, "nothing")
+        all_of_other = estimates.peak(estimates.uniform(other, "everything")) - estimates.peak(
+            estimates.uniform(other, "nothing")
         )
         assert all_of_other > 4 * price * 0.9
 

@@ -120,7 +120,7 @@ class TestLayouts:
     def test_a_llama_as_by_hand(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2))
         known = watched(model, model, TOKENS)
-        nothing = tuple(kind.alike("nothing") for kind in known.kinds)
+        nothing = tuple(kind.uniform("nothing") for kind in known.kinds)
         rules = rules_of(Layout(2, 2, 2, sequence=True, saved=nothing), known)
         weights = dict(rules.of_parameters())
         column, row = P("tensor", None), P(None, "tensor")
