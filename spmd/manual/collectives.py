@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..core.base.hints import did_you_mean
+from ..core.control.body_calls import noted
 from ..core.control.varying import Tracker, collective, index, summed, tracker
 from ..core.ir.source import user_line
 from ..core.lazy.tensor import XlaTensor
@@ -15,6 +16,7 @@ from ..core.manual.manual_steps import untracked
 AxisNames = str | int | Sequence[str | int]
 
 
+@noted
 def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     """Reduces the shards' tensors element by element over mesh axes; all shards get the same result.
 
@@ -37,6 +39,7 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     return _reduced("all_reduce", now, tensor, op, axes)
 
 
+@noted
 def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = True) -> Any:
     """Concatenates the shards' tensors along a dim, in the order of the axes; all shards get the same result.
 
@@ -55,6 +58,7 @@ def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = Tr
     return _linear(now, tensor if tiled else tensor.unsqueeze(dim), axes, "all_gather", dim)
 
 
+@noted
 def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames = ()) -> Any:
     """Reduces the shards' tensors over mesh axes; each shard keeps its part of the result along a dim.
 
@@ -78,6 +82,7 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     return _folded(_linear(now, stack, axes, "all_to_all", dim, dim), known, dim)
 
 
+@noted
 def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = ()) -> Any:
     """Splits each shard's tensor along `split_dim`, sends the k-th part to the k-th shard, and concatenates the parts
     that arrive along `concat_dim`, in the senders' order.
@@ -97,6 +102,7 @@ def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = (
     return _linear(now, tensor, axes, "all_to_all", split_dim, concat_dim)
 
 
+@noted
 def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: AxisNames = ()) -> Any:
     """Sends each shard's tensor from `source` to `target` for every pair; a shard that gets none has zeros.
 
@@ -125,6 +131,7 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     return _linear(now, tensor, axes, "permute", found)
 
 
+@noted
 def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     """Sends the tensor of the shard `source` to all shards along the axes. Its gradient arrives there, summed.
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..core.base.wrapped import wrapped
+from ..core.control.body_calls import body_calls
 from ..core.lazy.manual_shards import Cut
 from ..core.lazy.tensor import XlaTensor
 from ..core.lower.manual_lowering import Boundary
@@ -164,8 +165,9 @@ def call_on_shards(
     def body(shards: list[XlaTensor]) -> list[Result]:
         nonlocal made_tree
         given = list(values)
+        calls = body_calls()
         for place, shard in zip(places, shards, strict=True):
-            given[place] = shard
+            given[place] = shard if calls is None else calls.argument(fn, place, shard)
         made = fn(*tree_unflatten(given, tree), **kwargs)
         found, made_tree = tree_flatten(made)
         out_paths = [keystr(path) for path, _ in tree_flatten_with_path(made)[0]]

@@ -249,7 +249,8 @@ def verified(found: Verification) -> Any:
             Text(f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
             Text(f"{row.layout}, {row.partitioner}"), "" if row.is_equal else Text("differs", style="bold red"),
         )  # fmt: skip
-    return Group(table, *([Text(f"the first op that differs: {found.first}")] if found.first else []))
+    lines = [f"the first op that differs: {found.first}"] if found.first else []
+    return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
 
 
 def _few(names: list[str]) -> str:

@@ -50,13 +50,15 @@ class Verification:
 
     Attributes:
         rows: one for each value, layout, partitioner and precision. first: the first op that differs, with the user's
-            line; "" where all are equal. evidence: digest of the inputs, seeds, versions, meshes, formula. seconds.
+            line; "" where all are equal. repair: where a body of `shard_map` is the cause, the one change of one of
+            its collectives with which the step is equal; "" where none is known. evidence: digest of the inputs, seeds, versions, meshes, formula. seconds.
     """
 
     rows: tuple[Compared, ...]
     first: str
     evidence: Mapping[str, Any]
     seconds: float = field(compare=False)
+    repair: str = ""
 
     def __bool__(self) -> bool:
         return all(row.is_equal for row in self.rows)
@@ -80,6 +82,7 @@ class Verification:
         if not self:
             rows = sorted(self.differences, key=_share, reverse=True)
             first = f"\nthe first op that differs: {self.first}" if self.first else ""
+            first += f"\n{self.repair}" if self.repair else ""
             raise AssertionError(
                 f"verify: {len(rows)} of {len(self.rows)} comparisons with one device differ by more than rounding "
                 "explains" + "".join(f"\n  {row}" for row in rows[:5]) + first
@@ -91,6 +94,7 @@ class Verification:
             **self.evidence,
             "equal": bool(self),
             "first_difference": self.first,
+            "repair": self.repair,
             "seconds": round(self.seconds, 3),
             "rows": [{**asdict(row), "equal": row.is_equal} for row in self.rows],
         }

@@ -11,6 +11,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from ..core.base.config import config
 from ..core.base.state import held
 from ..core.compile.options import compiled_with
+from ..core.control.body_calls import BodyCalls, noting
 from ..core.engine.syncs import sync
 from ..core.ir.graph import DeviceData, Node, results, topological
 from ..core.ir.source import node_line
@@ -82,13 +83,16 @@ class Runner:
         partitioner: str | None = None,
         values: Sequence[torch.Tensor] | None = None,
         with_ops: bool = False,
+        calls: BodyCalls | None = None,
     ) -> Outcome:
-        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from."""
+        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from. calls: notes the
+        calls in the bodies of manual computations."""
         default = torch.get_default_dtype() if dtype is None else dtype
         with (
             kept(self.inputs.reachable),
             held(config, partitioner=partitioner or config.partitioner),
             compiled_with(_quickly()),
+            noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
             _default_dtype(default),
             self.inputs.on_device(self.inputs.values if values is None else values, dtype),
             layout.mesh,
@@ -98,7 +102,7 @@ class Runner:
             else:
                 ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.modules))
             with self._gradients() as gradients:
-                result = self._called(dtype)
+                result = self._called(dtype if layout.mesh.size() == 1 else None)
             found = {**_results(result), **gradients, **self._state()}
             recorded = {name: value._storage.value for name, value in found.items() if isinstance(value, XlaTensor)}
             if layout.mesh.size() > 1:
@@ -145,8 +149,8 @@ class Runner:
 
         def note(path: str) -> Callable[[torch.Tensor], None]:
             def hook(tensor: torch.Tensor) -> None:
-                assert tensor.grad is not None
-                found[Name("gradient", path)] = tensor.grad.detach().clone()
+                if tensor.grad is not None:  # else the step's result does not depend on it
+                    found[Name("gradient", path)] = tensor.grad.detach().clone()
 
             return hook
 

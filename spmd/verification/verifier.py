@@ -13,6 +13,7 @@ import torch
 
 from ..core.base import seed
 from ..core.base.config import config
+from ..core.control.body_calls import BodyCalls
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..planning.progress import silent, stage
@@ -22,6 +23,7 @@ from .first_difference import distance, first_difference, magnitude
 from .inputs import Inputs
 from .one_run import Layout, Name, Outcome, Runner
 from .rounding import FORMULA, Path, tolerance, unit_of
+from .single_changes import repair
 
 PARTITIONERS = ("gspmd", "shardy")
 SAMPLES = 3  # the inputs and neighbours of theirs, at which rounding is measured
@@ -84,15 +86,15 @@ def verify(
         for layout in layouts:
             for partitioner, dtype in itertools.product(PARTITIONERS, (torch.float64, None)):
                 with stage(f"{layout}, {partitioner}, {_text(dtype)}"):
-                    found = runner.run(layout, dtype, partitioner=partitioner)
+                    found = _run(runner, measured, layout, partitioner, dtype)
                 rows += measured.compared(found, layout, partitioner, dtype)
         if not rows:
             raise ValueError(
                 "verify: the step has nothing to compare: return its loss, or let a model's gradients or parameters "
                 "be reachable from it"
             )
-        first = _first(runner, measured, layouts, rows)
-    made = Verification(tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started)
+        first, change = _first(runner, measured, layouts, rows)
+    made = Verification(tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started, change)
     if evidence is not None:
         made.save(evidence)
     return made
@@ -186,11 +188,48 @@ class _Measured:
             yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
 
 
-def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]) -> str:
-    """The first op that differs in the first layout with a difference, in float64 where that differs."""
+def _run(
+    runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None
+) -> Outcome:
+    """Runs the step over a mesh; what it raises there has a note with the change of a body that is known to mend it."""
+    calls = BodyCalls()
+    try:
+        return runner.run(layout, dtype, partitioner=partitioner, calls=calls)
+    except Exception as error:
+        if calls.calls and (found := _repair(runner, measured, layout, partitioner, dtype, calls)):
+            error.add_note(f"verify: on one device the step runs; on {layout} {found}")
+        raise
+
+
+def _repair(
+    runner: Runner,
+    measured: _Measured,
+    layout: Layout,
+    partitioner: str,
+    dtype: torch.dtype | None,
+    calls: BodyCalls,
+) -> str:
+    """The change of one collective in a body with which the step is equal to one device; "" for none."""
+
+    def is_equal(changed: BodyCalls) -> bool:
+        try:
+            found = runner.run(layout, dtype, partitioner=partitioner, calls=changed)
+        except Exception:  # a change that the body, or a check of it, does not take
+            return False
+        return all(row.is_equal for row in measured.compared(found, layout, partitioner, dtype))
+
+    with stage("a change of one collective that makes it equal"):
+        return repair(calls, is_equal)
+
+
+def _first(
+    runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]
+) -> tuple[str, str]:
+    """The first op that differs in the first layout with a difference, in float64 where that differs, and the change of
+    a body that mends it."""
     wrong = sorted((row for row in rows if not row.is_equal), key=lambda row: row.dtype != "float64")
     if not wrong:
-        return ""
+        return "", ""
     row = wrong[0]
     layout = next(layout for layout in layouts if str(layout) == row.layout)
     dtype = torch.float64 if row.dtype == "float64" else None
@@ -198,8 +237,10 @@ def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows:
     with stage("the first op that differs"):
         wide = runner.run(measured.layout, dtype, values=values, with_ops=True)
         narrow = runner.run(measured.layout, _NARROW, values=values, with_ops=True)
-        other = runner.run(layout, dtype, partitioner=row.partitioner, values=values, with_ops=True)
-    return first_difference(wide, narrow, other) or f"{Name(row.kind, row.path)}; every op before it is equal"
+        calls = BodyCalls()
+        other = runner.run(layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls)
+    first = first_difference(wide, narrow, other) or f"{Name(row.kind, row.path)}; every op before it is equal"
+    return first, _repair(runner, measured, layout, row.partitioner, dtype, calls) if calls.calls else ""
 
 
 def _evidence(inputs: Inputs, layouts: Sequence[Layout]) -> dict[str, Any]:

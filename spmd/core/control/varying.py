@@ -161,7 +161,7 @@ class Tracker(Rules):
     def _replaced(self, values: Any, union: Over, written: Any) -> Any:
         made = []
         for value in values:
-            if _is_ours(value) and value.requires_grad:
+            if is_ours(value) and value.requires_grad:
                 if value is written:
                     more = self.in_order(union - self.of_tensor(value).varying)
                     made.append(Vary.apply(value, more, (), 1, True) if more else value)
@@ -181,17 +181,18 @@ def _inner(tensor: Any) -> XlaTensor:
     return tensor
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
+    """True for an XlaTensor, also as `torch.func` wraps it."""
     if type(value) is XlaTensor:
         return True
     is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
-    return is_wrapped and _is_ours(torch._C._functorch.get_unwrapped(value))
+    return is_wrapped and is_ours(torch._C._functorch.get_unwrapped(value))
 
 
 def _tensors(values: Any) -> Iterator[Any]:
     """Yields the XlaTensors among the arguments of an op, also as `torch.func` wraps them."""
     for value in values:
-        if _is_ours(value):
+        if is_ours(value):
             yield value
         elif type(value) in (list, tuple):
             yield from _tensors(value)
@@ -199,19 +200,20 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 class _Thread(threading.local):
     tracker: Tracker | None = None
+    calls: Any = None  # the `body_calls.BodyCalls` that notes the calls in bodies
 
 
-_thread = _Thread()
+thread = _Thread()
 
 
 def tracker() -> Tracker | None:
     """The tracker of the manual computation that the calling thread records, or None."""
-    return _thread.tracker
+    return thread.tracker
 
 
 def tracking(new: Tracker) -> AbstractContextManager[None]:
     """Has the calling thread record a manual computation."""
-    return held(_thread, tracker=new)
+    return held(thread, tracker=new)
 
 
 def as_own(tensors: Sequence[Any]) -> list[Any]:
@@ -262,9 +264,8 @@ class Watching(TorchFunctionMode):
                 args, kwargs = both[: len(args)], dict(zip(kwargs, both[len(args) :], strict=True))
             else:
                 args = self.tracker.unified(args, written)
-        if name in _DROPS:
-            return self._dropped(func, args, kwargs)
-        return func(*args, **kwargs)
+        made = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
+        return made if thread.calls is None else thread.calls.function(name, made, in_place=_writes(name))
 
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""

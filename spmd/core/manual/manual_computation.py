@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..control.body_calls import body_calls
 from ..control.capture import Capture
 from ..control.gradient import Tensors, with_gradient
 from ..control.saved import saved
@@ -99,6 +100,8 @@ class _Region:
             stand_in = self._stand_in(capture, dense_meta(shape, tensor.dtype), boundary)
             stand_ins.append(stand_in.requires_grad_(tensor.requires_grad and torch.is_grad_enabled()))
         self.given_values = list(capture.given)
+        calls = body_calls()
+        checks = checks and (calls is None or calls.checks)
         with tracking(self.tracker):
             made = self._run(capture, body, stand_ins)
             self.made = [self._as_promised(result, checks) for result in made]
