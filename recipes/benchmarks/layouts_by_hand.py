@@ -206,7 +206,7 @@ _RESIDUALS = "resnet.encoder.stages.*.layers.*"
 _PARTS = "{down_blocks.*,up_blocks.*,mid_block}.{resnets,attentions}.*"
 CASES = {
     "conv": Case(_conv, "v5e:2x4", 8, 2048, (_RESIDUALS,), 10, _images(_RESIDUALS)),
-    "unet": Case(_unet, "v5e:2x4", 8, 2048, (_PARTS,), 10, _images(_PARTS)),
+    "unet": Case(_unet, "v5e:2x4", 8, 256, (_PARTS,), 10, _images(_PARTS)),
     "llama-8b": Case(
         _llama("8b"), "v5p:2x2x2", 8, 8, ("blocks.*",), 10, _dense(8, "blocks.*"), LLAMA, _llama_sites
     ),

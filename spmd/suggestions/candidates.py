@@ -31,7 +31,7 @@ SAVED = {
 
 
 class Saved(NamedTuple):
-    """The saved values of the blocks of one kind. pattern: of the blocks; counts: how many, for each word of `SAVED`."""
+    """The saved values of the blocks of one kind. pattern: of the blocks; counts: for each word of `SAVED`."""
 
     pattern: str
     counts: tuple[int, ...]

@@ -51,7 +51,8 @@ class Verification:
     Attributes:
         rows: one for each value, layout, partitioner and precision. first: the first op that differs, with the user's
             line; "" where all are equal. repair: where a body of `shard_map` is the cause, the one change of one of
-            its collectives with which the step is equal; "" where none is known. evidence: digest of the inputs, seeds, versions, meshes, formula. seconds.
+            its collectives with which the step is equal; "" where none is known. evidence: digest of the inputs, seeds,
+            versions, meshes, formula. seconds.
     """
 
     rows: tuple[Compared, ...]

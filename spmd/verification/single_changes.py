@@ -1,8 +1,8 @@
-"""One change of one collective in the body of a `shard_map` with which a step that differs is equal to one device.
+"""One change of one collective in the body of a `shard_map` that makes a step equal to one device.
 
-A change is tried: the step runs with it, and all of its values must be equal. The varying axes of the body's values (see
-`core/control/body_calls.py`) only give the order of trials: a reduction over axes along which its operand is equal on
-all shards, and a result that differs between shards behind a contraction, come first.
+A change is tried: the step runs with it, and all of its values must be equal. The varying axes of the body's values
+(see `core/control/body_calls.py`) only give the order of trials: a reduction over axes along which its operand is equal
+on all shards, and a result that differs between shards behind a contraction, come first.
 """
 
 import itertools

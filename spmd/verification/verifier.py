@@ -188,9 +188,7 @@ class _Measured:
             yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
 
 
-def _run(
-    runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None
-) -> Outcome:
+def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None) -> Outcome:
     """Runs the step over a mesh; what it raises there has a note with the change of a body that is known to mend it."""
     calls = BodyCalls()
     try:
@@ -222,9 +220,7 @@ def _repair(
         return repair(calls, is_equal)
 
 
-def _first(
-    runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]
-) -> tuple[str, str]:
+def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows: Sequence[Compared]) -> tuple[str, str]:
     """The first op that differs in the first layout with a difference, in float64 where that differs, and the change of
     a body that mends it."""
     wrong = sorted((row for row in rows if not row.is_equal), key=lambda row: row.dtype != "float64")

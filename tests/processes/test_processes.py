@@ -210,7 +210,6 @@ class TestDifferent:
             ("other_program", ["the processes differ (in its ops), ", "a new program (step: ", "spmd.sync()"]),
             ("other_number", ["event 6 on the processes differ", "event 6: a run, its numbers #"]),
             ("other_seed", ["a run, its numbers", "a seed of its own"]),
-            ("other_data", ["the processes differ (in its values), ", "the upload of float32[8], its values #"]),
             ("other_shape", ["from_process_local of float32[8]", "from_process_local of float32[12]"]),
             ("one_more_run", ["process 0 has ended"]),
             (
@@ -218,6 +217,7 @@ class TestDifferent:
                 ["item() or bool() of float32[], a read that all processes must make", "in read_in_one: print"],
             ),
             ("split_in_one", ["of float32[8], a read that all processes must make", "in split_in_one: print(x)"]),
+            ("other_data", ["the processes differ (in its values), ", "the upload of float32[8], its values #"]),
         ],
     )
     def test_told(self, program: str, words: list[str]) -> None:

@@ -1,5 +1,5 @@
-"""The calls of torch functions and collectives in the bodies of manual computations, noted while a run records them, and
-one change of one of them.
+"""The calls of torch functions and collectives in the bodies of manual computations, noted while a run records them,
+and one change of one of them.
 
 Not here: which changes are tried (`spmd/verification/single_changes.py`); the collectives themselves (`spmd.manual`).
 """
@@ -42,7 +42,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One call. made: its result, None where it is no single tensor or was written in place. given: of a collective,
+    """One call. made: its result, None where it raised. given: of a collective,
     its tensor. arguments: of a collective, by name, without the tensor."""
 
     site: Site
@@ -55,7 +55,7 @@ class Call:
         return self.given is not None
 
 
-# Replaces the result of a call: takes what calls it as it stands, its tensor (None for a torch function), its arguments.
+# Replaces the result of a call. It takes the call as it stands, its tensor (None for a torch function), its arguments.
 Change = Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]
 
 
@@ -93,12 +93,16 @@ class BodyCalls:
         if self._is_inside or not varying.is_ours(tensor):
             return call(tensor, **arguments)
         site, given = Site(name, *user_frame(2)), self._made(tensor)
-        with held(self, _is_inside=True):
-            if site == self.site and self.change is not None:
-                made = self.change(call, tensor, arguments)
-            else:
-                made = call(tensor, **arguments)
-        self._note(Call(site, self._made(made), given, arguments))
+        result = None  # of a call that raises
+        try:
+            with held(self, _is_inside=True):
+                if site == self.site and self.change is not None:
+                    made = self.change(call, tensor, arguments)
+                else:
+                    made = call(tensor, **arguments)
+            result = self._made(made)
+        finally:
+            self._note(Call(site, result, given, arguments))
         return made
 
     def _note(self, call: Call) -> None:
@@ -114,7 +118,8 @@ class BodyCalls:
 
 def body_calls() -> BodyCalls | None:
     """The calls that the calling thread notes, or None."""
-    return varying.thread.calls  # type: ignore[no-any-return]
+    found: BodyCalls | None = varying.thread.calls
+    return found
 
 
 def noting(calls: BodyCalls) -> AbstractContextManager[None]:

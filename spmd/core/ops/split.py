@@ -21,7 +21,8 @@ Axes = tuple[str, ...]
 _Step = tuple[Any, int]  # an array and one of its dims
 
 # .inputs: by the array's id, the array (which keeps the id its own) and its sharding. .without: the same by id and dim,
-# of the dims behind which no axis is; a long program has one call for each of its products, and most dims are of this kind.
+# of the dims behind which no axis is; a long program has one call for each of its products, and most dims are of
+# this kind.
 _known = threading.local()
 
 

@@ -4,8 +4,8 @@
     python tests/spmd/verification/mutated_bodies.py --seed 7 --mutants 20
     python tests/spmd/verification/mutated_bodies.py --seed 7 --only 12          # the full text of one
 
-A mutant of a body in `sharded_bodies.py` has one collective dropped, doubled, over other axes, or a mean in the place of
-its sum (and the reverse). It is found where verify raises or has a difference, and named where verify's sentence has
+A mutant of a body in `sharded_bodies.py` has one collective dropped, doubled, over other axes, or a mean in the place
+of its sum (and the reverse). It is found where verify raises or has a difference, and named where verify's sentence has
 the change that gives the body back: the dropped collective with its axes, the one that is one too many, the right axes,
 the right reduction. A mutant that is equal to its body, values and gradients to 1e-12 on the mesh itself, is listed as
 equivalent and not counted.
@@ -27,12 +27,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import torch
+import torch  # noqa: E402
 
-import spmd
-from spmd.verification.evidence import Verification
-from tests.spmd.verification import sharded_bodies
-from tests.spmd.verification.sharded_bodies import CASES, Case, inputs_of, step_of
+import spmd  # noqa: E402
+from spmd.verification.evidence import Verification  # noqa: E402
+from tests.spmd.verification import sharded_bodies  # noqa: E402
+from tests.spmd.verification.sharded_bodies import CASES, Case, inputs_of, step_of  # noqa: E402
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
 SHAPES = ((2, 4), (4, 2))
@@ -210,7 +210,10 @@ def main() -> None:
         counts["named"] += is_named
         counts["counted"] += 1
         if not is_named or given.only is not None:
-            print(f"{number:4} {'named' if is_named else 'found' if is_found else 'MISSED'}  {mutant}\n     {text}", flush=True)
+            print(
+                f"{number:4} {'named' if is_named else 'found' if is_found else 'MISSED'}  {mutant}\n     {text}",
+                flush=True,
+            )
     counted = max(counts["counted"], 1)
     print(
         f"{len(drawn)} mutants of {len(CASES)} bodies, seed {given.seed}: {counts['equivalent']} equivalent; of "

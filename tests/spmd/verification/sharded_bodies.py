@@ -173,7 +173,7 @@ def own_gradient_step(x: Any, y: Any, weight: Any) -> Any:
 
 def running_sum(x: Any) -> Any:
     totals = all_gather(x.sum(-1, keepdim=True), 1, "model")
-    before = (torch.arange(axis_size("model"), device="xla") < axis_index("model")).to(x.dtype)
+    before = (torch.arange(axis_size("model"), device=x.device) < axis_index("model")).to(x.dtype)
     return x.cumsum(-1) + (totals * before).sum(-1, keepdim=True)
 
 
