@@ -122,6 +122,19 @@ class TestTarget:
         assert plan.num_devices == 64 and {axis for row in plan.collectives for axis in row.axes} == {"data", "fsdp"}
         assert plan.mesh == {"data": 8, "fsdp": 8} and not any("devices of" in note for note in plan.notes)
 
+    def test_several_models_after_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The initial values of models that are only planned look like the iterations of a loop, and run nowhere."""
+        monkeypatch.setattr(spmd.config, "loop_search_ops", 64)
+        mesh, kept = Mesh(range(8), (8,), ("fsdp",), target="cpu:8"), []
+        for _ in range(6):
+            with torch.device("meta"):
+                model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(64)))
+            kept.append(spmd.ShardingRules(units=("*",)).apply(model, mesh))
+        here = torch.ones(4, device="xla")
+        for _ in range(200):
+            here = here + 1
+        assert here.tolist() == 4 * [201.0]
+
     def test_errors(self, mesh8: Mesh) -> None:
         _, _, step = training(mesh8)
         with pytest.raises(ValueError, match="the step's mesh has 8 devices and 'cpu:4' has 4"):

@@ -8,7 +8,7 @@ from ..explain.slow_compiles import place
 from ..ir.graph import Node, origin, topological
 from ..ir.source import user_line
 from ..lazy import recorders
-from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, forget_reads, pending
+from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
 from ..passes import nans, unsynced_loops
 from ..pjrt import processes
 from .abstract import recording
@@ -46,7 +46,7 @@ def run_iterations() -> None:
 def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     LIVE[:] = [ref for ref in LIVE if ref() is not None]
-    storages = pending()
+    storages = _runnable()
     nodes, _ = topological([storage.value for storage in storages])
     if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
@@ -71,7 +71,7 @@ def _run_what_is_finished() -> None:
     line = user_line()
     try:
         if initialize_state(storages, line):
-            storages = pending()
+            storages = _runnable()
             nodes, _ = topological([storage.value for storage in storages])
             if not nodes:  # all were initial values
                 pace.synced_ops = pace.recorded_ops
@@ -94,6 +94,11 @@ def _run_what_is_finished() -> None:
     iteration = num_ops * (ends[-1] - ends[-2] if len(ends) > 1 else left) // len(nodes)
     pace.early = 2 * iteration + unsynced_loops.SHORTEST
     pace.look_after(max(iteration, min(2 * pace.wait, config.loop_search_ops)))
+
+
+def _runnable() -> list[Storage]:
+    """The storages to compute, without those over devices that are not here: their programs are only planned."""
+    return [storage for storage in pending() if storage.sharding is None or storage.sharding.target is None]
 
 
 def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:
