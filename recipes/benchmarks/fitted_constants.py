@@ -92,7 +92,7 @@ class Fitted:
         found = [
             TpuClock(module, CHIPS[one.kind], one.slices, one.places, self.rates).run() for module, one in step.programs
         ]
-        waiting = sum(spent[name] for spent in found for name in WAITING.values())
+        waiting = sum(spent[name] for spent in found for name in {*WAITING.values()})
         computed = sum(sum(spent.values()) for spent in found) - waiting
         # Forward once more is a quarter of forward, backward and recomputation.
         return waiting + computed * (1 - (1 - self.recomputed) / 4 * step.is_open)

@@ -64,39 +64,49 @@ def _matrix_units(count: int, width: int) -> int:
     return 2 * count * width * width
 
 
-def _tpu(name: str, peak: float, units: int, gib: float, links: int, link_bits: float, network_bits: float) -> Chip:
+def _tpu(
+    name: str,
+    peak: float,
+    units: int,
+    gib: float,
+    links: int,
+    link_bits: float,
+    network_bits: float,
+    host: float = 16e9,
+) -> Chip:
     return Chip(
         name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units, links=links,
-        network_bytes=network_bits / 8,
+        network_bytes=network_bits / 8, host_bytes=host,
     )  # fmt: skip
 
 
-def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float) -> Chip:
+def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float, host: float) -> Chip:
     gpu = GPUS[name]
     source = f"data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s a GPU"
     return Chip(
         name, peak, gpu.memory_bytes, link, source, bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64,
-        cores=gpu.cores, network_bytes=network_bits / 8,
+        cores=gpu.cores, network_bytes=network_bits / 8, host_bytes=host,
     )  # fmt: skip
 
 
 # The networks between slices are those of a host's network cards, shared by its chips (a pod of v5e has 6.4 Tb/s, one
-# of v6e 25.6 Tb/s, by the same pages).
+# of v6e 25.6 Tb/s, by the same pages). The way to the host is PCIe, 16 GB/s, of a v6e 32 GB/s
+# (jax-ml.github.io/scaling-book/tpus); of a GPU by its generation.
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
     "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 6, 2400e9, 50e9),
     "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 4, 1600e9, 25e9),
     "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 6, 4800e9, 50e9),
-    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9),
+    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9, 32e9),
     # Two devices a chip: half of its peak and links each.
     "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
-    GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12),
-    GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12),
-    GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12),
-    GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12),
-    GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12),
+    GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
+    GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12, 64e9),
+    GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12, 32e9),
 }
 
 
@@ -112,6 +122,7 @@ def describe_gpu(
     peak_flops: float,
     link_bytes: float,
     network_bytes: float | None = None,
+    host_bytes: float = 0.0,
 ) -> None:
     """Adds a kind of GPU that targets of plans may name.
 
@@ -123,6 +134,8 @@ def describe_gpu(
         peak_flops: bfloat16 operations per second, of dense products.
         link_bytes: bytes per second to the other GPUs of a node, in one direction.
         network_bytes: bytes per second of the network between nodes, for each GPU; `link_bytes` by default.
+        host_bytes: bytes per second to the host's memory, in one direction, for each GPU; 0: not known, so that copies
+            to it count no time and `spmd.suggest` proposes none.
 
     Raises ValueError for a name or a kind that another GPU has, and for a text without one of the fields that an
     estimate reads.
@@ -149,7 +162,7 @@ def describe_gpu(
     chip = Chip(
         name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind[1]}",
         bandwidth=read["memory_bandwidth"], f32_flops=f32, f64_flops=f32 / 64, cores=int(read["core_count"]),
-        network_bytes=link_bytes if network_bytes is None else network_bytes,
+        network_bytes=link_bytes if network_bytes is None else network_bytes, host_bytes=host_bytes,
     )  # fmt: skip
     if CHIPS.get(kind[1], chip) != chip:
         raise ValueError(

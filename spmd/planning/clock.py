@@ -1,6 +1,9 @@
-"""The clock of an estimated run: the lines of a schedule one after the other, and collectives next to them."""
+"""The clock of an estimated run: the lines of a schedule one after the other, collectives and copies to and from the
+host's memory next to them."""
 
+import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import ClassVar
 
 from ..core.base.counters import Collective
@@ -8,13 +11,19 @@ from ..core.hlo.hlo import Computation, Instruction, Module, num_bytes
 from ..core.hlo.hlo_collectives import collective_kind
 from .chips import Chip
 
-WAITING = {"ici": "waiting for collectives (ici)", "dcn": "waiting for collectives (dcn)"}
+HOST = "waiting for the host"
+WAITING = {
+    "ici": "waiting for collectives (ici)",
+    "dcn": "waiting for collectives (dcn)",
+    "to host": HOST,
+    "from host": HOST,
+}
 
 
 class Clock(ABC):
-    """A run of the schedule, on one stream that computes and one that moves data.
+    """A run of the schedule, on one stream that computes, one of collectives, and one for each way to and from the host.
 
-    spent: the seconds by name. now: of the run; free: the end of the last collective.
+    spent: the seconds by name. now: of the run; free: the end of the last transfer of each stream.
     """
 
     # The names of what a run spends its time on, in the order of a table, with the constants that each depends on.
@@ -23,8 +32,8 @@ class Clock(ABC):
     def __init__(self, module: Module, chip: Chip):
         self.module, self.chip = module, chip
         self.now = 0.0
-        self.free = 0.0
-        self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started collective, with its link
+        self.free: Counter[str] = Counter()
+        self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started transfer, with its link
         self.spent = dict.fromkeys(self.constants, 0.0)
 
     def run(self) -> dict[str, float]:
@@ -35,6 +44,11 @@ class Clock(ABC):
     @abstractmethod
     def compute(self, computation: Computation, line: Instruction) -> None:
         """Spends the time of a line that is no collective."""
+
+    @property
+    @abstractmethod
+    def host_rate(self) -> float:
+        """Bytes per second to or from the host's memory; 0 where it is not known."""
 
     @abstractmethod
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
@@ -52,6 +66,10 @@ class Clock(ABC):
                 self.start((computation.name, line.name), computation, line, kind)
                 if not line.opcode.endswith("-start"):
                     self.wait((computation.name, line.name))
+            elif (moved := host_copy(line)) is not None:
+                link, data = moved
+                seconds = data / self.host_rate if self.host_rate else 0.0
+                self._start((computation.name, line.name), link, seconds)
             elif line.opcode.endswith("-done"):
                 self.wait((computation.name, line.operands[0]))
             else:
@@ -72,21 +90,46 @@ class Clock(ABC):
         for name in self.constants:
             self.spent[name] += (self.spent[name] - before[name]) * more
         shift = (self.now - started) * more
-        self.now, self.free = self.now + shift, self.free + shift
+        self.now += shift
+        for stream in self.free:
+            self.free[stream] += shift
         self.ends = {key: (end + shift, link) for key, (end, link) in self.ends.items()}
 
     def start(self, key: tuple[str, str], computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
         data = sum(num_bytes(computation.by_name[name].shape) for name in line.operands if name in computation.by_name)
         seconds, link = self.seconds_of(line, kind, data)
+        self._start(key, link, seconds)
+
+    def _start(self, key: tuple[str, str], link: str, seconds: float) -> None:
+        """Starts a transfer. Collectives of both links follow each other."""
         if seconds:
-            self.free = max(self.free, self.now) + seconds
-            self.ends[key] = self.free, link
+            stream = link if "host" in link else "collectives"
+            self.free[stream] = max(self.free[stream], self.now) + seconds
+            self.ends[key] = self.free[stream], link
 
     def wait(self, key: tuple[str, str]) -> None:
-        """Waits for the end of a collective."""
+        """Waits for the end of a transfer."""
         end, link = self.ends.pop(key, (0.0, "ici"))
         self.spend(WAITING[link], max(0.0, end - self.now))
+
+
+# The copies that XLA starts and waits for: (result, operand, ...), and ((operands), result, ...) of slices.
+_COPIES = ("copy-start", "dynamic-slice-start", "dynamic-update-slice-start")
+_HOST = re.compile(r"\bS\(5\)")
+_PLACED = re.compile(r"\w+\[[\d,]+\]\{[^}]*\}")
+
+
+def host_copy(line: Instruction) -> tuple[str, int] | None:
+    """The way and the bytes of a copy between the memory of the device and that of the host (XLA's memory space 5);
+    None for another line."""
+    if line.opcode not in _COPIES:
+        return None
+    places = [(one, _HOST.search(one) is not None) for one in _PLACED.findall(line.shape)]
+    if len({is_host for _, is_host in places}) < 2:
+        return None
+    is_to_host = places[0][1] if line.opcode == "copy-start" else line.opcode == "dynamic-update-slice-start"
+    return "to host" if is_to_host else "from host", min(num_bytes(one) for one, _ in places)
 
 
 def ring_bytes(kind: str, size: int, data: int) -> int:

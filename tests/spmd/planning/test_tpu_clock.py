@@ -7,11 +7,12 @@ import pytest
 from spmd.core.hlo.costs import kernels, repeated_flops
 from spmd.core.hlo.hlo import Module
 from spmd.planning.chips import CHIPS
+from spmd.planning.clock import HOST, host_copy
 from spmd.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
 from tests.spmd.planning import hlo_of_tpu
 
 V5E = CHIPS["TPU v5 lite"]
-PEAK = TpuRates(1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+PEAK = TpuRates(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
 ICI, DCN = "waiting for collectives (ici)", "waiting for collectives (dcn)"
 BYTES = 1024 * 1024 * 4
 
@@ -97,3 +98,50 @@ class TestLinks:
         whole = 2 * BYTES * 1 // 2 / V5E.network_bytes
         found = spent(hlo_of_tpu.between_slices(work(whole / 4)), num_slices=2)
         assert found[DCN] == pytest.approx(whole * 3 / 4) and found[ICI] == 0
+
+
+class TestHost:
+    """Copies to and from the host's memory: one stream each way, next to what is computed."""
+
+    SECONDS = BYTES / V5E.host_bytes
+    ARRAY = "f32[1024,1024]{1,0:T(8,128)}"
+    OF_HOST = "f32[1024,1024]{1,0:T(8,128)S(5)}"
+    STACK = "f32[3,1024,1024]{2,1,0:T(8,128)S(5)}"
+    ROW = "f32[1,1024,1024]{2,1,0:T(8,128)}"
+    AWAY = f"%away = ({OF_HOST}, {ARRAY}, u32[]) copy-start(%x)"
+    AWAY_DONE = f"%gone = {OF_HOST} copy-done(%away)"
+    BACK = f"%back = (({STACK}, s32[]), {ROW}, u32[]) dynamic-slice-start(%rows, %i)"
+    BACK_DONE = f"%row = {ROW} dynamic-slice-done(%back)"
+
+    @pytest.mark.parametrize("share", [0.0, 0.25, 2.0])
+    def test_what_is_not_hidden(self, share: float) -> None:
+        busy = f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(share * self.SECONDS)}"
+        found = spent("\n".join([self.AWAY, busy, self.AWAY_DONE]))
+        assert found[HOST] == pytest.approx(max(0.0, 1 - share) * self.SECONDS)
+
+    def test_both_ways_at_once(self) -> None:
+        """A row of a stack, not the stack, is what a slice moves; it waits for no copy the other way."""
+        before = f"%rows = {self.STACK} parameter(1)\n%i = s32[] parameter(2)"
+        lines = [before, self.AWAY, self.BACK, self.AWAY_DONE, self.BACK_DONE]
+        assert spent("\n".join(lines))[HOST] == pytest.approx(self.SECONDS)
+        twice = [
+            self.AWAY,
+            self.AWAY.replace("%away", "%second"),
+            self.AWAY_DONE,
+            "%last = " + self.OF_HOST + " copy-done(%second)",
+        ]
+        assert spent("\n".join(twice))[HOST] == pytest.approx(2 * self.SECONDS)
+
+    def test_writes_of_a_row(self) -> None:
+        shape = f"(({self.STACK}, {self.ROW}, s32[]), {self.STACK}, u32[])"
+        (line,) = (
+            Module(hlo_of_tpu.program(f"%put = {shape} dynamic-update-slice-start(%x)")).computations["main"].lines[1:2]
+        )
+        assert host_copy(line) == ("to host", BYTES)
+
+    def test_copies_on_the_device(self) -> None:
+        """A copy between the device's own memories is part of the compiler's cycles."""
+        near = self.OF_HOST.replace("S(5)", "S(1)")
+        assert (
+            spent(f"%away = ({near}, {self.ARRAY}, u32[]) copy-start(%x)\n%gone = {near} copy-done(%away)")[HOST] == 0
+        )
