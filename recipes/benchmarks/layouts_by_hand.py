@@ -85,8 +85,8 @@ def _conv(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor,
 
 
 def _unet(rows: int) -> tuple[nn.Module, Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """A small UNet of DDPM's kind for images of 32 x 32 (arXiv:2006.11239): one program of the paper's takes libtpu more
-    than ten minutes."""
+    """A small UNet of DDPM's kind for images of 32 x 32 (arXiv:2006.11239); the paper's takes libtpu more than ten
+    minutes to compile."""
     import diffusers
 
     model = diffusers.UNet2DModel(
