@@ -72,6 +72,8 @@ class Search:
         self.refused: list[Layout] = []
         self.num_compiled = 0
         self.is_extrapolated = False
+        # The seconds of the slowest plan so far, of a model with fewer blocks (True) and with all.
+        self.slowest = {True: 0.0, False: 0.0}
         self.short: dict[tuple[Layout, str], list[Figures]] = {}
 
     @property
@@ -179,9 +181,15 @@ class Search:
         worse = next((other for other in self.refused if layout.needs_no_less_than(other)), None)
         if worse is not None:
             return f"not compiled: needs no less memory than {worse}, which does not fit"
-        if self.num_compiled and (self.num_compiled >= most or time.monotonic() > until):
+        if self.num_compiled and (self.num_compiled >= most or time.monotonic() + self._seconds_to_go() > until):
             return "not compiled: the budget is spent"
         return ""
+
+    def _seconds_to_go(self) -> float:
+        """The seconds from here to the end of the search if one more layout is compiled."""
+        if not self.is_extrapolated:
+            return self.slowest[False]
+        return _FINALISTS * self.slowest[False] + len(short_counts(self.model)) * self.slowest[True]
 
     def _figures(self, layout: Layout) -> tuple[Figures | None, Plan | None, str]:
         """The figures of a layout, its plan where it was compiled with all layers, and why it does not fit or has
@@ -259,6 +267,7 @@ class Search:
         if plan is not None:
             return plan, _why_not(plan)
         lay = ApplyRules(rules_of(layout, self.model), self._mesh(layout), self.how, self.model.flow.model)
+        started, is_short = time.monotonic(), counts is not None
         with stage(f"{self.num_compiled}, {layout}{short}"):
             try:
                 plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
@@ -266,6 +275,7 @@ class Search:
                 return None, f"does not compile: {error}"
             finally:
                 gc.collect()  # units of the previous trial are found by their modules
+                self.slowest[is_short] = max(self.slowest[is_short], time.monotonic() - started)
         self.kept.keep(key, plan)
         return plan, _why_not(plan)
 

@@ -68,7 +68,8 @@ def suggest(
         grid: keywords of the step, each with the values to try: `{"num_micro_batches": (1, 2, 4)}` for a step that
             accumulates gradients. All combinations are searched.
         price: of a device for an hour, or of each target's; the front and `least_money` then know money.
-        budget: seconds after which no further layout is compiled; max_trials: the most layouts to compile.
+        budget: seconds of the search: no layout is compiled, but the first, for which they would not suffice if it took
+            as long as the slowest so far; max_trials: the most layouts to compile.
         file: keeps the plan of each compiled layout, as JSON: the same search goes on where it was stopped.
         progress: say on stderr which layout is compiled, in place where that is a terminal.
 

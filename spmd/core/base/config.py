@@ -1,11 +1,12 @@
 """The flags of the library, each declared once; the only file that reads the environment."""
 
+import contextlib
 import functools
 import importlib.util
 import mmap
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -319,8 +320,31 @@ _WITHOUT_TPU = {
 def prepare_cuda() -> None:
     """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it
     looks for the driver's libraries first, and writes a traceback."""
-    if not Path("/dev/nvidiactl").exists():
+    if not _has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+
+
+@contextlib.contextmanager
+def loading_plugins() -> Iterator[None]:
+    """Has the plugins of jax that are loaded inside, on a machine without a GPU, log errors alone.
+
+    CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice on GSPMD at each
+    compile. A level that the user has set stays.
+    """
+    before = os.environ.get(_LOG_LEVEL)
+    if not _has_gpu() and log_level() == 1:
+        os.environ[_LOG_LEVEL] = "2"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_LOG_LEVEL, None)
+        else:
+            os.environ[_LOG_LEVEL] = before
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists()
 
 
 def gpu_memory_fraction() -> float:
@@ -456,5 +480,8 @@ def names_xla_for_frameworks() -> bool:
 
 def log_level() -> int:
     """The least severity that XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors."""
-    text = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
+    text = os.environ.get(_LOG_LEVEL, "1")
     return int(text) if text.isdigit() else 1
+
+
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"

@@ -258,7 +258,7 @@ def _keeps_classes(node: Node) -> bool:
 def _with_backward(head: Head, loss_backward: Node, readers: dict[Any, list[Node]]) -> Head | None:
     """Returns the head with its gradients; None if a value between them has another reader."""
     head.loss_backward = value = loss_backward
-    while (read_by := readers.get(value, [])) and len(read_by) == 1 and _name(read_by[0]) in _BACK:
+    while len(read_by := readers.get(value, [])) == 1 and read_by[0] is not _USER and _name(read_by[0]) in _BACK:
         (value,) = read_by
         head.back.append(value)
     wanted = [_ROWS[_name(node)] for node in reversed(head.rows)]

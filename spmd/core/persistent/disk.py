@@ -14,10 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-
 from ..base import counters, forking, messages
 from ..base.config import config
+from ..base.jax_private import distributed_state
 from . import program_folder
 
 # The first line of a file; a new layout of what follows is a new number.
@@ -166,9 +165,10 @@ def is_read() -> bool:
 
 
 def is_on() -> bool:
-    """True if programs are stored. On a system without owners of files, and by one of several processes, none are."""
+    """True if programs are stored; starts no device. On a system without owners of files, and by one of several
+    processes, none are."""
     is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
-    return is_wanted and jax.process_count() == 1
+    return is_wanted and distributed_state.num_processes == 1
 
 
 def is_private(status: os.stat_result) -> bool:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ..base.config import config, prepare_cuda, prepare_libtpu
+from ..base.config import config, loading_plugins, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
 from ..base.state import held
 from .gpus import description, names
@@ -52,12 +52,14 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
 
     Raises ValueError for a target that is not known.
     """
-    return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
+    if target is None or not is_simulated(target):
+        prepare_libtpu(has_tpu=num_tpu_chips() > 0)  # jax tries it wherever it is installed, for a GPU as well
+    with loading_plugins():
+        return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
 
 def _devices(target: Target) -> Sequence[jax.Device]:
     if target is None:
-        prepare_libtpu(has_tpu=num_tpu_chips() > 0)  # jax tries it wherever it is installed
         return jax.devices()
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
@@ -65,7 +67,6 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     count, name = _slices_and_name(target)
     if _is_gpu(target):
         return _gpus(target, count, num_devices(target) // count)
-    prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     try:
         return topologies.get_topology_desc(name, "tpu", num_slices=count, **_options(name)).devices
     except (RuntimeError, ValueError) as error:

@@ -217,6 +217,16 @@ class TestLeft:
         flat(expected, target).backward()
         check(logits.grad, expected.grad)
 
+    def test_the_users_gradient_alone(self) -> None:
+        """Nothing but the user reads the gradient of the logits: neither the input nor the weight requires one."""
+        layer, target = operands(torch.float32)
+
+        def gradient(layer: list[Tensor], target: Tensor) -> Tensor:
+            logits = F.linear(*layer).requires_grad_()
+            return torch.autograd.grad(flat(logits, target), logits)[0]
+
+        check(gradient([x.to("xla") for x in layer], target.to("xla")), gradient(layer, target))
+
     def test_a_hook(self) -> None:
         def loss(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
             logits = F.linear(x, weight, bias)

@@ -1,9 +1,11 @@
 """Plans for GPUs that are not here; by CUDA's plugin of jax, where it is installed (`make plan-gpu`)."""
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
-from support import run_script
+from support import ROOT, own_environment, run_script
 
 import spmd
 from spmd.core.hlo import gpu_kernels
@@ -223,6 +225,20 @@ print(plan)
             timeout=300,
         )
         assert "h100:8 (fsdp=8): fits" in printed and "step time = " in printed and "analytic" in printed
+
+    def test_stderr_has_no_notice(self) -> None:
+        """The plugin's own log writes none of XLA's notices, and libtpu, if it is installed, no errors."""
+        script = """
+import torch, spmd
+plan = spmd.plan(lambda x: (x @ x).sum(), torch.empty(256, 256, device="meta"), target="h100:1")
+assert plan.flops == 2 * 256**3, plan
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, cwd=ROOT, env=own_environment()
+        )
+        assert done.returncode == 0, done.stderr
+        written = [line for line in done.stderr.splitlines() if "find cuda drivers" not in line]
+        assert not [line for line in written if not line.startswith(("WARNING: All log messages", "spmd: "))], written
 
     def test_nodes_and_memory(self) -> None:
         printed = run_script(

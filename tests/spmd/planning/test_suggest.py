@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from spmd.core.engine import abstract
 from spmd.planning.reachable import Reachable
 from spmd.planning.saved_state import kept, without_data
 from spmd.suggestions import search as searching
+from spmd.suggestions import suggest as suggesting
 from spmd.suggestions.candidates import Layout, Model, Saved, Unfit, blocks_of, model_of, rules_of
 from spmd.suggestions.estimates import Estimates, Rates
 from spmd.suggestions.suggestion import Suggestion
@@ -240,6 +242,24 @@ class TestSuggest:
         text = " ".join(str(found).split())
         assert "layouts, best first" in text and "the best: Mesh(" in text
         assert "not compiled: the budget is spent: " in text and " more" in text and found.measure in text
+
+    def test_the_budget_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No plan begins that would end behind it, if it took as long as the slowest before it."""
+        clock, planned = [0.0], searching.planned
+
+        def slowly(*args: Any) -> Any:
+            clock[0] += 10.0
+            return planned(*args)
+
+        monkeypatch.setattr(searching, "planned", slowly)
+        for module in (searching, suggesting):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to("meta")
+        step, x = lambda x: model(x).square().mean().backward(), torch.empty(8, 16)
+        for budget, count in ((5, 1), (29, 2), (30, 3)):
+            clock[0] = 0.0
+            found = spmd.suggest(step, x, target="cpu:4", budget=budget, progress=False)
+            assert sum(trial.plan is not None for trial in found.trials) == count
 
     def test_plain_data_parallel_is_what_it_is_by_hand(self, found: Suggestion) -> None:
         plain = next(trial for trial in found.trials if trial.family == "data" and trial.plan is not None)
