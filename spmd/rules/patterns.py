@@ -1,4 +1,5 @@
-"""Patterns of paths: a glob whose `*` stays within one part of a name, or a regular expression after `re:`."""
+"""Patterns of paths: a glob whose `*` stays within one part of a name and whose `{8..11}` is a range of numbers, or a
+regular expression after `re:`."""
 
 import difflib
 import functools
@@ -51,6 +52,8 @@ def matches(pattern: str, path: str) -> bool:
     (True, False, True)
     >>> matches("*.{q,k}_proj", "0.k_proj"), matches(r"re:layers\\.[0-3]\\..*", "layers.3.weight")
     (True, True)
+    >>> matches("layers.{8..11}", "layers.10"), matches("layers.{8..11}", "layers.1")
+    (True, False)
     """
     if not path:  # the root: its path has no part that one `*` could match
         return pattern in ("", "**", f"{REGEX}.*", REGEX)
@@ -72,7 +75,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(_translated(pattern))
 
 
-_TOKEN = re.compile(r"(\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{},.]+|.)", re.DOTALL)
+_TOKEN = re.compile(r"(\{\d+\.\.\d+\}|\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{},.]+|.)", re.DOTALL)
 
 
 def _translated(glob: str) -> str:
@@ -82,7 +85,12 @@ def _translated(glob: str) -> str:
         depth += {"{": 1, "}": -1}.get(token, 0)
         if depth < 0:
             raise re.error("a } without its {")
-        if token.startswith("["):
+        if token.startswith("{") and token != "{":
+            first, last = map(int, token[1:-1].split(".."))
+            if last < first:
+                raise re.error(f"the range {token} ends before it begins")
+            parts.append(f"(?:{'|'.join(map(str, range(first, last + 1)))})")
+        elif token.startswith("["):
             inner = token[1:-1]
             parts.append(f"[{'^' if inner.startswith('!') else ''}{inner.removeprefix('!')}]")
         elif token == ",":

@@ -160,31 +160,50 @@ def _kind_of(pattern: str, model: nn.Module, flow: Flow) -> Kind:
 
 
 def blocks_of(model: nn.Module) -> tuple[str, ...]:
-    """Patterns of the outermost modules with siblings of their class and shapes that are a large part of the model."""
+    """Patterns of the blocks, one for each module that has some: the outermost modules with siblings of their class and
+    shapes that are a large part of the model, and all others of these classes (the first of a stage, say, that has
+    other shapes). Of a class of torch.nn only those with the shapes."""
+    kinds = _repeated(model, sum(parameter.numel() for parameter in model.parameters()) / 10)
     found: list[str] = []
-    least = sum(parameter.numel() for parameter in model.parameters()) / 10
 
     def visit(path: str, module: nn.Module) -> None:
+        children = dict(module.named_children())
         groups: dict[object, list[str]] = {}
-        for name, child in module.named_children():
-            groups.setdefault(_kind(child), []).append(name)
-        for kind, names in groups.items():
-            numel = sum(one.numel() for name in names for one in module.get_submodule(name).parameters())
-            if len(names) > 1 and kind is not None and numel >= least:
-                is_all = len(names) == len(list(module.named_children()))
-                found.append(f"{path}{'*' if is_all else '{' + ','.join(names) + '}'}")
+        for name, child in children.items():
+            if (kind := _kind(child)) in kinds:
+                groups.setdefault(kind, []).append(name)
             else:
-                for name in names:
-                    visit(f"{path}{name}.", module.get_submodule(name))
+                visit(f"{path}{name}.", child)
+        for names in groups.values():
+            found.append(f"{path}{'*' if len(names) == len(children) else '{' + ','.join(names) + '}'}")
 
     visit("", model)
     return tuple(found)
 
 
+def _repeated(module: nn.Module, least: float) -> set[object]:
+    """The kinds of the outermost modules that are repeated, with this number of elements together."""
+    groups: dict[object, list[nn.Module]] = {}
+    for child in module.children():
+        groups.setdefault((type(child), _shapes(child)), []).append(child)
+    found: set[object] = set()
+    for (_, shapes), group in groups.items():
+        numel = sum(parameter.numel() for child in group for parameter in child.parameters())
+        if len(group) > 1 and shapes and numel >= least:
+            found.add(_kind(group[0]))
+        else:
+            found = found.union(*(_repeated(child, least) for child in group))
+    return found
+
+
 def _kind(module: nn.Module) -> object:
-    """A key, equal for modules of one class with parameters of equal shapes; None for a module without parameters."""
-    shapes = tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
-    return (type(module), shapes) if shapes else None
+    """A key, equal for modules that are blocks together."""
+    is_of_torch = type(module).__module__.startswith("torch.nn")
+    return (type(module), _shapes(module)) if is_of_torch else type(module)
+
+
+def _shapes(module: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 
 def _general(path: str, blocks: Sequence[str]) -> str:
@@ -240,10 +259,17 @@ def _checkpoint(saved: Sequence[Saved], model: Model) -> dict[str, str]:
         for word, count in [*zip(SAVED, one.counts, strict=True)][::-1]:
             paths, left = left[:count], left[count:]
             if paths and word != "everything":
-                names = ",".join(path.rpartition(".")[2] for path in paths)
-                parent = paths[0].rpartition(".")
-                found[one.pattern if count == len(kind.paths) else f"{parent[0]}{parent[1]}{{{names}}}"] = word
+                found[one.pattern if count == len(kind.paths) else _pattern_of(paths)] = word
     return found
+
+
+def _pattern_of(paths: Sequence[str]) -> str:
+    """A pattern of some modules of one parent."""
+    parent, dot, _ = paths[0].rpartition(".")
+    names = [path.rpartition(".")[2] for path in paths]
+    first = int(names[0]) if names[0].isdecimal() else 0
+    is_range = len(names) > 1 and names == [str(first + place) for place in range(len(names))]
+    return f"{parent}{dot}{{{f'{names[0]}..{names[-1]}' if is_range else ','.join(names)}}}"
 
 
 def _tensor_rules(layout: Layout, model: Model) -> dict[str, PartitionSpec]:

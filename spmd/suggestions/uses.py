@@ -78,8 +78,8 @@ class Held:
 
 @dataclass
 class Cost:
-    """The forward of a module, without its children: ops, operations of products of parameters, bytes of all results
-    and of those that "dots" saves."""
+    """The forward of a module, without its children: ops, operations of products of parameters and of convolutions,
+    bytes of all results and of those that "dots" saves."""
 
     ops: int = 0
     flops: int = 0
@@ -164,7 +164,8 @@ class Flow(TorchDispatchMode):
             return output
         made = sum(tensor.nbytes for tensor in tensors(output) if tensor._view is None)
         is_dot = dots_saveable.decide(str(func)) == "save"
-        self.costs[self._stack[-1]] += Cost(1, 0, made, made if is_dot else 0)
+        flops = 2 * output.numel() * args[1][0].numel() if func is aten.convolution.default else 0
+        self.costs[self._stack[-1]] += Cost(1, flops, made, made if is_dot else 0)
         given = tensors((args, kwargs))
         opened = frozenset[str]().union(*(self._open.get(tensor._storage, frozenset()) for tensor in given))
         if func in _COPIES and given and given[0]._storage in self._held:

@@ -71,6 +71,9 @@ class TestPatterns:
             ("*", "", False),
             ("", "", True),
             ("h.[0-3].w", "h.2.w", True),
+            ("h.{8..11}.w", "h.10.w", True),
+            ("h.{8..11}.w", "h.1.w", False),
+            ("h.{0,2..3}.w", "h.2..3.w", True),
             ("h.[!0-3].w", "h.2.w", False),
             ("h.?.w", "h.12.w", False),
             ("*.{q,k}_proj", "0.k_proj", True),
@@ -99,7 +102,12 @@ class TestPatterns:
 
     @pytest.mark.parametrize(
         ("pattern", "text"),
-        [("{a", "a { without its }"), ("a}", "a } without its {"), ("re:(", "unterminated subpattern")],
+        [
+            ("h.{3..2}", "the range {3..2} ends before it begins"),
+            ("{a", "a { without its }"),
+            ("a}", "a } without its {"),
+            ("re:(", "unterminated subpattern"),
+        ],
     )
     def test_unreadable(self, pattern: str, text: str) -> None:
         with pytest.raises(ValueError, match=re.escape(text)):

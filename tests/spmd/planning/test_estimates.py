@@ -122,7 +122,19 @@ class TestWhatIsSaved:
         )
         assert all_of_other > 4 * price * 0.9
 
+    def test_convolutions(self) -> None:
+        """Their operations are counted, and nothing is computed again where all of it fits."""
+        blocks = nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()) for _ in range(3)))
+        model = watched(blocks.to("meta"), torch.empty(4, 8, 16, 16, device="meta"))
+        assert model.flow.cost().flops == 3 * 2 * (4 * 8 * 16 * 16) * 8 * 3 * 3
+        chosen = Estimates(model, RATES).chosen(Layout(1, 4, 1), 1e12)
+        assert [str(saved) for saved in chosen.saved] == [""]
+
     def test_patterns(self, known: Model) -> None:
+        saved = (Saved("narrow.*", (1, 0, 0, 2)), Saved("wide.*", (0, 0, 0, 2)))
+        assert rules_of(Layout(1, 8, 1, saved=saved), known).checkpoint == {
+            "narrow.{0..1}": "nothing", "wide.*": "nothing"
+        }  # fmt: skip
         saved = (Saved("narrow.*", (1, 1, 0, 1)), Saved("wide.*", (0, 0, 0, 2)))
         assert rules_of(Layout(1, 8, 1, saved=saved), known).checkpoint == {
             "narrow.{0}": "nothing", "narrow.{1}": "dots", "wide.*": "nothing",

@@ -115,6 +115,19 @@ class TestUses:
         assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == ("{0,2}",)
         assert blocks_of(nn.Linear(4, 4)) == ()
 
+    def test_blocks_of_a_class(self) -> None:
+        """The first of a stage, of other shapes, and those of a small stage are blocks, too."""
+
+        class Residual(nn.Module):
+            def __init__(self, given: int, made: int) -> None:
+                super().__init__()
+                self.first, self.second = nn.Linear(given, made), nn.Linear(made, made)
+
+        narrow = nn.ModuleList([Residual(8, 8), Residual(8, 8)])
+        wide = nn.ModuleList([Residual(8, 64), Residual(64, 64), Residual(64, 64)])
+        model = nn.Sequential(nn.Linear(8, 8), narrow, wide, nn.Linear(64, 8))
+        assert blocks_of(model) == ("1.*", "2.*")
+
 
 class TestLayouts:
     """Rules that follow from the uses, and why some do not go."""
