@@ -106,12 +106,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Kind:
-    """Blocks of one class and shapes. pattern: of their paths; cost: of the forward of one, on average; inputs: the
-    bytes that it reads."""
+    """Blocks of one class in one module. pattern: of their paths; cost: of the forward of one, on average; largest: the
+    elements of their largest parameter; inputs: the bytes that one reads."""
 
     pattern: str
     paths: tuple[str, ...]
     cost: Cost
+    largest: int
     inputs: int
 
     def uniform(self, word: str) -> Saved:
@@ -156,7 +157,8 @@ def _kind_of(pattern: str, model: nn.Module, flow: Flow) -> Kind:
     mean = Cost(*(sum(values) // len(paths) for values in zip(*map(astuple, costs), strict=True)))
     width = next(model.parameters()).dtype.itemsize
     inputs = sum(width * math.prod(flow.shapes.get((path, "input"), ())) for path in paths)
-    return Kind(pattern, paths, mean, inputs // len(paths))
+    sizes = (parameter.numel() for path in paths for parameter in model.get_submodule(path).parameters())
+    return Kind(pattern, paths, mean, max(sizes, default=0), inputs // len(paths))
 
 
 def blocks_of(model: nn.Module) -> tuple[str, ...]:

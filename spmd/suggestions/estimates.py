@@ -174,7 +174,15 @@ class Estimates:
         blocks = sum(kind.cost.bytes * len(kind.paths) for kind in model.kinds)
         gradients = 4 * model.numel / layout.tensor / layout.fsdp
         kept = 0.0 if layout.reshard else held * (1 - 1 / layout.fsdp)
-        return seconds, self.state(layout) + gradients + kept + self._shard(flow.bytes - blocks, layout) * _KEPT
+        rest = self._shard(flow.bytes - blocks, layout) * _KEPT
+        return seconds, self.state(layout) + gradients + kept + rest + self._working_set(layout)
+
+    def _working_set(self, layout: Layout) -> float:
+        """The bytes of one block while it is computed: gathered parameters with their gradients, as much as some five
+        of its largest, and activations, of which some are unsharded along the sequence in every layout."""
+        largest = max((kind.largest for kind in self.model.kinds), default=0)
+        gathered = 4.7 * largest * self.rates.width / layout.tensor if layout.fsdp > 1 and layout.reshard else 0.0
+        return gathered + 18 * self.model.flow.stream * self.rates.width / (layout.data * layout.fsdp)
 
     def _block_costs(self, layout: Layout, number: int) -> Costs:
         """The seconds that a block of a kind takes more than with all saved, and the bytes saved of it."""

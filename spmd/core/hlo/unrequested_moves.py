@@ -69,7 +69,10 @@ def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]
     axes = tuple(dict.fromkeys(axis for row in rows for axis in row.axes))
     value = layouts.looked_up(node, axes) if is_lookup else layouts.moved(node, chain.befores, chain.afters)
     is_given_up = value is not None and _is_given_up(chain, value.shape)
-    is_requested = node.op.name in _ANNOTATIONS or (value is not None and _is_marked(value, layouts))
+    # XLA may name a gather that an annotation requests after the op that reads its result.
+    holders = [node] if value is None else [node, value.node]
+    is_annotation = any(holder.op.name in _ANNOTATIONS for holder in holders)
+    is_requested = is_annotation or (value is not None and _is_marked(value, layouts))
     if is_requested and not is_given_up:
         return None, place
     move = Move(

@@ -57,11 +57,12 @@ def scan(graph: Graph, sync: Sync) -> Outcome:
         _seen.keep(key, counts)
     if _seen.rows[key] == counts:
         return ""
-    spread = _ScannedIterations(graph, iterations)
+    spread = None
     try:
+        spread = _ScannedIterations(graph, iterations)
         made = spread.graph()
     except NoRule as why:
-        return str(Refused(spread.at, str(why)))
+        return str(Refused(graph.nodes[0] if spread is None else spread.at, str(why)))
     _seen.keep(key, None)
     what = f"{len(iterations)} loops with a dynamic trip count"
     return Changed(made, what, lambda graph: _scanned_again(graph, sync))

@@ -1,4 +1,4 @@
-"""Turns that differ in number are a loop with their number as an operand: values, gradients and steps are CPU's."""
+"""Iterations that differ in number are a loop with a dynamic trip count: values, gradients and steps are CPU's."""
 
 import copy
 import functools
@@ -75,6 +75,24 @@ class Pair:
 
 def stacked(outputs: list[Tensor]) -> Tensor:
     return torch.stack(outputs)
+
+
+class TestOrders:
+    """Two loops that read one list in orders that no stack has both of: the program stays as recorded."""
+
+    def test_two_orders(self) -> None:
+        def program(values: list[Tensor], order: Sequence[int]) -> Tensor:
+            one, two = values[0] * 0, values[0] * 0 + 1
+            for value in values:
+                one = torch.tanh(one + value) * 2
+            for place in order:
+                two = torch.sin(two * values[place]) + 1
+            return one + two
+
+        for count in (5, 7, 6, 9):
+            values, order = [torch.randn(3) for _ in range(count)], [1, 0, *range(count - 1, 1, -1)]
+            made = program([value.to("xla") for value in values], order)
+            torch.testing.assert_close(made.cpu(), program(values, order), rtol=1e-5, atol=1e-6)
 
 
 class TestTaggers:

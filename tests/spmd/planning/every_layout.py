@@ -36,7 +36,7 @@ SHARES = (0.8, 0.6)  # of the memory that the fastest layout needs
 
 def training() -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
     with torch.device("meta"):
-        model, tokens = Llama(CONFIG), torch.zeros(ROWS, CONFIG.context, dtype=torch.long)
+        model, tokens = Llama(CONFIG), torch.zeros(ROWS, CONFIG.sequence, dtype=torch.long)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step(tokens: torch.Tensor) -> torch.Tensor:
