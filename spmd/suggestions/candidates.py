@@ -165,7 +165,8 @@ def blocks_of(model: nn.Module) -> tuple[str, ...]:
     """Patterns of the blocks, one for each module that has some: the outermost modules with siblings of their class and
     shapes that are a large part of the model, and all others of these classes (the first of a stage, say, that has
     other shapes). Of a class of torch.nn only those with the shapes."""
-    kinds = _repeated(model, sum(parameter.numel() for parameter in model.parameters()) / 10)
+    least = sum(parameter.numel() for parameter in model.parameters()) / 50
+    kinds = _repeated(model, least, _repeated(model, least, set()))
     found: list[str] = []
 
     def visit(path: str, module: nn.Module) -> None:
@@ -183,8 +184,9 @@ def blocks_of(model: nn.Module) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _repeated(module: nn.Module, least: float) -> set[object]:
-    """The kinds of the outermost modules that are repeated, with this number of elements together."""
+def _repeated(module: nn.Module, least: float, blocks: set[object]) -> set[object]:
+    """The kinds of the outermost modules that are repeated, with this number of elements together; those inside of
+    `blocks` do not count."""
     groups: dict[object, list[nn.Module]] = {}
     for child in module.children():
         groups.setdefault((type(child), _shapes(child)), []).append(child)
@@ -193,8 +195,8 @@ def _repeated(module: nn.Module, least: float) -> set[object]:
         numel = sum(parameter.numel() for child in group for parameter in child.parameters())
         if len(group) > 1 and shapes and numel >= least:
             found.add(_kind(group[0]))
-        else:
-            found = found.union(*(_repeated(child, least) for child in group))
+        elif _kind(group[0]) not in blocks:
+            found = found.union(*(_repeated(child, least, blocks) for child in group))
     return found
 
 

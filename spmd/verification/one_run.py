@@ -1,6 +1,7 @@
 """One run of a step: the values of its results, parameters, gradients and buffers, and of its ops."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -90,7 +91,8 @@ class Runner:
         default = torch.get_default_dtype() if dtype is None else dtype
         with (
             kept(self.inputs.reachable),
-            held(config, partitioner=partitioner or config.partitioner),
+            # Roundings are counted along paths of ops: none may have run before the end of the step.
+            held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
             compiled_with(_quickly()),
             noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
             _default_dtype(default),

@@ -68,6 +68,23 @@ class TestEqual:
         assert all(row.tolerance > 1e-7 for row in own) and max(row.magnitude for row in own) < 0.1
 
 
+    def test_a_long_loop(self, mesh8: Mesh) -> None:
+        """Iterations of a loop do not run before the step ends: their roundings, here of float32, count."""
+        assert spmd.config.loop_search_ops <= 1_024
+        x = torch.randn(ROWS, WIDTH)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            state = torch.zeros_like(x, dtype=torch.float32)
+            for _ in range(300):
+                state = torch.tanh(state * 0.9 + x.float()) / 1.1
+            return state.to(x.dtype).square().mean()
+
+        found = spmd.verify(step, x, meshes=[mesh8])
+        wide = [row for row in found.rows if row.dtype == "float64"]
+        assert found, str(found)
+        assert all(row.roundings > 900 and row.tolerance > 1e-8 * row.magnitude for row in wide)
+
+
 class TestDifferent:
     """Steps that are silently wrong on a mesh differ, and the first op and its line are named."""
 

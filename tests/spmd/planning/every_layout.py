@@ -1,11 +1,11 @@
-"""A small Llama on four chips: every layout compiled, and the best of those that `spmd.suggest` compiles.
+"""A small Llama on four GPUs: every layout compiled, and the best of those that `spmd.suggest` compiles.
 
     python tests/spmd/planning/every_layout.py --folder /tmp/every
 
 Every layout is each placement (mesh, sequence, parameters kept or freed) with each choice of what is saved of the
 blocks (everything, results of products on the chip or on the host, nothing). Then `suggest` runs with its usual limit
-of trials, once with the chip's memory and once with each of two smaller ones, of which the fastest layouts need more.
-Its best must be within 2 % of the best of all that fit. Plans are kept in the folder; needs the extra tpu.
+of trials, once with the GPU's memory and once with each of two smaller ones, of which the fastest layouts need more.
+Its best must be within 2 % of the best of all that fit. Plans are kept in the folder; needs the extra gpu-plan.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from spmd.suggestions.search import Search  # noqa: E402
 from spmd.suggestions.suggestion import Trial  # noqa: E402
 
 CONFIG = LlamaConfig(2, 512, 8, 4, 1536, 8192, 512)
-TARGET, ROWS = "v5e:2x2", 32
+TARGET, ROWS = "h100:4", 32
 SHARES = (0.8, 0.6)  # of the memory that the fastest layout needs
 
 

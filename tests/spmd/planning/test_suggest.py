@@ -127,6 +127,8 @@ class TestUses:
         wide = nn.ModuleList([Residual(8, 64), Residual(64, 64), Residual(64, 64)])
         model = nn.Sequential(nn.Linear(8, 8), narrow, wide, nn.Linear(64, 8))
         assert blocks_of(model) == ("1.*", "2.*")
+        alone = nn.ModuleList([Residual(64, 64)])  # its two layers are no blocks, nor is a layer like them elsewhere
+        assert blocks_of(nn.Sequential(alone, wide, nn.Linear(64, 64))) == ("0.*", "1.*")
 
 
 class TestLayouts:
