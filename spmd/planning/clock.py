@@ -3,7 +3,7 @@ host's memory next to them."""
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from typing import ClassVar
 
 from ..core.base.counters import Collective
@@ -21,7 +21,7 @@ WAITING = {
 
 
 class Clock(ABC):
-    """A run of the schedule, on one stream that computes, one of collectives, and one for each way to and from the host.
+    """A run of the schedule, on a stream that computes, one of collectives, and one for each way to and from the host.
 
     spent: the seconds by name. now: of the run; free: the end of the last transfer of each stream.
     """
@@ -32,7 +32,7 @@ class Clock(ABC):
     def __init__(self, module: Module, chip: Chip):
         self.module, self.chip = module, chip
         self.now = 0.0
-        self.free: Counter[str] = Counter()
+        self.free: defaultdict[str, float] = defaultdict(float)
         self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started transfer, with its link
         self.spent = dict.fromkeys(self.constants, 0.0)
 

@@ -15,6 +15,7 @@ from .uses import Cost, Flow, Use
 
 P = PartitionSpec
 DATA, SHARD, TENSOR = "data", "fsdp", "tensor"
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # of a module's parameters, with their names
 
 
 class Unfit(Exception):
@@ -187,7 +188,7 @@ def blocks_of(model: nn.Module) -> tuple[str, ...]:
 def _repeated(module: nn.Module, least: float, blocks: set[object]) -> set[object]:
     """The kinds of the outermost modules that are repeated, with this number of elements together; those inside of
     `blocks` do not count."""
-    groups: dict[object, list[nn.Module]] = {}
+    groups: dict[tuple[type, Shapes], list[nn.Module]] = {}
     for child in module.children():
         groups.setdefault((type(child), _shapes(child)), []).append(child)
     found: set[object] = set()
@@ -206,7 +207,8 @@ def _kind(module: nn.Module) -> object:
     return (type(module), _shapes(module)) if is_of_torch else type(module)
 
 
-def _shapes(module: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _shapes(module: nn.Module) -> Shapes:
+    """Name and shape of each parameter."""
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 

@@ -102,6 +102,8 @@ class Search:
         """Compiles the most promising layouts, at first one of each family."""
         for layout in self._in_order(self._placements()):
             self._explore(layout, until, most)
+        for layout in self._in_doubt():
+            self._explore(layout, until, most)
         for trial in self._best_extrapolated():
             self._finish(trial)
         return self.found
@@ -137,6 +139,18 @@ class Search:
         for number, layout in enumerate(dict.fromkeys((*first, *alternating, *ordered))):
             # What is saved is chosen again, as estimates have been corrected meanwhile.
             yield layout if number < len(first) else estimates.chosen(layout.placement, self._budget)
+
+    def _in_doubt(self) -> Iterator[Layout]:
+        """Yields layouts that are expected to be faster than the fastest one, of the placements that fit, the fastest
+        first, and to need somewhat more memory than there is: what the compiler allocates is no sum of parts."""
+        if self.memory is None or not self.model.kinds:
+            return
+        fitting = sorted((trial for trial in self.found if trial.fits), key=lambda trial: trial.rate)
+        for placement in dict.fromkeys(trial.layout.placement for trial in fitting if trial.layout is not None):
+            for layout in (self.estimates.uniform(placement, word) for word in self.estimates.words):
+                is_faster = self.estimates.seconds(layout) < self._best_seconds()
+                if is_faster and self.estimates.peak(layout) < _DOUBT * self.memory:
+                    yield layout
 
     @property
     def _budget(self) -> float | None:
@@ -282,6 +296,7 @@ class Search:
 
 _TRIES = 3  # of what is saved, at one placement
 _FINALISTS = 3  # that are compiled with all layers
+_DOUBT = 1.25  # of the memory: with less than this expected, a layout may fit
 
 
 def _said(figures: Figures) -> str:

@@ -26,7 +26,8 @@ def verified(name: str, meshes: list[Mesh], rules: list[ShardingRules]) -> Verif
 
     found = spmd.verify(step, inputs, meshes=meshes, rules=rules)
     worst = max(row.difference / row.tolerance for row in found.rows if row.tolerance)
-    print(f"{name}: {len(found.rows)} comparisons, the worst difference is {worst:.3f} of its tolerance")  # by pytest -s
+    # Shown by `pytest -s`.
+    print(f"{name}: {len(found.rows)} comparisons, the worst difference is {worst:.3f} of its tolerance")
     return found
 
 

@@ -1,6 +1,7 @@
 """spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are ranked."""
 
 import copy
+import dataclasses
 import itertools
 import json
 import re
@@ -275,6 +276,29 @@ class TestSuggest:
             clock[0] = 0.0
             found = spmd.suggest(step, x, target="cpu:4", budget=budget, progress=False)
             assert sum(trial.plan is not None for trial in found.trials) == count
+
+    def test_a_layout_that_fits_against_expectation(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The last ones compiled are faster, and expected to need somewhat more memory than there is."""
+        figures = {"": (1.0, 1.2e9), "dots": (1.1, 0.9e9), "nothing": (1.5, 0.99e9)}  # seconds, peak
+        real, made = searching.planned, []
+
+        class Limited(searching.Search):
+            def __init__(self, *args: Any) -> None:
+                super().__init__(*args)
+                self.memory = int(1e9)
+
+        def surprising(*args: Any) -> Any:
+            made[:] = made or [real(*args)]
+            seconds, peak = figures.get(next(iter(args[4].rules.checkpoint.values()), ""), (9.0, 2e9))
+            return dataclasses.replace(made[0], flops=seconds * 459e12, collectives=(), peak=int(peak), memory=int(1e9))
+
+        monkeypatch.setattr(searching, "planned", surprising)
+        monkeypatch.setattr(suggesting, "Search", Limited)
+        blocks = (nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(4))
+        model = nn.Sequential(*blocks).to("meta")
+        step, x = lambda x: model(x).square().mean().backward(), torch.empty(8, 16)
+        found = spmd.suggest(step, x, target="cpu:2", progress=False)
+        assert set(found.rules.checkpoint.values()) == {"dots"} and found.plan.peak == int(0.9e9)
 
     def test_plain_data_parallel_is_what_it_is_by_hand(self, found: Suggestion) -> None:
         plain = next(trial for trial in found.trials if trial.family == "data" and trial.plan is not None)
