@@ -202,7 +202,7 @@ class Estimates:
             "everything": (0.0, self._shard(cost.bytes, layout) * _KEPT),
             "dots": (others, dots + inputs),
             "offload_dot_with_no_batch_dims": (others + to_host, inputs),
-            "nothing": (max(again + moved + passes, others), inputs),
+            "nothing": (max(again + moved + passes, others + again / 2), inputs),
         }
 
     def _fitted(self, which: int) -> "np.ndarray":

@@ -296,7 +296,7 @@ class Search:
 
 _TRIES = 3  # of what is saved, at one placement
 _FINALISTS = 3  # that are compiled with all layers
-_DOUBT = 1.25  # of the memory: with less than this expected, a layout may fit
+_DOUBT = 1.5  # of the memory: with less than this expected, a layout may fit
 
 
 def _said(figures: Figures) -> str:
