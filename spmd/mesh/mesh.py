@@ -280,9 +280,7 @@ class Mesh:
     def __repr__(self) -> str:
         names = f", {self.axis_names}" if self.named else ""
         target = "" if self.target is None else f", target={self.target!r}"
-        count = len(self.device_ids)
-        ids = f"range({count})" if self.device_ids == tuple(range(count)) else list(self.device_ids)
-        return f"{type(self).__name__}({ids}, {self.mesh_shape}{names}{target})"
+        return f"{type(self).__name__}({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = self.axis_names if self.named else None

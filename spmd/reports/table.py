@@ -192,7 +192,9 @@ def ranked(found: Suggestion) -> Any:
     first = found.trials[0]
     if first.fits:
         said += _alternatives(found)
-        said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
+        ids = list(first.mesh.device_ids)
+        mesh = repr(first.mesh).replace(str(ids), f"range({len(ids)})")  # a search takes all devices in their order
+        said.append(Text(f"\nthe best: {mesh}\n{first.rules}"))
     return Group(table, *lines, *said)
 
 

@@ -256,7 +256,7 @@ class TestSuggest:
     def test_printed(self, found: Suggestion) -> None:
         pytest.importorskip("rich")
         text = " ".join(str(found).split())
-        assert "layouts, best first" in text and "the best: Mesh(" in text
+        assert "layouts, best first" in text and "the best: Mesh(range(4), (" in text
         assert "not compiled: the budget is spent: " in text and " more" in text and found.measure in text
 
     def test_the_budget_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
