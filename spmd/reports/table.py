@@ -190,7 +190,7 @@ def ranked(found: Suggestion) -> Any:
     ]
     said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
     first = found.trials[0]
-    if first.fits:
+    if first.fits and first.mesh is not None:
         said += _alternatives(found)
         ids = list(first.mesh.device_ids)
         mesh = repr(first.mesh).replace(str(ids), f"range({len(ids)})")  # a search takes all devices in their order
