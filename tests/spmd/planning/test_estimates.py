@@ -50,7 +50,7 @@ class TwoKinds(nn.Module):
 
 @pytest.fixture(scope="module")
 def known() -> Model:
-    return watched(TwoKinds().to("meta"), torch.empty(8, 32, device="meta"))
+    return watched(TwoKinds().to("meta"), torch.empty(256, 32, device="meta"))  # activations outweigh a block
 
 
 class TestWhatIsSaved:
