@@ -167,6 +167,7 @@ def blocks_of(model: nn.Module) -> tuple[str, ...]:
     shapes that are a large part of the model, and all others of these classes (the first of a stage, say, that has
     other shapes). Of a class of torch.nn only those with the shapes."""
     least = sum(parameter.numel() for parameter in model.parameters()) / 50
+    # Twice: a module that has a block's class and no sibling is entered the first time, and its parts are no blocks.
     kinds = _repeated(model, least, _repeated(model, least, set()))
     found: list[str] = []
 

@@ -181,6 +181,8 @@ class Estimates:
         """The bytes of one block while it is computed: gathered parameters with their gradients, as much as some five
         of its largest, and activations, of which some are unsharded along the sequence in every layout."""
         largest = max((kind.largest for kind in self.model.kinds), default=0)
+        # Both factors are fitted to the checkpointed layouts of Llama-70B by hand (docs/benchmarks.md): 13.7 GiB at
+        # fsdp=256, 29.4 at fsdp=16, tensor=16. By them 8B and Mixtral have their least memory where plans have it.
         gathered = 4.7 * largest * self.rates.width / layout.tensor if layout.fsdp > 1 and layout.reshard else 0.0
         return gathered + 18 * self.model.flow.stream * self.rates.width / (layout.data * layout.fsdp)
 
@@ -202,6 +204,7 @@ class Estimates:
             "everything": (0.0, self._shard(cost.bytes, layout) * _KEPT),
             "dots": (others, dots + inputs),
             "offload_dot_with_no_batch_dims": (others + to_host, inputs),
+            # Never less than with products saved: what has no products of parameters is read and written again, too.
             "nothing": (max(again + moved + passes, others + again / 2), inputs),
         }
 
