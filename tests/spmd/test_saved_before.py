@@ -1,5 +1,8 @@
-"""Files of an earlier version load: `tests/spmd/saved_before/make.py` wrote them before the code was renamed."""
+"""Files of earlier versions load, or are refused in one sentence: `tests/saved_before`, each with its `make.py`."""
 
+import json
+import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -7,12 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from support import run_script
 from torch import nn
 
 import fsdp
 import spmd
+from spmd.core.persistent import program_folder
 
-SAVED = Path(__file__).with_name("saved_before")
+FOLDERS = Path(__file__).parents[1] / "saved_before"
+SAVED = FOLDERS / "renamed"
+DOORS = FOLDERS / "doors"
 
 
 def training(device: str = "xla") -> tuple[Any, torch.optim.Optimizer]:
@@ -32,6 +39,7 @@ def step(model: Any, optimizer: torch.optim.Optimizer, device: str = "xla") -> f
 
 @pytest.fixture
 def on_cpu() -> dict[str, torch.Tensor]:
+    """The parameters of both folders, whose seeds are equal."""
     loaded: dict[str, torch.Tensor] = torch.load(SAVED / "cpu.pt", weights_only=True)
     return loaded
 
@@ -75,3 +83,79 @@ class TestTraining:
         model.load_state_dict(state["model"])
         for name, tensor in model.state_dict().items():
             assert torch.equal(tensor.cpu(), on_cpu[name]), name
+
+
+class TestBeforeTheDoors:
+    """Each format that the library wrote at the commit before the core got its doors, of one step of training."""
+
+    @pytest.fixture
+    def after(self) -> dict[str, list[float]]:
+        """Losses of the two steps that followed; the batches of the loader's epoch."""
+        loaded: dict[str, list[float]] = json.loads((DOORS / "after.json").read_text())
+        return loaded
+
+    def close(self, losses: list[float], after: dict[str, list[float]]) -> None:
+        torch.testing.assert_close(torch.tensor(losses), torch.tensor(after["losses"]), rtol=1e-5, atol=1e-5)
+
+    def test_job(self, after: dict[str, list[float]], tmp_path: Path) -> None:
+        """A checkpoint of a job: model, optimizer, a loader in mid-epoch, random streams, numbers."""
+        shutil.copytree(DOORS / "job", tmp_path / "job")
+        model, optimizer = training()
+        source = torch.utils.data.DataLoader(torch.arange(64.0), batch_size=8, shuffle=True)
+        loader = spmd.DataLoader(source, spmd.Mesh(range(8), (8,), ("fsdp",)), ("fsdp",))
+        progress = {"step": 0}
+        state = {"model": model, "optimizer": optimizer, "loader": loader, "progress": progress}
+        state["random"] = spmd.checkpoint.RandomState()
+        assert spmd.CheckpointManager(tmp_path / "job").restore(state) == 2 and progress == {"step": 2}
+        assert [batch.tolist() for batch in loader] == after["batches"][3:]
+        self.close([step(model, optimizer) for _ in range(2)], after)
+
+    def test_shards(self, on_cpu: dict[str, torch.Tensor]) -> None:
+        model, _ = training()
+        fsdp.load_checkpoint(model, DOORS / "shards")
+        loaded = model.state_dict()
+        assert loaded.keys() == on_cpu.keys()
+        for name, value in loaded.items():
+            assert torch.equal(value.cpu(), on_cpu[name]), name
+
+    def test_exported_step(self, after: dict[str, list[float]]) -> None:
+        program = spmd.load_exported(DOORS / "step")
+        x = torch.ones(8, 8, device="xla")
+        self.close([program(x).item() for _ in range(2)], after)
+
+    def test_exported_model(self, on_cpu: dict[str, torch.Tensor]) -> None:
+        plain, _ = training("cpu")
+        plain.load_state_dict(on_cpu)
+        x = torch.ones(8, 8)
+        made = spmd.load_exported(DOORS / "model")(x.to("xla"))
+        torch.testing.assert_close(made.cpu(), plain(x), rtol=1e-5, atol=1e-5)
+
+    def test_rules(self) -> None:
+        rules = spmd.ShardingRules.load(DOORS / "rules.toml")
+        assert rules.spec_of("0.weight") == spmd.P("fsdp", None) and rules.checkpoint.keys() == {"0"}
+
+    def test_programs(self) -> None:
+        """A folder of programs is of one version of the library and one machine: the error names what differs."""
+        try:
+            assert spmd.load_programs(DOORS / "programs") == 1  # by the version that wrote them
+        except ValueError as error:
+            assert re.search("source differs|here, and was", str(error))
+        finally:
+            program_folder.remove(DOORS / "programs")
+
+    def test_cache(self, tmp_path: Path) -> None:
+        """Programs of another version in the cache's folder are neither run nor removed nor told to be damaged."""
+        shutil.copytree(DOORS / "cache", tmp_path / "cache", copy_function=shutil.copy)
+        (tmp_path / "cache").chmod(0o700)
+        for file in (tmp_path / "cache").iterdir():
+            file.chmod(0o600)
+        script = """
+            import torch, spmd
+            spmd.simulate(8)
+            x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+            print((x * 2).sum().item(), spmd.metrics.num_loaded(), spmd.metrics.counter("programs_unreadable"))
+        """
+        printed = run_script(script, SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(tmp_path / "cache"))
+        assert printed.split() == ["16.0", "0", "0"]
+        kept = {file.name for file in (tmp_path / "cache").iterdir()}
+        assert {file.name for file in (DOORS / "cache").iterdir()} <= kept
