@@ -110,9 +110,19 @@ def _missing(module: str, name: str) -> str:
     path = f"{module}.{name}"
     if name[:2] == "__":  # Python and tools look for it in every module
         return f"module {module!r} has no attribute {name!r}"
-    known = [*NAMES.get(module, ()), *_children(module)]
-    hint = f": {HINTS[path]}" if path in HINTS else did_you_mean(name, known) or "; docs/from-torch-xla.md lists names"
-    return f"{path} of PyTorch/XLA is not in spmd.compat{hint}"
+    similar = did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
+    hint = HINTS.get(path) or (None if similar else _of_module(module))
+    after = f": {hint}" if hint else similar or "; docs/from-torch-xla.md lists names"
+    return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
+
+
+def _of_module(module: str) -> str | None:
+    """The sentence for all other names of a module, or of one around it."""
+    while module:
+        if f"{module}.*" in HINTS:
+            return HINTS[f"{module}.*"]
+        module = module.rpartition(".")[0]
+    return None
 
 
 def _children(module: str) -> list[str]:
@@ -141,8 +151,8 @@ class _Finder(DistributionFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname in NAMES:
             return ModuleSpec(fullname, self, origin="spmd.compat", is_package=bool(_children(fullname)))
-        if fullname in HINTS:
-            module, _, name = fullname.rpartition(".")
+        if fullname.startswith(f"{ROOT}.") and sys._getframe(2).f_code is not importlib.util.find_spec.__code__:
+            module, _, name = fullname.rpartition(".")  # of an import; a probe is answered by None
             raise ModuleNotFoundError(_missing(module, name), name=fullname)
         return None
 

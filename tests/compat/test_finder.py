@@ -96,8 +96,11 @@ class TestNames:
             _ = fori.fori_loop
         with pytest.raises(ImportError, match=r"is not in spmd\.compat: spmd\.scan"):
             exec("from torch_xla.experimental.fori_loop import fori_loop")
-        with pytest.raises(ModuleNotFoundError, match=r"test of .*"):
-            exec("import torch_xla.test")
+        with pytest.raises(ModuleNotFoundError, match=r"xla_dist of .*: start one process a machine"):
+            exec("import torch_xla.distributed.xla_dist")
+        with pytest.raises(ModuleNotFoundError, match=r"core\.xla_modell of .*did you mean 'xla_model'\?"):
+            exec("import torch_xla.core.xla_modell")
+        assert importlib.util.find_spec("torch_xla.distributed.xla_dist") is None
         with pytest.raises(ImportError, match=r"did you mean 'mark_step'\?"):
             exec("from torch_xla.core.xla_model import mark_stepp")
         assert not hasattr(importlib.import_module("torch_xla.core.xla_model"), "unheard_of")
