@@ -29,7 +29,7 @@ train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,
 test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
 
-test-all: $(INSTALLED)  ## run every test, under both partitioners; writes down when it passed
+test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on where it was stopped, and writes down what passed
 	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
 # The newest Python, torch and jax that pyproject.toml allows, and the libtpu of that jax, in an environment of their own.

@@ -10,6 +10,10 @@
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
 #     TEST_GROUPS="spmd+fsdp@shardy" tests/run.sh   only these: folders of one process, its part of several, partitioner
 #     tests/run.sh --groups                         their names, --all --groups those of every test
+#     tests/run.sh --passed                         how many groups of --all have passed on this tree
+#
+# --all resumes: tests/test-all.passed has a line for each group that passed, with the hash of spmd, fsdp and tests. A group
+# whose hash is that of the tree is not run again.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 shopt -s nullglob
@@ -28,6 +32,14 @@ passed=tests/test-all.passed
 usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp models+plans+processes+rest core:3of3 properties+golden+spmd
     frameworks+compat+examples sweep codegen"
 quick=--quick
+tree() { # the hash of what the tests run
+    git ls-files -z --cached --others --exclude-standard spmd fsdp tests ":!$passed" | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12
+}
+ask=
+if [[ ${1-} == --passed ]]; then
+    ask=1
+    set -- --all
+fi
 if [[ ${1-} == --all ]]; then
     usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
         plans processes rest frameworks+compat+examples codegen golden golden@shardy"
@@ -40,12 +52,40 @@ if [[ ${1-} == --groups ]]; then
     echo "${groups[@]}"
     exit
 fi
+hash=
+if [[ -z $quick && $# -eq 0 && -z ${XLA_FLAGS+set} ]] && git rev-parse --git-dir >/dev/null 2>&1; then
+    hash=$(tree)
+    left=()
+    for group in "${groups[@]}"; do
+        line=$(awk -v group="$group" -v hash="$hash" '$1 == group && $2 == hash' "$passed" 2>/dev/null)
+        if [[ -z $line ]]; then left+=("$group"); elif [[ -z $ask ]]; then echo "== $line"; fi
+    done
+    if [[ -n $ask ]]; then
+        echo "make test-all: $((${#groups[@]} - ${#left[@]})) of ${#groups[@]} groups have passed on this tree ($hash);" \
+            "on any: $(cut -d ' ' -f 3 "$passed" 2>/dev/null | sort | sed -n '1p;$p' | paste -sd ' ' | sed 's/ / to /')"
+        exit
+    fi
+    groups=(${left[@]+"${left[@]}"})
+fi
 # A test that hangs says where each of its threads is and ends its group; so does, at last, a group.
 limit=()
 if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 40m); fi
 patience=(-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true)
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+keep() { # writes the lines of the groups that passed into the file, in place of those that they had
+    local new
+    new=$(cat "$logs"/*.passed 2>/dev/null)
+    if [[ -n $new ]]; then
+        { echo "$new"; cat "$passed" 2>/dev/null; } | awk '!seen[$1]++' | sort >"$logs/all"
+        mv "$logs/all" "$passed"
+    fi
+}
+trap 'keep; rm -rf "$logs"' EXIT
+versions=
+if [[ -n $hash ]]; then
+    versions=$("$python" -c 'import jax, platform, torch
+print(f"Python {platform.python_version()}, torch {torch.__version__}, jax {jax.__version__}")')
+fi
 
 files() { # the files and folders of a part of a group
     case $1 in
@@ -98,6 +138,9 @@ start() {
     local code=$?
     if [ $code -eq 0 ]; then
         echo "== $1: $(tail -n 1 "$logs/$1")"
+        if [[ -n $hash ]]; then
+            echo "$1 $hash $(date -u +%F) $(tail -n 1 "$logs/$1" | tr -d =), $versions" >"$logs/$1.passed"
+        fi
     else
         { echo "== $1: FAILED (exit $code)"; cat "$logs/$1"; } >"$logs/$1.shown"
         cat "$logs/$1.shown"
@@ -116,6 +159,7 @@ running=0
 for group in "${groups[@]}"; do
     if [ "$running" -ge "${JOBS:-2}" ]; then
         wait -n || failed=1
+        keep
         running=$((running - 1))
     fi
     start "$group" "$@" &
@@ -123,6 +167,7 @@ for group in "${groups[@]}"; do
 done
 while [ "$running" -gt 0 ]; do
     wait -n || failed=1
+    keep
     running=$((running - 1))
 done
 if [ $failed -ne 0 ]; then
@@ -131,9 +176,3 @@ if [ $failed -ne 0 ]; then
     exit 1
 fi
 echo "== all tests passed"
-if [[ -z $quick && -z ${TEST_GROUPS-} && $# -eq 0 ]]; then # .ci/run prints it
-    changed=$(git status --porcelain -- . ":!$passed" 2>/dev/null | grep -c .)
-    printf '%s\n' "$(date -u +%F) at commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $changed files changed" \
-        "$("$python" -c 'import jax, platform, torch
-print(f"Python {platform.python_version()}, torch {torch.__version__}, jax {jax.__version__}")')" >"$passed"
-fi
