@@ -12,7 +12,7 @@ import spmd
 from spmd.core.compile import cache
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((pictures/\w+\.svg)\))?", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\(((?:docs/)?pictures/\w+\.svg)\))?", re.M | re.S)
 
 
 def drawn(page: Path) -> Iterator[tuple[Path, str]]:
@@ -35,9 +35,8 @@ def drawn(page: Path) -> Iterator[tuple[Path, str]]:
 
 def pages() -> list[Path]:
     """The pages that show pictures which the library drew."""
-    return [
-        page for page in sorted(ROOT.glob("docs/**/*.md")) if re.search(r"\]\(pictures/\w+\.svg\)", page.read_text())
-    ]
+    every = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    return [page for page in every if re.search(r"\]\((?:docs/)?pictures/\w+\.svg\)", page.read_text())]
 
 
 if __name__ == "__main__":

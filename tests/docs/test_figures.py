@@ -1,0 +1,21 @@
+"""The README prints no figure that docs/benchmarks.md does not have, and its table of recipes leaves none out."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def test_figures() -> None:
+    measured = README.partition("\n## Measured\n")[2].partition("\n## ")[0]
+    figures = set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?![\w:])", measured))
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert {"0.86", "0.999", "299"} <= figures
+    assert {one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d])", benchmarks)} == set()
+
+
+def test_recipes() -> None:
+    programs = {path.name for path in (ROOT / "recipes").glob("*.py") if 'name__ == "__main__"' in path.read_text()}
+    assert {name for name in programs if f"`recipes/{name}`" not in README} == set()
+    assert {path.name for path in (ROOT / "docker").iterdir() if f"docker/{path.name}`" not in README} == set()
