@@ -1,10 +1,11 @@
-"""PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): SPMD has one, so the function runs in it."""
+"""PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): the function runs once, for all devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from . import data_parallel
 from .xla_model import is_master_ordinal
 
 
@@ -16,29 +17,35 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> None:
-    """Calls `fn(0, *args)` once, in this process: one program uses all devices, each tensor is one of all of them.
+    """Calls `fn(0, *args)` once, in this process: data parallelism over all devices, as that of `launch`.
 
-    nprocs, join, daemon, start_method: have no meaning here; several processes, one a machine, are those of
-    `spmd.initialize`. A mesh (`spmd.torch_xla.Mesh`) is what splits the work. Source:
+    nprocs: 1 is one device; all others are all devices, as there. join, daemon, start_method: have no meaning here;
+    several processes, one a machine, are those of `spmd.initialize`. Source:
     `torch_xla.distributed.xla_multiprocessing.spawn`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.spawn(print, args=("of one",))
     0 of one
     """
-    fn(0, *args)
+    with data_parallel.launched(is_single=nprocs == 1):
+        fn(0, *args)
 
 
 def launch(
     fn: Callable[..., Any], args: Sequence[Any] = (), start_method: str = "spawn", debug_single_process: bool = False
 ) -> None:
-    """Calls `fn(0, *args)` once, in this process, as `spawn` does. Source: `torch_xla.launch`.
+    """Calls `fn(0, *args)` once, in this process, as rank 0 of 1: data parallelism over all devices.
+
+    Its loaders (`MpDeviceLoader`, `ParallelLoader`) join as many batches as there are devices, and split them over all
+    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device.
+    start_method: has no meaning here. Source: `torch_xla.launch`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.launch(print, args=("of one",))
     0 of one
     """
-    fn(0, *args)
+    with data_parallel.launched(is_single=debug_single_process):
+        fn(0, *args)
 
 
 class MpModelWrapper:

@@ -12,6 +12,7 @@ from ..data.ahead import Ahead, going_on
 from ..data.placing import tensors, uploaded
 from ..data.trees import Path, mapped
 from ..tensors.runtime import sync
+from . import data_parallel
 from .sharding_spec import ShardingSpec
 
 InputSharding = ShardingSpec | Mapping[str, ShardingSpec | None] | None
@@ -30,7 +31,11 @@ class MpDeviceLoader:
             not sharded; with several devices such a tensor is uploaded by the program that reads it first.
         batches_per_execution: the number of batches between two syncs.
         device_prefetch_size: the number of uploaded batches that may wait, 2 where none is given.
-        batchdim, loader_prefetch_size, host_to_device_transfer_threads: have no meaning here.
+        batchdim: the dim of the rows, by which batches are joined.
+        loader_prefetch_size, host_to_device_transfer_threads: have no meaning here.
+
+    In a function of `torch_xla.launch` or `xmp.spawn` without an input_sharding, as many batches as there are devices
+    are joined, in their order, and split over all devices: what the loaders of as many ranks give together.
 
     A tensor that is as long as no other in a dim after its first, as texts are, is uploaded by the program that reads
     it, as are all of its name from then on: that program may pad it, and serve all lengths.
@@ -55,13 +60,21 @@ class MpDeviceLoader:
         self._parallel_loader_kwargs = kwargs  # Hugging Face's Trainer sets input_sharding in it
         self._trailing: dict[Path, Any] = {}
         self._threads: list[Ahead[Any, Any]] = []
+        self._num_replicas = 1 if torch.device(device).type != "xla" else data_parallel.num_replicas()
+        if self._num_replicas > 1:
+            data_parallel.pad_samplers(loader, self._num_replicas)
 
     def __iter__(self) -> Iterator[Any]:
         self._threads = going_on(self._threads)
         given = self._parallel_loader_kwargs
-        uploads = _Uploads(self._device, given.get("input_sharding"), self._trailing)
+        sharding, batches = given.get("input_sharding"), self._loader
+        if self._joins():
+            dim = given.get("batchdim", 0)
+            sharding = data_parallel.spec_of_rows(dim)
+            batches = data_parallel.joined(self._loader, self._num_replicas, dim)
+        uploads = _Uploads(self._device, sharding, self._trailing)
         ahead: Ahead[Any, Any] = Ahead(uploads.prepare, given.get("device_prefetch_size", 2))
-        ahead.pulled = iter(self._loader)
+        ahead.pulled = iter(batches)
         self._threads.append(ahead)
         try:
             yield from _synced(ahead, uploads, given.get("batches_per_execution", 1))
@@ -75,7 +88,12 @@ class MpDeviceLoader:
         self._threads = going_on(self._threads)
 
     def __len__(self) -> int:
+        if self._joins():
+            return data_parallel.num_joined(self._loader, self._num_replicas)
         return len(self._loader)  # type: ignore[arg-type]  # raises as the loader does
+
+    def _joins(self) -> bool:
+        return self._num_replicas > 1 and self._parallel_loader_kwargs.get("input_sharding") is None
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":  # of an object that is being copied

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class SampleGenerator:
-    """The same batch again and again, a number of times.
+    """The same batch again and again, a number of times; under `launch`, without the last that are too few for all.
 
     Args: data: the batch. sample_count: the number of times. Source: `torch_xla.utils.utils.SampleGenerator`.
 
@@ -14,6 +14,8 @@ class SampleGenerator:
     >>> list(spmd.torch_xla.sample_data.SampleGenerator((1, 2), 3))
     [(1, 2), (1, 2), (1, 2)]
     """
+
+    drop_last = True  # a script divides the count by the number of ranks, without a rest
 
     def __init__(self, data: Any, sample_count: int):
         self._data = data

@@ -17,6 +17,7 @@ from ..core.pjrt.held import mem_get_info, memory_allocated
 from ..tensors.closures import end_step
 from ..tensors.launch import full_tensor
 from ..tensors.runtime import device, get_stablehlo, sync
+from . import data_parallel
 from .nested import mapped
 from .sharding_spec import ShardingSpec
 from .xla_collectives import all_reduce
@@ -176,6 +177,7 @@ def optimizer_step(
     >>> layer(torch.ones(1, 2, device="xla")).sum().backward()
     >>> spmd.torch_xla.xla_model.optimizer_step(torch.optim.SGD(layer.parameters(), lr=0.1), barrier=True)
     """
+    data_parallel.check_loader("xm.optimizer_step")
     loss: Any = optimizer.step(**optimizer_args or {})
     if barrier:
         sync()
@@ -185,9 +187,12 @@ def optimizer_step(
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
     """Leaves the gradients as they are: with one logical device they are those of the full batch.
 
+    Warns in a function of `torch_xla.launch` whose batches came by no loader that joins those of all devices.
+
     >>> import torch, spmd
     >>> spmd.torch_xla.xla_model.reduce_gradients(torch.optim.SGD([torch.ones(1, device="xla")], lr=0.1))
     """
+    data_parallel.check_loader("xm.reduce_gradients")
     all_reduce("sum", fetch_gradients(optimizer))
 
 

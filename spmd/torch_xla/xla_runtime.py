@@ -12,17 +12,21 @@ from ..core.base.counters import counter
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
 from ..tensors.runtime import DeviceAttributes, device_attributes
+from . import data_parallel
 from .xla_model import device_type
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Does nothing: there is no other mode. Raises NotImplementedError for `auto` (see `spmd.suggest`).
+    """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no other mode.
+
+    Raises NotImplementedError for `auto` (see `spmd.suggest`).
 
     >>> import spmd
     >>> spmd.torch_xla.xla_runtime.use_spmd()
     """
     if auto:
         raise NotImplementedError("use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts")
+    data_parallel.end()
 
 
 def is_spmd() -> bool:

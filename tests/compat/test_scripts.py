@@ -1,21 +1,18 @@
 """Scripts as PyTorch/XLA's users write them run through `python -m spmd run`, with the numbers of the CPU."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from scripted import SCRIPTS, loaded
 from support import ROOT, own_environment
 from torch import nn
 
 import spmd
-
-SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +31,6 @@ def ran(script: str, *arguments: str, folder: Path) -> Any:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return torch.load(saved) | {"printed": done.stdout}
-
-
-def loaded(script: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(script).stem, SCRIPTS / script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def check_model(state: dict[str, torch.Tensor], expected: nn.Module) -> None:
