@@ -88,10 +88,10 @@ from .tensors.runtime import get_hlo as get_hlo
 from .tensors.runtime import get_stablehlo as get_stablehlo
 from .tensors.runtime import manual_seed as manual_seed
 from .tensors.runtime import residence as residence
-from .tensors.runtime import simulate as simulate
 from .tensors.runtime import sync as sync
 from .tensors.shards import from_local_shards as from_local_shards
 from .tensors.shards import load_local_shards_ as load_local_shards_
 from .tensors.shards import local_shards as local_shards
+from .tensors.simulated import simulate as simulate
 from .verification import Verification as Verification
 from .verification import verify as verify

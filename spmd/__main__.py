@@ -9,13 +9,13 @@ from pathlib import Path
 
 from .compat import script
 from .core.debug import catalog
-from .core.pjrt.devices import simulate
 from .frameworks.choice import use
 from .launching import installation, local_processes
 from .planning.calibrated_constants import calibration_file
 from .profiler import capture, summary
 from .profiler.calibration import calibrate
 from .tensors.launch import initialize
+from .tensors.simulated import simulate
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
 and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and

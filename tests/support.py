@@ -116,7 +116,13 @@ def in_thread(function: Callable[[], object]) -> object:
 
 
 def run_script(script: str, *, timeout: float = 120, code: int = 0, **environment: str) -> str:
-    """Runs Python text in a process of its own and returns what it printed; what holds for a whole process is seen so.
+    """The first of the two texts of `run_both`."""
+    return run_both(script, timeout=timeout, code=code, **environment)[0]
+
+
+def run_both(script: str, *, timeout: float = 120, code: int = 0, **environment: str) -> tuple[str, str]:
+    """Runs Python text in a process of its own and returns what it printed on stdout and on stderr; what holds for a
+    whole process is seen so.
 
     The process starts without the settings of this one's devices. A hang, or another exit code, fails the test.
     """
@@ -125,10 +131,10 @@ def run_script(script: str, *, timeout: float = 120, code: int = 0, **environmen
         capture_output=True, text=True, timeout=timeout, env={**own_environment(), **environment}, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def own_environment() -> dict[str, str]:
     """This process's environment without the settings of its devices, for a process that has its own."""
-    devices = ("XLA_FLAGS", "PJRT_DEVICE", "PJRT_NPROC", "CPU_NUM_DEVICES")
+    devices = ("XLA_FLAGS", "PJRT_DEVICE", "PJRT_NPROC", "CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES", "GPU_NUM_DEVICES")
     return {name: value for name, value in os.environ.items() if name not in devices}

@@ -21,13 +21,11 @@ from ..core.base.config import config, known_variables, unknown_variables
 from ..core.base.hints import did_you_mean
 from ..core.persistent import disk
 from ..core.pjrt import devices
+from ..core.sharding.topology import PLUGINS
 
 NAME = "torch-spmd"
 OK, NOTE, WRONG = "ok", "note", "WRONG"
-_ACCELERATORS = {
-    "/dev/nvidia0": ("cuda", 'pip install "jax[cuda12]"'),
-    "/dev/accel0": ("tpu", 'pip install "jax[tpu]"'),
-}
+_ACCELERATORS = {"/dev/nvidia0": "cuda", "/dev/accel0": "tpu"}
 _FEW_FILES = 4096
 
 
@@ -145,9 +143,9 @@ def _devices() -> Iterator[Finding]:
     memory = (first.memory_stats() or {}).get("bytes_limit")
     size = f", {memory / 2**30:,.0f} GiB each" if memory else ""
     yield Finding(OK, "devices", f"{len(found)} x {first.device_kind} ({first.platform}){size}")
-    for path, (kind, advice) in _ACCELERATORS.items():
+    for path, kind in _ACCELERATORS.items():
         if Path(path).exists() and first.platform == "cpu":
-            yield Finding(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {advice}")
+            yield Finding(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {PLUGINS[kind]}")
     for plugin in ("jax-cuda12-plugin", "jax-cuda13-plugin"):
         version = _installed(plugin)
         if version is not None and _numbers(version) != _numbers(jax.__version__):

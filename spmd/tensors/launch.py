@@ -15,6 +15,7 @@ from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, abstract, wrap
 from ..core.pjrt import agreement, devices, processes, transfer
 from ..mesh.mesh import Mesh
+from .simulated import simulate
 
 
 def initialize(
@@ -30,7 +31,7 @@ def initialize(
 
     `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of them. Missing
     arguments come from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), from SLURM, Open MPI or a
-    TPU pod. A second call with the same arguments does nothing.
+    TPU pod; without any of these the process is a job of one. A second call with the same arguments does nothing.
 
     Args:
         coordinator_address: "host:port" at which the first process listens. num_processes, process_id: the number of
@@ -52,7 +53,7 @@ def initialize(
         raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
     place = processes.find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
-        devices.simulate(local_device_count)
+        simulate(local_device_count)
     devices.prepare()
     processes.start(
         place,

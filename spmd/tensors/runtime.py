@@ -13,7 +13,6 @@ from ..core.engine import syncs
 from ..core.lazy import annotations
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt.devices import devices
-from ..core.pjrt.devices import simulate as simulate
 from ..core.sharding.topology import all_devices, slices
 from .annotate import on_device
 from .closures import end_step

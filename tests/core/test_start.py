@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from support import ROOT, run_script
+from support import ROOT, run_both, run_script
 
 import spmd
 from spmd.core.base import config
@@ -105,10 +105,83 @@ class TestDevices:
     def test_simulate(self) -> None:
         assert run_script("import spmd; spmd.simulate(5); spmd.simulate(5); print(len(spmd.device_ids()))") == "5\n"
 
-    def test_simulate_wins_over_variables(self) -> None:
-        script = "import spmd; spmd.simulate(5); print(len(spmd.device_ids()))"
-        assert run_script(script, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "5\n"
-        assert run_script(script, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "5\n"
+    @pytest.mark.parametrize(
+        ("environment", "said"),
+        [
+            ({"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}, "CPU_NUM_DEVICES (4)"),
+            ({"JAX_NUM_CPU_DEVICES": "4"}, "JAX_NUM_CPU_DEVICES (4)"),
+            ({"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}, "XLA_FLAGS (4)"),
+            ({"XLA_FLAGS": "--xla_force_host_platform_device_count=5", "CPU_NUM_DEVICES": "5"}, ""),
+        ],
+    )
+    def test_simulate_wins_over_other_counts(self, environment: dict[str, str], said: str) -> None:
+        """In one line where they differ, in none where they agree."""
+        out, error = self.simulated(environment)
+        assert out == "5 cpu\n"
+        assert error == (f"spmd: simulate makes 5 CPU devices here, against {said}\n" if said else "")
+
+    def simulated(self, environment: dict[str, str], before: str = "pass") -> tuple[str, str]:
+        """What a script prints that simulates five devices."""
+        return run_both(
+            f"""
+            import spmd
+            {before}
+            spmd.simulate(5)
+            print(len(spmd.device_ids()), spmd.torch_xla.device_attributes(0).platform)
+            """,
+            **environment,
+        )
+
+    def test_an_accelerator_wins_over_simulate(self) -> None:
+        """One that jax.config names, too; here there is none, so that jax takes the CPU that is named behind it."""
+        said = "spmd: simulate: JAX_PLATFORMS or PJRT_DEVICE names cuda; it wins (JAX_PLATFORMS=cpu simulates)\n"
+        out, error = self.simulated({"JAX_PLATFORMS": "cuda,cpu"})
+        assert out == "1 cpu\n" and error.count(said) == 1
+        out, error = self.simulated({}, "import jax; jax.config.update('jax_platforms', 'cuda,cpu')")
+        assert out == "1 cpu\n" and error.count(said) == 1
+        assert self.simulated({"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "TPU"}) == ("5 cpu\n", "")
+
+    @pytest.mark.parametrize(
+        ("gpu", "tpu", "kind"), [(True, 0, "GPU"), (False, 4, "TPU"), (False, 0, None)], ids=["gpu", "tpu", "none"]
+    )
+    def test_an_accelerator_that_is_present(self, gpu: bool, tpu: int, kind: str | None) -> None:
+        """Named in one line, unless the environment asks for the CPU."""
+        stubs = f"""
+            import importlib.util
+            from spmd.tensors import simulated
+            simulated.has_gpu, simulated.num_tpu_chips, find = lambda: {gpu}, lambda: {tpu}, importlib.util.find_spec
+            importlib.util.find_spec = lambda name, *rest: name == "jax_cuda12_plugin" or find(name, *rest)
+            """
+        out, error = self.simulated({}, stubs)
+        said = f"spmd: simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}\n"
+        assert out == "5 cpu\n" and error == ("" if kind is None else said)
+        assert self.simulated({"PJRT_DEVICE": "CPU"}, stubs) == ("5 cpu\n", "")
+
+    @pytest.mark.parametrize(
+        ("environment", "asked"), [({"PJRT_DEVICE": "GPU"}, "cuda"), ({"PJRT_DEVICE": "TPU"}, "tpu")]
+    )
+    @pytest.mark.parametrize("use", ["torch.ones(2, device='xla').sum().item()", "spmd.Mesh(range(1), (1,), ('x',))"])
+    def test_a_platform_that_is_not_here(self, environment: dict[str, str], asked: str, use: str) -> None:
+        """At the first use, in one sentence in place of jax's frames; simulate leaves the platform alone."""
+        script = f"""
+            import torch, spmd
+            spmd.simulate(8)
+            try:
+                {use}
+            except RuntimeError as error:
+                assert error.__cause__ is None and error.__context__ is None
+                print(error)
+            """
+        printed = run_script(script, **environment)
+        assert printed.startswith(f"JAX_PLATFORMS or PJRT_DEVICE names {asked!r}, which is not here: ")
+        assert f'(pip install "jax[{asked}' in printed and "PJRT_DEVICE=CPU, with spmd.simulate(8)" in printed
+
+    def test_a_variable_that_sets_nothing(self) -> None:
+        """Said at the first use of the device, once; nothing is said without it."""
+        use = "x = torch.ones(2, device='xla'); (x + 1).sum().item()"
+        _, error = run_both(f"import torch, spmd; {use}", SPMD_PROGRM_CACHE="0")
+        assert error == "spmd: SPMD_PROGRM_CACHE sets nothing; did you mean 'SPMD_PROGRAM_CACHE'?\n"
+        assert run_both("import torch, spmd; torch.ones(2)", SPMD_PROGRM_CACHE="0") == ("", "")
 
     def test_only_flags_that_xla_knows(self) -> None:
         """XLA aborts the process at a name that it does not know."""
@@ -315,3 +388,21 @@ class TestLateImports:
             print(gc.get_freeze_count() > 0.9 * before > 0, gc.isenabled())
         """)
         assert printed == "True False\n"
+
+
+class TestVersions:
+    """An older torch or jax is named by its version, before a name that it lacks is read; `doctor` says the same."""
+
+    @pytest.mark.parametrize(("name", "oldest"), [("torch", "2.11"), ("jax", "0.10")])
+    def test_too_old(self, name: str, oldest: str) -> None:
+        script = f"""
+            import torch, jax
+            {name}.__version__ = "0.4.30"
+            try:
+                import spmd.__main__
+            except ImportError as error:
+                print(error)
+            """
+        said = f"spmd needs {name} {oldest} or newer, here is 0.4.30: pip install -U {name}\n"
+        assert run_script(script) == said
+        assert f'"{name}>={oldest},' in (ROOT / "pyproject.toml").read_text()

@@ -367,9 +367,20 @@ class TestPlace:
         address = f"localhost:{cloud_tpu_cluster.coordinator_port}"
         assert processes.find_place(None, None, None) == (address, *place)
 
+    def test_alone(self) -> None:
+        """Without arguments and a launcher: a job of one, which may be asked for twice."""
+        printed = run_script("""
+            import torch, spmd
+            spmd.initialize(local_device_count=2)
+            x = torch.ones(2, device="xla") + 1
+            print(spmd.process_index(), spmd.process_count(), len(spmd.device_ids()), spmd.full_tensor(x).tolist())
+            spmd.initialize()
+            """)
+        assert printed == "0 1 2 [2.0, 2.0]\n"
+
     def test_missing(self) -> None:
-        with pytest.raises(ValueError, match="coordinator_address, num_processes, process_id is not given"):
-            processes.find_place(None, None, None)
+        with pytest.raises(ValueError, match=r"coordinator_address, process_id is not given .* -m spmd launch"):
+            processes.find_place(None, 2, None)
         with pytest.raises(ValueError, match="initialize: process_id is not given and no launcher says it"):
             processes.find_place("host:1", 2, None)
         with pytest.raises(ValueError, match="expected process_id of 0 to 1, got 2"):

@@ -284,6 +284,13 @@ def forced_cpu_devices() -> int | None:
     return int(found[-1]) if found else None
 
 
+def requested_cpu_devices() -> dict[str, int]:
+    """The number of CPU devices of a process by each variable that sets one."""
+    forced = forced_cpu_devices()
+    counts = {name: _positive(name) for name in ("CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES")} | {"XLA_FLAGS": forced}
+    return {name: count for name, count in counts.items() if count is not None}
+
+
 def _known_to(package: str, names: Sequence[str]) -> set[str]:
     """Returns the flags that occur as full strings in a package's library; nothing of it is loaded or started."""
     found = importlib.util.find_spec(package) if names else None
@@ -320,7 +327,7 @@ _WITHOUT_TPU = {
 def prepare_cuda() -> None:
     """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it
     looks for the driver's libraries first, and writes a traceback."""
-    if not _has_gpu():
+    if not has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
@@ -332,7 +339,7 @@ def loading_plugins() -> Iterator[None]:
     compile. A level that the user has set stays.
     """
     before = os.environ.get(_LOG_LEVEL)
-    if not _has_gpu() and log_level() == 1:
+    if not has_gpu() and log_level() == 1:
         os.environ[_LOG_LEVEL] = "2"
     try:
         yield
@@ -343,7 +350,8 @@ def loading_plugins() -> Iterator[None]:
             os.environ[_LOG_LEVEL] = before
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """True if this machine has a GPU and its driver."""
     return Path("/dev/nvidiactl").exists()
 
 

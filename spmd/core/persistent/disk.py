@@ -85,7 +85,11 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
     """
     content = content_of(digest, header, body)
     with _folder() as folder:
-        if folder is None or len(content) > config.program_cache_bytes:
+        if folder is None:
+            return False
+        if len(content) > config.program_cache_bytes:
+            what = f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
+            messages.say(f"{what} {config.program_cache_bytes:,}", "a large program")
             return False
         name = f"{_UNFINISHED}{os.urandom(16).hex()}"
         try:
@@ -183,4 +187,5 @@ def refuse(why: str) -> None:
         _refused.add(config.program_cache_dir)
     if not known:
         full = f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
-        messages.say(f"no cache of programs: {why}", f"no cache {config.program_cache_dir}", full)
+        text = f"no cache of programs in {config.program_cache_dir}: {why}"
+        messages.say(text, f"no cache {config.program_cache_dir}", full, is_error=True)

@@ -10,7 +10,6 @@ import jax
 from ..base import forking
 from ..base.config import (
     add_xla_defaults,
-    config,
     forced_cpu_devices,
     prepare_cuda,
     requested_hardware,
@@ -31,49 +30,14 @@ _prepare_lock = forking.survives_fork(threading.Lock())
 _prepared = False
 
 
-def simulate(num_devices: int, *, slices: int = 1) -> None:
-    """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
-
-    Must run before the first use of a device. Of several processes that have joined (`spmd.initialize`, `python -m spmd
-    launch`) each gets its part of the devices, which must be what `launch --devices` has given it, if that was given.
-    slices: the devices stand for so many slices of equal size, for a `HybridMesh`. Raises ValueError for a count below
-    1 or one that the slices or the processes do not divide or that gives a process another number than it has, and
-    RuntimeError when JAX's backend is already up with another number of devices; a repeated call with the same count
-    does nothing.
-
-    >>> import spmd
-    >>> spmd.simulate(8)
-    """
+def use_cpu_devices(count: int) -> None:
+    """Gives this process so many CPU devices, whatever the environment says; before its first use of a device."""
     global _prepared
-    if not isinstance(num_devices, int) or num_devices < 1:
-        raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
-    if not isinstance(slices, int) or slices < 1 or num_devices % slices:
-        raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
-    if num_devices % processes.count():
-        raise ValueError(f"simulate: {num_devices} devices cannot be split over {processes.count()} processes")
-    if backends_are_initialized():
-        present = len(jax.devices())
-        if present == num_devices and jax.default_backend() == "cpu":
-            config.num_slices = slices if slices > 1 else 0
-            return
-        raise RuntimeError(
-            f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
-            "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
-        )
-    own = num_devices // processes.count()
-    given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
-    if processes.several() and given not in (-1, own):
-        raise ValueError(
-            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {own} each, and each "
-            f"has {given} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of the two out, "
-            f"or call spmd.simulate({given * processes.count()})"
-        )
     _prepared = True
-    config.num_slices = slices if slices > 1 else 0
     add_xla_defaults()
-    set_pool_width(own)
+    set_pool_width(count)
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", own)
+    jax.config.update("jax_num_cpu_devices", count)
 
 
 def is_running() -> bool:
@@ -82,8 +46,8 @@ def is_running() -> bool:
 
 
 def prepare() -> None:
-    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `simulate` or a running backend has already
-    decided."""
+    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `use_cpu_devices` or a running backend has
+    decided already."""
     global _prepared
     with _prepare_lock:
         if _prepared or backends_are_initialized():

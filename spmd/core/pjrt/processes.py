@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> Place:
     """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
-    launchers that jax detects (SLURM, Open MPI, TPU pods).
+    launchers that jax detects (SLURM, Open MPI, TPU pods). Without any of these a process is a job of one.
 
     Raises ValueError that names the missing ones.
     """
@@ -63,11 +63,13 @@ def find_place(address: str | None, num_processes: int | None, process_id: int |
         )
     values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(values):
+        return Place(f"127.0.0.1:{_free_port()}", 1, 0, None)
     if missing or address is None or num_processes is None or process_id is None:
         raise ValueError(
-            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with torchrun "
-            "(MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or mpirun, or call "
-            'spmd.initialize("host:port", num_processes, process_id) in each process.'
+            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with "
+            "`python -m spmd launch` (one machine), torchrun (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or "
+            'mpirun, or call spmd.initialize("host:port", num_processes, process_id) in each process.'
         )
     if ":" not in address:
         raise ValueError(f'initialize: expected coordinator_address as "host:port", got {address!r}')
@@ -84,10 +86,14 @@ def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
     host, port = address.rsplit(":", 1)
     store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
     if process_id == 0:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            store.set("port", str(free.getsockname()[1]))
+        store.set("port", str(_free_port()))
     return f"{host}:{store.get('port').decode()}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])
 
 
 def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:

@@ -58,9 +58,30 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
 
+# What brings a platform to jax.
+PLUGINS = {"cuda": 'pip install "jax[cuda12]"', "tpu": 'pip install "jax[tpu]"'}
+
+
+def _devices_here() -> Sequence[jax.Device]:
+    """The devices of the platform that the environment names; raises RuntimeError with what to do where it is not
+    here."""
+    platform = (jax.config.jax_platforms or "").partition(",")[0]  # type: ignore[attr-defined]
+    try:
+        return jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second, without words, for a plugin that is not installed
+        if platform in ("", "cpu"):
+            raise
+        reason = f" jax: {error}" if str(error) else ""
+    raise RuntimeError(
+        f"JAX_PLATFORMS or PJRT_DEVICE names {platform!r}, which is not here: the machine has none, or jax has no "
+        f"plugin for it ({PLUGINS.get(platform, 'see its documentation')}). Leave the variable out, or compute on the "
+        f"CPU: PJRT_DEVICE=CPU, with spmd.simulate(8) for eight devices.{reason}"
+    )
+
+
 def _devices(target: Target) -> Sequence[jax.Device]:
     if target is None:
-        return jax.devices()
+        return _devices_here()
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()

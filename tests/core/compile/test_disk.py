@@ -89,7 +89,7 @@ class TestOwner:
         disk.write(KEY, HEADER, b"body")
         folder.chmod(mode)
         assert kept() is None and not disk.write(OTHER, HEADER, b"body") and not file(folder, OTHER).exists()
-        assert capfd.readouterr().err.count("no cache of programs: ") == 1
+        assert capfd.readouterr().err.count(f"no cache of programs in {folder}: only its owner") == 1
         folder.chmod(0o700)
         assert kept() == b"body"
 
@@ -122,7 +122,9 @@ class TestOwner:
         make(file(folder))
         assert kept() is None
 
-    def test_a_full_disk(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         disk.write(KEY, HEADER, b"body")
 
         def full(*args: object, **kwargs: object) -> None:
@@ -132,6 +134,8 @@ class TestOwner:
         monkeypatch.setattr(os, "utime", full)
         assert not disk.write(OTHER, HEADER, b"body") and kept() == b"body"
         assert [path.name for path in folder.iterdir()] == [file(folder).name]
+        said = capfd.readouterr().err
+        assert said.count(f"no cache of programs in {folder}: ") == 1 and "No space left on device" in said
 
     def test_a_user_without_a_home(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr(spmd.config, "program_cache_dir", "~nobody has this name/cache")
@@ -170,10 +174,13 @@ class TestBound:
         assert [file(folder, key).exists() for key in keys] == [True, False, False, True, True]
         assert not left.exists()
 
-    def test_one_that_is_too_large(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_is_too_large(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         disk.write(KEY, HEADER, b"body")
         monkeypatch.setattr(spmd.config, "program_cache_bytes", 2000)
         assert not disk.write(OTHER, HEADER, b"x" * 2000) and kept() == b"body"
+        assert "bytes is not kept: config.program_cache_bytes is 2,000" in capfd.readouterr().err
 
 
 class TestProcesses:

@@ -1,0 +1,87 @@
+"""Simulated devices: CPU devices in place of others, and a line for what the environment names instead."""
+
+import importlib.util
+
+import jax
+
+from ..core.base import messages
+from ..core.base.config import config, has_gpu, requested_cpu_devices, requested_hardware, unknown_variables
+from ..core.base.hints import did_you_mean
+from ..core.base.jax_private import num_tpu_chips
+from ..core.lazy.threads import AT_FIRST_USE
+from ..core.pjrt import devices, processes
+
+
+def simulate(num_devices: int, *, slices: int = 1) -> None:
+    """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
+
+    Must run before the first use of a device. Of several processes that have joined (`spmd.initialize`, `python -m spmd
+    launch`) each gets its part of the devices, which must be what `launch --devices` has given it, if that was given.
+    slices: the devices stand for so many slices of equal size, for a `HybridMesh`. Raises ValueError for a count below
+    1 or one that the slices or the processes do not divide or that gives a process another number than it has, and
+    RuntimeError when JAX's backend is already up with another number of devices; a repeated call with the same count
+    does nothing. An accelerator that JAX_PLATFORMS or PJRT_DEVICE names is used instead; one that is only present is
+    not. Either, and a number of CPU devices in the environment that is not this one, is a line on stderr.
+
+    >>> import spmd
+    >>> spmd.simulate(8)
+    """
+    if not isinstance(num_devices, int) or num_devices < 1:
+        raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
+    if not isinstance(slices, int) or slices < 1 or num_devices % slices:
+        raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
+    platform = _requested_platform()
+    if platform not in ("", "cpu"):
+        text = f"simulate: JAX_PLATFORMS or PJRT_DEVICE names {platform}; it wins (JAX_PLATFORMS=cpu simulates)"
+        messages.say(text, "simulate")
+        return
+    if num_devices % processes.count():
+        raise ValueError(f"simulate: {num_devices} devices cannot be split over {processes.count()} processes")
+    if devices.is_running():
+        present = len(jax.devices())
+        if present == num_devices and jax.default_backend() == "cpu":
+            config.num_slices = slices if slices > 1 else 0
+            return
+        raise RuntimeError(
+            f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
+            "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
+        )
+    own = num_devices // processes.count()
+    given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
+    if processes.several() and given not in (-1, own):
+        raise ValueError(
+            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {own} each, and each "
+            f"has {given} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of the two out, "
+            f"or call spmd.simulate({given * processes.count()})"
+        )
+    _say_overridden(own, platform)
+    config.num_slices = slices if slices > 1 else 0
+    devices.use_cpu_devices(own)
+
+
+def _requested_platform() -> str:
+    """The platform that the environment, or jax's config, names first; "" for none."""
+    named = jax.config.jax_platforms or requested_hardware().platform or ""  # type: ignore[attr-defined]
+    return named.partition(",")[0]
+
+
+def _say_overridden(num_devices: int, platform: str) -> None:
+    """Says what `simulate` overrides: other numbers of CPU devices, and an accelerator that jax would find."""
+    others = [f"{name} ({count})" for name, count in requested_cpu_devices().items() if count != num_devices]
+    if others:
+        messages.say(f"simulate makes {num_devices} CPU devices here, against {', '.join(others)}", "simulate")
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    has_cuda = has_gpu() and any(map(importlib.util.find_spec, plugins))
+    if not platform and (has_cuda or num_tpu_chips()):
+        kind = "GPU" if has_cuda else "TPU"
+        text = f"simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}"
+        messages.say(text, "simulate")
+
+
+def _say_unknown_variables() -> None:
+    """Says which variables are named as flags of this library and set none."""
+    for variable, known in unknown_variables().items():
+        messages.say(f"{variable} sets nothing{did_you_mean(variable, known)}", "variables")
+
+
+AT_FIRST_USE.append(_say_unknown_variables)
