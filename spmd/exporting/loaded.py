@@ -14,7 +14,7 @@ from jax import export as jax_export
 from ..checkpoint.files import open_checkpoint
 from ..checkpoint.streaming import fill_shards
 from ..core.base import in_flight, sealed_json, seed
-from ..core.base.jax_private import use_shardy_partitioner, without_shardings
+from ..core.base.jax_private import compile_lowered, use_shardy_partitioner, without_shardings
 from ..core.engine import host_reads
 from ..core.engine.abstract import recording
 from ..core.engine.syncs import sync
@@ -181,7 +181,7 @@ class LoadedProgram:
             lowered = jitted.lower(*self._structs)
             if self.manifest["program"]["has_complex"]:
                 hide(lowered.compiler_ir())
-            return lowered.compile(compiler_options=options)
+            return compile_lowered(lowered, options)
 
     def _donated(self) -> list[int]:
         return sorted({place for place in self._overwrites.values() if place >= self._num_given})

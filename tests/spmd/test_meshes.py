@@ -218,6 +218,33 @@ class TestResultsWithoutAxes:
             assert {tuple(shard.data.shape) for shard in shards} == {(2, 3)}
             assert [shard.indices[0].start for shard in shards] == list(range(14, -1, -2))
 
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize(
+        "shape, sizes", [((1, 8), (4, 2)), ((1, 12), (2, 3)), ((6, 1), (2, 3)), ((1, 1, 8), (4, 2))]
+    )
+    @pytest.mark.parametrize(
+        "function", [torch.maximum, torch.mul, torch.atan2], ids=lambda function: function.__name__
+    )
+    def test_tiles_of_no_axes(
+        self,
+        function: Callable[..., torch.Tensor],
+        shape: tuple[int, ...],
+        sizes: tuple[int, ...],
+        partitioner: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """GSPMD cuts the first result in tiles [1, 2, 4] on a mesh of 4 x 2, which jax refuses to name; a marked result
+        beside it keeps its axes, and the next program takes both."""
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        given = torch.randn(*shape)
+        mesh = Mesh(range(sizes[0] * sizes[1]), sizes, ("a", "b"))
+        x = spmd.mark_sharding(given.to("xla"), mesh, (*(None,) * (len(shape) - 2), "a", "b"))
+        y, transposed = function(x, x.mT), spmd.mark_sharding(x + x.mT, mesh, (*(None,) * (len(shape) - 2), "b", "a"))
+        spmd.sync()
+        assert spmd.get_sharding(transposed).partition_spec(len(shape))[-2:] == ("b", "a")
+        check(y, function(given, given.mT))
+        check(y @ transposed, function(given, given.mT) @ (given + given.mT))
+
 
 @pytest.mark.parametrize("length", [1, 3, 5])
 def test_uneven_data_goes_between_orders_of_devices(length: int) -> None:

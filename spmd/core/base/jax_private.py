@@ -120,6 +120,36 @@ def is_reordered(sharding: Any) -> bool:
     return sharding._logical_device_ids is not None
 
 
+def compile_lowered(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is taken.
+
+    jax 0.10 spells such tilings over the mesh of the first argument, and raises IndivisibleError for one that no axes
+    of it name. Where no sharding has names it keeps the tiling as XLA has it. 0.10, 0.11, 0.12.
+    """
+    try:
+        return lowered.compile(compiler_options=options)
+    except ValueError as error:
+        arguments = lowered._lowering.compile_args
+        if type(error).__name__ != "IndivisibleError" or not any(map(_is_named, arguments["in_shardings"])):
+            raise
+    # A result with a named sharding names the mesh, too.
+    for shardings, avals in (("in_shardings", "global_in_avals"), ("out_shardings", "global_out_avals")):
+        arguments[shardings] = [*map(_without_names, arguments[shardings], arguments[avals])]
+    arguments["intermediate_shardings"] = ()
+    return lowered.compile(compiler_options=options)
+
+
+def _is_named(sharding: Any) -> bool:
+    return isinstance(sharding, jax.sharding.NamedSharding)
+
+
+def _without_names(sharding: Any, aval: Any) -> Any:
+    if not _is_named(sharding):
+        return sharding
+    tiling = hlo_sharding(sharding, len(aval.shape))
+    return GSPMDSharding(device_order(sharding), tiling, memory_kind=sharding.memory_kind)
+
+
 def dump_executable(compiled: Any) -> bytes:
     """Returns the executable of a `jax.stages.Compiled` in the form that `load_executable` takes.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..base import counters, interrupt
 from ..base.config import config
+from ..base.jax_private import compile_lowered
 from ..explain import failing
 from ..explain.compile_log import record
 from ..explain.difference import Requested
@@ -81,18 +82,14 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     try:
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
-            executable = lowered.compile(compiler_options=options)
+            executable = compile_lowered(lowered, options)
             if graph.mesh.platform == "cpu" and has_filled_product(executable):
-                executable = lowered.compile(compiler_options={**options, **WITHOUT_FUSIONS})
+                executable = compile_lowered(lowered, {**options, **WITHOUT_FUSIONS})
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:
             raise refused from error
         raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
-    except ValueError as error:
-        if type(error).__name__ != "IndivisibleError":
-            raise
-        return compile_graph(_evenly(graph), name, line, cause, is_planned=is_planned)
     for node, sharding in chosen:
         requested = node.op.sharding
         assert requested is not None, "annotated ops have one"
@@ -133,14 +130,3 @@ _ADDRESS = re.compile(r"(@InspectSharding\(.*?backend_config = )\"[^\"]*\"")
 def fingerprint(lowered: Any) -> bytes:
     """Returns a digest that is equal in two processes that lower the same program."""
     return hashlib.sha256(_ADDRESS.sub(r"\1", lowered.as_text()).encode()).digest()
-
-
-def _evenly(graph: Graph) -> Graph:
-    """Returns the graph with the results that the mesh does not divide replicated: jax accepts no such sharded array,
-    which XLA may return."""
-    devices = len(graph.mesh.device_ids)
-    pinned = [
-        graph.mesh if requested is None and any(dim % devices for dim in root.meta.shape) else requested
-        for root, requested in zip(graph.roots, graph.pinned, strict=True)
-    ]
-    return dataclasses.replace(graph, pinned=pinned)
