@@ -67,3 +67,18 @@ class TestOtherOwners:
             f"import torch; {taken}\ntry:\n    import spmd\nexcept ImportError as error:\n    print(error)"
         )
         assert printed.startswith(message)
+
+
+class TestWeight:
+    """What takes long to import is imported at its first use: the table of plans, checkpoints, layouts by scipy."""
+
+    LATER = (
+        "scipy", "rich", "jinja2", "orbax", "tensorstore", "sympy", "networkx", "pandas", "matplotlib", "safetensors",
+        "transformers", "accelerate", "lightning", "packaging", "torch._dynamo", "torch.distributed.tensor",
+        "torch.distributed.checkpoint",
+    )  # fmt: skip
+
+    def test_modules(self) -> None:
+        loaded = run_script("import spmd, fsdp, sys; print(*sys.modules)").split()
+        assert "spmd.suggestions.estimates" in loaded
+        assert {name for name in self.LATER if name in loaded} == set()

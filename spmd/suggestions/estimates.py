@@ -1,12 +1,13 @@
 """Estimates of layouts from sums of operations and bytes, corrected by those that were compiled, and the integer
 program that chooses what is saved of the blocks."""
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp, nnls
 
 from .candidates import SAVED, Layout, Model, Saved
 
@@ -93,13 +94,14 @@ class Estimates:
         sizes = np.array([cost[word][1] for cost in costs for word in words])
         each = np.kron(np.eye(len(kinds)), np.ones(len(words)))
         counts = np.array([len(kind.paths) for kind in kinds])
-        found = milp(
+        optimize: Any = importlib.import_module("scipy.optimize")
+        found = optimize.milp(
             seconds / max(seconds.max(), 1e-30),
             integrality=np.ones(len(seconds)),
-            bounds=Bounds(0, np.repeat(counts, len(words))),
+            bounds=optimize.Bounds(0, np.repeat(counts, len(words))),
             constraints=[
-                LinearConstraint(each, counts, counts),
-                LinearConstraint(sizes[None] / max(abs(spare), 1.0), -np.inf, math.copysign(1.0, spare)),
+                optimize.LinearConstraint(each, counts, counts),
+                optimize.LinearConstraint(sizes[None] / max(abs(spare), 1.0), -np.inf, math.copysign(1.0, spare)),
             ],
         )
         if found.x is None:
@@ -222,7 +224,7 @@ class Estimates:
                 if other.placement == layout.placement:
                     rows.append((parts - others)[None, 1:] / value)
                     goals.append(np.array([(value - before) / value]))
-        saved, _ = nnls(np.vstack(rows), np.concatenate(goals))
+        saved, _ = importlib.import_module("scipy.optimize").nnls(np.vstack(rows), np.concatenate(goals))
         rest = [(value - parts[1:] @ saved) / parts[0] for _, parts, value in known if parts[0]]
         return np.array([max(float(np.median(rest)), 0.1) if rest else 1.0, *saved])
 
