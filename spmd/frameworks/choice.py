@@ -3,23 +3,40 @@
 The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from ..compat.finder import install
 from ..core.backend.when_imported import patch_when_imported
 from ..core.base.config import names_xla_for_frameworks
 from . import accelerate_device, fabric, lightning_trainer, trainer
 
-# By the module that is changed, once it is imported, or now.
-PATCHES = {
-    "accelerate.utils.imports": accelerate_device.see_no_torch_xla,
-    "accelerate.state": accelerate_device.choose_device,
-    "transformers.utils.import_utils": trainer.see_torch_xla,
-    "transformers.training_args": trainer.complete_arguments,
-    "transformers.trainer_pt_utils": trainer.complete_helpers,
-    "transformers.trainer": trainer.complete,
-    "lightning.fabric.connector": fabric.complete,
-    "lightning_fabric.connector": fabric.complete,
-    "lightning.pytorch.trainer.connectors.accelerator_connector": lightning_trainer.complete,
-    "pytorch_lightning.trainer.connectors.accelerator_connector": lightning_trainer.complete,
+_PRECISIONS = ("MixedPrecision", "HalfPrecision", "DoublePrecision", "Precision")
+_FABRIC = (
+    "ACCELERATOR_REGISTRY.register(name, accelerator, description, override, ...)",
+    "STRATEGY_REGISTRY.register(name, strategy, description, override, ...)", "_Connector._choose_strategy(self)",
+    *_PRECISIONS,
+)  # fmt: skip
+_LIGHTNING = (
+    "AcceleratorRegistry.register(name, accelerator, description, override, ...)",
+    "StrategyRegistry.register(name, strategy, description, override, ...)",
+    "_AcceleratorConnector._choose_strategy(self)", "_select_auto_accelerator()", *_PRECISIONS,
+)  # fmt: skip
+
+# By the module that is changed, once it is imported, or now: its patch and the names that this needs.
+PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
+    "accelerate.utils.imports": (accelerate_device.see_no_torch_xla, "_torch_xla_available"),
+    "accelerate.state": (
+        accelerate_device.choose_device, "PartialState._shared_state", "PartialState.default_device",
+    ),
+    "transformers.utils.import_utils": (trainer.see_torch_xla, "is_torch_xla_available.cache_clear"),
+    "transformers.training_args": (trainer.complete_arguments,),
+    "transformers.trainer_pt_utils": (trainer.complete_helpers,),
+    "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader"),
+    "lightning.fabric.connector": (fabric.complete, *_FABRIC),
+    "lightning_fabric.connector": (fabric.complete, *_FABRIC),
+    "lightning.pytorch.trainer.connectors.accelerator_connector": (lightning_trainer.complete, *_LIGHTNING),
+    "pytorch_lightning.trainer.connectors.accelerator_connector": (lightning_trainer.complete, *_LIGHTNING),
 }  # fmt: skip
 
 
@@ -43,8 +60,8 @@ def use() -> None:
     device(type='xla', index=0)
     """
     install()
-    for module, patch in PATCHES.items():
-        patch_when_imported(module, patch)
+    for module, (patch, *needs) in PATCHES.items():
+        patch_when_imported(module, patch, "xla as its device", *needs)
 
 
 if names_xla_for_frameworks():

@@ -18,6 +18,8 @@ _wrapped: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 def see_torch_xla(import_utils: Any) -> None:
     """Has `is_torch_xla_available()` look again; all of transformers calls this one function."""
+    if hasattr(import_utils, "_torch_xla_available"):  # transformers 4 looks at its import
+        import_utils._torch_xla_available = True
     import_utils.is_torch_xla_available.cache_clear()
 
 

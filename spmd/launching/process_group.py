@@ -12,6 +12,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
+from ..core.backend.when_imported import guarded
 from ..core.base.config import launched
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import devices, processes
@@ -147,4 +148,5 @@ def register() -> None:
         register_rendezvous_handler("xla", rendezvous)
 
 
-register()
+_BACKEND = "torch.distributed.Backend"
+guarded((f"{_BACKEND}.register_backend", f"{_BACKEND}.default_device_backend_map"), "its process group xla", register)

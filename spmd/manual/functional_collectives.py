@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..core.backend.when_imported import guarded
 from ..core.control.varying import tracker
 from ..core.lazy import manual_shards
 from ..core.lazy.tensor import XlaTensor
@@ -18,19 +19,27 @@ from ..mesh.mesh import Mesh
 from . import collectives
 
 _MODULE = "torch.distributed._functional_collectives"
+_NEEDS = (
+    "_maybe_wrap_tensor(self)", "permute_tensor(self, src_dst, group, tag)", "c10d._get_group_size_by_name(group_name)",
+)  # fmt: skip
 _kept: list[torch.library.Library] = []
 
 
 def install() -> None:
     """Patches torch's functional collectives, where the user has imported them."""
     module = sys.modules.get(_MODULE)
-    if module is None or _kept:
-        return
+    if module is not None and not _kept:
+        resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"  # torch 2.11
+        needs = [f"{_MODULE}.{need}" for need in (f"{resolve}(group, tag)", *_NEEDS)]
+        guarded(needs, "its functions on xla", lambda: _join(module, resolve))
+
+
+def _join(module: Any, resolve: str) -> None:
     library = torch.library.Library("_c10d_functional", "IMPL")
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     _kept.append(library)
-    _replace(module, "_resolve_group", lambda torchs, group, tag="": _named(group) or torchs(group, tag))
+    _replace(module, resolve, lambda torchs, group, tag="": _named(group) or torchs(group, tag))
     _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if type(made) is XlaTensor else torchs(made))
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
         _replace(module, "_maybe_wrap_tensors", _unwrapped)

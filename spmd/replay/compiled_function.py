@@ -41,7 +41,6 @@ _MOST_KINDS = 64
 _TRIES = 3  # calls in a row that could not be replayed, after which calls of a kind are no longer observed
 _PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
 _lock = forking.survives_fork(threading.RLock())
-join_stream_capture()
 
 
 @dataclass
@@ -82,6 +81,7 @@ class CompiledFunction(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]):
+        join_stream_capture()
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__name__)

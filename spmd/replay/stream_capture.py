@@ -3,15 +3,18 @@
 transformers looks at the values of attention masks, to leave out those that mask nothing, but not in such a stream.
 """
 
+import functools
 from typing import Any
 
 from ..core.backend.when_imported import patch_when_imported
 from ..core.base import observation
 
 
+@functools.cache
 def join_stream_capture() -> None:
-    """Has transformers make the masks of a recorded call without a look at their values."""
-    patch_when_imported("transformers.utils.import_utils", _join)
+    """Has transformers make the masks of a recorded call without a look at their values; transformers 4 looks."""
+    purpose = "recorded calls of attention masks, whose values transformers reads"
+    patch_when_imported("transformers.utils.import_utils", _join, purpose, "is_cuda_stream_capturing()")
 
 
 def _join(import_utils: Any) -> None:

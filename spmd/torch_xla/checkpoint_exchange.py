@@ -17,6 +17,7 @@ from torch.distributed import is_initialized
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.utils import _DistWrapper
 
+from ..core.backend.when_imported import guarded
 from ..core.ir.source import user_line
 from ..core.pjrt import agreement, processes
 from ..core.pjrt.exchange import Words
@@ -118,5 +119,11 @@ def _exchanging(function: Callable[..., Any], planners: tuple[type, ...]) -> Cal
 def join_planners(*planners: type) -> None:
     """Has torch's checkpoints exchange the plans of planners of these classes."""
     for module, name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
-        module._DistWrapper = _wrapper  # type: ignore[attr-defined]
-        setattr(module, name, _exchanging(getattr(module, name), planners))
+        start, parameters = module.__name__, "self, group, use_dist, coordinator_rank"
+        needs = f"{start}.{name}", f"{start}._DistWrapper.__init__({parameters})"
+        guarded(needs, "plans between processes without a group", functools.partial(_join, module, name, planners))
+
+
+def _join(module: Any, name: str, planners: tuple[type, ...]) -> None:
+    module._DistWrapper = _wrapper
+    setattr(module, name, _exchanging(getattr(module, name), planners))

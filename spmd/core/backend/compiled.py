@@ -42,7 +42,8 @@ def _with_flat_operands(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -
 
 def join_flex_attention() -> None:
     """Has torch's `flex_attention` take tensors of the device, and call its op directly."""
-    patch_when_imported("torch.nn.attention.flex_attention", _join_flex_attention)
+    needs = "_validate_device(query, key, value)", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    patch_when_imported("torch.nn.attention.flex_attention", _join_flex_attention, "flex_attention on xla", *needs)
 
 
 class _IsEager:

@@ -41,4 +41,5 @@ def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def join_marks() -> None:
     """Patches torch's functions, now or when they are imported."""
-    patch_when_imported("torch._dynamo.decorators", _mark_ours)
+    needs = "mark_dynamic(t, index, ...)", "maybe_mark_dynamic(t, index, ...)"
+    patch_when_imported("torch._dynamo.decorators", _mark_ours, "marks of dynamic dims on xla", *needs)

@@ -1,5 +1,6 @@
 """The one owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from .saving import join_saving
 from .staging import join_staging
 from .streams import join_streams
 from .uninitialized import join_lazy_modules
+from .when_imported import guarded
 
 aten = torch.ops.aten
 
@@ -112,77 +114,75 @@ def _join_device() -> None:
 
 
 class Patch(NamedTuple):
-    """A change of the process: its object, its reason, the check for a tensor of the device that it makes first, and
-    the function that installs it."""
+    """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
+    the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
 
     what: str
     why: str
-    check: str
     put: Callable[[], None]
 
+    def apply(self) -> None:
+        guarded(re.findall(r"`(torch\.[^`]*)`", self.what), self.why, self.put)
 
-# Programs without the device never call these.
-_OURS = "it is reached by the device's name or tensors alone"
 
 AT_IMPORT = (
-    Patch("the name of torch's PrivateUse1 device", "it is called xla", _OURS, _claim_name),
-    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _OURS, _handle_calls),
-    Patch("the foreach type lists", "list forms of optimizers and clipping", "a list of exact types", _join_foreach),
-    Patch(
-        "`Optimizer._process_value_according_to_param_policy`", "loaded state is sharded like its parameter",
-        "the type of state and parameter", _shard_loaded_state,
-    ),
-    Patch("`torch.xla`, hooks and guard of the device", "torch calls them", _OURS, _join_device),
-    Patch("`torch._C._accelerator_*`", "`torch.accelerator` is this device", "the device argument", join_accelerator),
-    Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", _OURS, lambda: join_methods(XlaTensor)),
-    Patch("`torch.Generator`, `torch.random.fork_rng`", "generators of the device", "its device", join_generators),
-    Patch("`nn.DataParallel`, its distributed form", "the device is one, not many", "the module's", join_data_parallel),
-    Patch("`_pin_memory` of CPU tensors, loaders' pinning", "a process that pins nothing", "the device", join_loaders),
-    Patch("jax's warning at a fork", "loaders' workers raise at their first use", "the caller", watch_forks),
-    Patch("aten kernels of the device", "factories, composites' gradients", _OURS, register_factories),
-    Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", _OURS, register_refusals),
-    Patch("`torch.autocast`, its kernels", "bfloat16 without a dtype", "the device type", register_autocast),
-    Patch("pickling, copying, dlpack, `torch.load`", 'map_location="xla"', "the type of a tensor", join_saving),
-    Patch("`save_on_cpu`", "saved values stay in the program", "the type of a tensor", join_save_on_cpu),
-    Patch("`torch.distributed.checkpoint`", "a chunk for each shard of a tensor", _OURS, join_checkpointing),
-    Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
-    Patch("`nn.Module._load_from_state_dict`", "assigned state keeps its sharding", "both types", keep_annotations),
-    Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
-    Patch("`torch.export.export`", "a copy on the CPU is traced", "the types of tensors", join_export),
-    Patch("`ExportedProgram.run_decompositions`", "the same", "the types of tensors", join_decompositions),
-    Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
-    Patch("the checks of `flex_attention`", "its op is one of ours", "the device of the query", join_flex_attention),
-    Patch("the body of `associative_scan`", "its pointwise mode is CUDA's", "the devices", join_associative_scan),
-    Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device argument", join_lazy_modules),
+    Patch("the name of torch's PrivateUse1 device", "it is called xla", _claim_name),
+    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _handle_calls),
+    Patch("`torch.optim.optimizer._foreach_supported_types`, `torch.utils._foreach_utils._foreach_supported_types`",
+          "list forms of optimizers and clipping", _join_foreach),
+    Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
+          "loaded state sharded like its parameter", _shard_loaded_state),
+    Patch("the module, hooks and guard of the device", "torch calls them", _join_device),
+    Patch("the functions `_C._accelerator_*`", "`torch.accelerator` is this device", join_accelerator),
+    Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", lambda: join_methods(XlaTensor)),
+    Patch("`torch.random.fork_rng(devices, enabled, ...)`", "generators of the device", join_generators),
+    Patch("`torch.nn.parallel.data_parallel._get_available_device_type()`, "
+          "`torch.nn.DataParallel.forward(self, inputs, kwargs)`, "
+          "`torch.nn.parallel.DistributedDataParallel.__init__(self, module, ...)`",
+          "replicas of xla, which is one device", join_data_parallel),
+    Patch("`torch.utils.data._utils.pin_memory.pin_memory(data, device)`", "loaders on xla", join_loaders),
+    Patch("jax's warning at a fork", "loaders' workers raise at their first use", watch_forks),
+    Patch("aten kernels of the device", "factories, composites' gradients", register_factories),
+    Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", register_refusals),
+    Patch("`torch.set_autocast_dtype`, kernels", "autocast on xla, bfloat16 without a dtype", register_autocast),
+    Patch("pickling, copying, dlpack, `torch.serialization._get_restore_location(map_location)`, "
+          "`torch._utils.set_tensor_metadata(tensor, metadata)`, `torch._utils._restore_device_fake_mode(tensor)`, "
+          "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
+          'pickles of xla tensors and map_location="xla"', join_saving),
+    Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
+    Patch("the methods that torch's checkpoints call", "a chunk for each shard", join_checkpointing),
+    Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", keep_identity),
+    Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
+          "shardings of assigned state", keep_annotations),
+    Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
+    Patch("`torch.export.export(mod, args, kwargs, ...)`", "a copy on the CPU, which is traced", join_export),
+    Patch("`ExportedProgram.run_decompositions`", "the same", join_decompositions),
+    Patch("the compiler around torch.cond", "it is an op of ours", join_control_flow),
+    Patch("the checks of `flex_attention`", "its op is one of ours", join_flex_attention),
+    Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
+          "its pointwise mode, which is CUDA's", join_associative_scan),
+    Patch("`torch.nn.UninitializedParameter`, buffers", "lazy modules on the device", join_lazy_modules),
 )  # fmt: skip
 
 AT_THE_FIRST_USE = (
-    Patch(
-        "`torch.autograd._engine_run_backward`",
-        "errors in backward",
-        "that the device is used",
-        keep_errors_of_backward,
-    ),
-    Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
-    Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device argument", join_streams),
-    Patch(
-        "`torch.amp.GradScaler`'s first and loaded state", "it is data", "the types of its tensors", join_grad_scaler
-    ),
-    Patch("`torch._dynamo.mark_dynamic`", "padded data", "the type of a tensor", join_marks),
-    Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
-    Patch("torch's own `fully_shard`", "it names this library's", "the module's parameters", join_fully_shard),
-    Patch("imports of dynamo and DTensor", "torch makes them in the first step", _OURS, import_dynamo_and_dtensor),
-)
+    Patch("`torch.autograd._engine_run_backward(t_outputs, ...)`", "errors in backward", keep_errors_of_backward),
+    Patch("`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`", "its saving of memory", join_checkpoint),
+    Patch("`torch.Stream`, `torch.Event`", "streams that wait", join_streams),
+    Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
+          "its first and loaded state as data", join_grad_scaler),
+    Patch("dynamo's `mark_dynamic`", "padded data", join_marks),
+    Patch("the stager of `async_save`", "copies of ours", join_staging),
+    Patch("torch's own `fully_shard`", "it names this library's", join_fully_shard),
+    Patch("imports of dynamo and DTensor", "torch makes them in the first step", import_dynamo_and_dtensor),
+)  # fmt: skip
 
-IN_A_NEW_THREAD = (
-    Patch("handlers of signals", "they run between two ops", "that the device is used", interrupt.watch),
-)
+IN_A_NEW_THREAD = (Patch("handlers of signals", "they run between two ops", interrupt.watch),)
 
 runtime_module = make_module()
 for _patch in AT_IMPORT:
-    _patch.put()
-AT_FIRST_USE.extend(patch.put for patch in AT_THE_FIRST_USE)
-IN_EACH_THREAD.extend(patch.put for patch in IN_A_NEW_THREAD)
+    _patch.apply()
+AT_FIRST_USE.extend(patch.apply for patch in AT_THE_FIRST_USE)
+IN_EACH_THREAD.extend(patch.apply for patch in IN_A_NEW_THREAD)
 seed.manual_seed(torch.initial_seed())
 
 __all__ = ["NAME", "runtime_module"]

@@ -5,7 +5,6 @@ sharding stay; also while a forward graph lives, whose backward pass then gives 
 are now.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
 from ..dispatch.memory_formats import UnsupportedLayout, refuse_tensor
-from ..ir.source import user_line
+from ..ir.source import warn
 from ..lazy import grad_shardings
 from ..lazy.annotations import annotate
 from ..lazy.tensor import XlaTensor
@@ -103,13 +102,6 @@ def _move(module: nn.Module, fn: Function) -> None:
             _hold(module, name, moved)
 
 
-def _warn(text: str) -> None:
-    """Warns at the user's line, whatever the depth of modules above."""
-    line = user_line()
-    assert line.code is not None
-    warnings.warn_explicit(text, UserWarning, line.code.co_filename, line.number)
-
-
 def _keeping(module: nn.Module, fn: Function) -> Function:
     """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning that names it."""
 
@@ -122,7 +114,7 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
         except UnsupportedLayout as error:
             for name, value in module._buffers.items():
                 if value is tensor:
-                    _warn(f"the buffer {type(module).__name__}.{name} stays on the {tensor.device}: {error}")
+                    warn(f"the buffer {type(module).__name__}.{name} stays on the {tensor.device}: {error}")
                     return tensor
             for name, value in module._parameters.items():
                 if value is not None and (value is tensor or value.grad is tensor):

@@ -43,7 +43,8 @@ def join_data_parallel() -> None:
 
 def join_fully_shard() -> None:
     """Has torch's `fully_shard`, when it is imported, refuse a module on the device."""
-    patch_when_imported("torch.distributed.fsdp._fully_shard._fully_shard", _refuse_in_fully_shard)
+    module, purpose = "torch.distributed.fsdp._fully_shard._fully_shard", "the hint that names spmd's own fully_shard"
+    patch_when_imported(module, _refuse_in_fully_shard, purpose, "_validate_module(module, func_name)")
 
 
 def _is_ours(module: torch.nn.Module) -> bool:

@@ -7,7 +7,6 @@ place, and onto the CPU where it is not. CPU tensors load onto the device by `ma
 
 import json
 import threading
-import warnings
 from collections import OrderedDict
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -23,7 +22,7 @@ from ..dispatch.copies import changes_values, host_copy
 from ..engine.host_reads import leased
 from ..ir.lent import READERS
 from ..ir.meta import dense_meta
-from ..ir.source import user_line
+from ..ir.source import warn
 from ..lazy import grad_shardings
 from ..lazy.annotations import annotate
 from ..lazy.storage import Storage
@@ -78,13 +77,10 @@ def _annotated(tensor: XlaTensor, written: str) -> None:
     if max(ids) < count:
         annotate(tensor, sharding)
         return
-    line = user_line()
-    text = (
+    warn(
         f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process sees {count}: it is "
         "loaded without an annotation; mark it for the devices that are here"
     )
-    filename = line.code.co_filename if line.code is not None else "?"
-    warnings.warn_explicit(text, UserWarning, filename, line.number)
 
 
 class _Reduced:

@@ -12,8 +12,6 @@ from .when_imported import patch_when_imported
 
 
 def _stage_ours(stager: Any) -> None:
-    if not hasattr(stager.StateDictStager, "_offload_tensor"):
-        return  # another version of torch, in which it copies by other means
     offload = stager.StateDictStager._offload_tensor
 
     def offload_tensor(self: Any, x: Any, memo: dict[int, Any], non_blocking: bool = False) -> Any:
@@ -27,4 +25,5 @@ def _stage_ours(stager: Any) -> None:
 
 def join_staging() -> None:
     """Patches the stager, now or when it is imported."""
-    patch_when_imported("torch.distributed.checkpoint._state_dict_stager", _stage_ours)
+    needs = "StateDictStager._offload_tensor(self, x, memo, non_blocking)"
+    patch_when_imported("torch.distributed.checkpoint._state_dict_stager", _stage_ours, "async_save of xla", needs)

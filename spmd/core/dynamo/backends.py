@@ -52,5 +52,6 @@ def _take_openxla(torchxla: ModuleType) -> None:
 def join_backends() -> None:
     """Patches torch's modules, now or when they are imported."""
     _join_inductor()
-    patch_when_imported("torch._dynamo.backends.registry", _register)
-    patch_when_imported("torch._dynamo.backends.torchxla", _take_openxla)
+    purpose, needs = "torch.compile on xla", "register_backend(compiler_fn, name, ...)"
+    patch_when_imported("torch._dynamo.backends.registry", _register, purpose, needs)
+    patch_when_imported("torch._dynamo.backends.torchxla", _take_openxla, purpose, "register_backend.__globals__")

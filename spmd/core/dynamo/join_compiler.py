@@ -7,11 +7,11 @@ from .graph_constants import constant_of_graphs
 from .tensors import join_tracing
 
 PATCHES = (
-    Patch("Dynamo's table of types", "traces see plain tensors", "the type of a tensor", join_tracing),
-    Patch("the backends of torch.compile", "graphs on the device are ours", "the device of tensors", join_backends),
+    Patch("Dynamo's table of types", "traces see plain tensors", join_tracing),
+    Patch("`torch._TorchCompileInductorWrapper.__call__(self, model_, inputs_, ...)`", "its backend", join_backends),
 )
 
 for _patch in PATCHES:
-    _patch.put()
+    _patch.apply()
 
 constant_of_graphs(Policy)

@@ -18,6 +18,8 @@ from ..lazy.tensor import XlaTensor
 # Packages of which no frame is traced: a call of one is between two graphs.
 _NOT_TRACED = ("fsdp", "jax", "spmd")
 
+_PURPOSE = "torch.compile on xla"
+
 
 def _wrap_ours(builder: ModuleType) -> None:
     builder.VariableBuilder._type_dispatch()[XlaTensor] = builder.VariableBuilder.wrap_tensor
@@ -53,8 +55,10 @@ def _take_functions(trace_rules: ModuleType) -> None:
 
 def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
-    patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
-    patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
+    wraps = "VariableBuilder._type_dispatch()", "VariableBuilder.wrap_tensor", "infer_subclass_type(value)"
+    patch_when_imported("torch._dynamo.variables.builder", _wrap_ours, _PURPOSE, *wraps)
+    patch_when_imported("torch._dynamo.trace_rules", _skip_ours, _PURPOSE, "add(import_name)")
     if TorchVersion(torch.__version__) >= "2.12":  # before it Dynamo has no constants of other libraries' classes
-        patch_when_imported("torch._dynamo.convert_frame", _take_functions)
-    patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)
+        patch_when_imported("torch._dynamo.convert_frame", _take_functions, _PURPOSE)
+    fakes = "FakeTensorMode.dispatch(self, func, types, args, kwargs)", "FakeTensorMode.lift_fns"
+    patch_when_imported("torch._subclasses.fake_tensor", _fake_ours, _PURPOSE, *fakes)

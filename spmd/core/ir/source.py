@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from types import CodeType, FrameType
@@ -157,6 +158,12 @@ def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
 def user_line() -> Line:
     """Returns the nearest line outside torch and this library."""
     return Line(*user_frame(2))
+
+
+def warn(text: str) -> None:
+    """Warns at the user's line, whatever the depth of modules above."""
+    line = Line(*user_frame(2))
+    warnings.warn_explicit(text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number)
 
 
 def node_line(node: Node) -> Line:
