@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from .floats import wide
-from .kernels import cudnn, flash, splash
+from .kernels import computed, cudnn, flash, splash
 from .kernels.flash import Dropout
 from .promised import as_promised
 from .registry import lower
@@ -50,10 +50,10 @@ def aten_attention(
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = _batched(query), _batched(key), _batched(value)
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form = _long_forward if _is_long(query, key) else _forward
+    form, place = _form(query, key, _forward, _long_forward)
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     case = query, key, value, attn_bias, dropout_p
-    output, logsumexp = _by_platform(form, "forward", case, how)(query, key, value)
+    output, logsumexp = _by_platform(form, "forward", case, how, place)(query, key, value)
     seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
     return output.reshape(shape), logsumexp.reshape(shape[:-1]), seed
 
@@ -66,22 +66,29 @@ def aten_attention_backward(
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form = _long_backward if _is_long(query, key) else _backward
+    form, place = _form(query, key, _backward, _long_backward)
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
     case = query, key, value, attn_bias, dropout_p
-    grads = _by_platform(form, "backward", case, how)(query, key, value, grad_out, out, logsumexp)
+    grads = _by_platform(form, "backward", case, how, place)(query, key, value, grad_out, out, logsumexp)
     return as_promised(grads, returns)
 
 
-def _by_platform(form, direction, case, how):
+def _form(query, key, short, long):
+    """The form for these lengths; and the devices of a long one, as far as they are known."""
+    if not _is_long(query, key):
+        return short, None
+    place = splash.Place.of(query, key)
+    return partial(long, place=place), place
+
+
+def _by_platform(form, direction, case, how, place):
     """`form`, or the platform's kernel for it; the platform is that of the program, which need not be this host's."""
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
-    place = splash.Place.of(*case[:2]) if _is_long(*case[:2]) and splash.takes(*case) else None
-    if place is not None:
+    if place is not None and splash.takes(*case, place.num_row_shards):
         kernels["tpu"] = partial(getattr(splash, direction), place=place, otherwise=form, **how)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
 
@@ -103,22 +110,54 @@ def _heads(x, key):
     return x.reshape(x.shape[0], *groups, *x.shape[2:])
 
 
-def _long_operands(key, bias, dropout):
-    if bias is not None:
-        bias = _heads(bias.reshape((1,) * (4 - bias.ndim) + bias.shape), key)
+def _long_operands(key, dropout, bias):
+    if bias is not None and bias.ndim < 5:
+        bias = _heads(_of_four_dims(bias), key)
     return bias, None if dropout is None else dropout.rows(lambda words: _heads(words, key))
 
 
-def _long_forward(query, key, value, *, bias, dropout, **how):
-    output, logsumexp = flash.forward(_heads(query, key), key, value, *_long_operands(key, bias, dropout), **how)
-    shape = query.shape[:3]
-    return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
+def _of_four_dims(bias):
+    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
-def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, **how):
-    heads = (_heads(x, key) for x in (out, logsumexp))
-    operands = _heads(grad_out, key), _heads(query, key), key, value, *heads, *_long_operands(key, bias, dropout)
-    return _like(flash.backward(*operands, wants_bias=wants_bias, **how), (query, key, value, bias))
+def _long_forward(query, key, value, *, bias, dropout, place, **how):
+    def form(query, key, value, dropout, bias, **rows):
+        operands = _heads(query, key), key, value, *_long_operands(key, dropout, bias)
+        output, logsumexp = flash.forward(*operands, **rows, **how)
+        shape = query.shape[:3]
+        return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
+
+    return _by_rows(form, place, query, key, value, dropout, bias=bias)
+
+
+def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, place, **how):
+    def form(query, key, value, grad_out, out, logsumexp, dropout, bias, **rows):
+        grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
+        operands = grad_out, _heads(query, key), key, value, *saved, *_long_operands(key, dropout, bias)
+        grad_query, *grads, grad_bias = flash.backward(*operands, wants_bias=wants_bias, **rows, **how)
+        return grad_query.reshape(query.shape), *grads, grad_bias.reshape(bias.shape) if wants_bias else None
+
+    arrays = query, key, value, grad_out, out, logsumexp, dropout
+    grads = _by_rows(form, place, *arrays, bias=bias, wants_bias=wants_bias, is_backward=True)
+    return _like(grads, (query, key, value, bias))
+
+
+def _by_rows(form, place, *arrays, bias, wants_bias=False, **direction):
+    """`form(*arrays, bias)`; where the rows are sharded, of each device's rows: keys and values are gathered once,
+    before the loop over blocks."""
+    if place is None or not place.rows:
+        return form(*arrays, bias)
+    bias = None if bias is None else _of_four_dims(bias)
+    # A computed mask that batch and heads share is computed in the loop; any other is an operand, its rows sharded.
+    is_shared = bias is not None and bias.shape[:2] == (1, 1) and not wants_bias and computed.is_computed(bias)
+    shared = bias[None] if is_shared else None
+
+    def on_shard(*operands):
+        *arrays, bias, shard = operands
+        rows = {"first_row": shard * arrays[0].shape[2], "num_row_shards": place.num_row_shards}
+        return form(*arrays, shared if is_shared else bias, **rows)
+
+    return place.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
 
 
 # -- The scores as one array. The backward repeats the forward's expressions for the probabilities: in one program XLA

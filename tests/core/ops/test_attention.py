@@ -254,9 +254,105 @@ class TestSharded:
             output = sdpa(*operands, mask, is_causal=how == "causal", enable_gqa=how == "grouped")
             results.append([output, *torch.autograd.grad(output, operands, cotangent)])
         spmd.sync()
-        if spec is not LENGTH:
-            assert not spmd.metrics.compiles()[-1].collectives
+        counts = spmd.metrics.compiles()[-1].collectives
+        assert counts.get("all-gather", 0) <= (7 if spec is LENGTH else 0)  # keys and values, twice; none in the loops
+        assert spec is LENGTH or not counts
         for made, expected in zip(*reversed(results), strict=True):
+            check(made, expected)
+
+
+CONTEXT = ("data", "tensor", "context", None)
+ROWS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "grouped, causal": {"is_causal": True, "kv_heads": 2},
+    "more queries than keys, causal": {"is_causal": True, "columns": 11},
+    "heads that the axis does not divide": {"is_causal": True, "kv_heads": 1},
+    "mask": {"mask": lambda: torch.rand(16, 16) > 0.3},
+    "bias": {"mask": lambda: torch.randn(16, 16)},
+    "bias of heads, causal": {"is_causal": True, "mask": lambda: torch.randn(2, 4, 16, 16)},
+    "bias of keys": {"mask": lambda: torch.randn(1, 4, 1, 16)},
+    "rows that the axis does not divide": {"is_causal": True, "rows": 15},
+}
+
+
+class TestRowsOfShards:
+    """Rows of queries over a mesh axis, beside batch and heads: each device computes its own, and gathers keys and
+    values once."""
+
+    @pytest.fixture
+    def mesh(self) -> spmd.Mesh:
+        return spmd.Mesh(range(8), (2, 2, 2), ("data", "tensor", "context"))
+
+    def sharded(self, mesh: spmd.Mesh, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """On the device, with the axes that divide the dims."""
+        named = [zip(CONTEXT, x.shape, strict=True) for x in tensors]
+        specs = [tuple(axis if size % 2 == 0 else None for axis, size in dims) for dims in named]
+        return [spmd.mark_sharding(x.to("xla"), mesh, spec) for x, spec in zip(tensors, specs, strict=True)]
+
+    @pytest.mark.parametrize("name", ROWS)
+    def test_against_cpu(self, mesh, name, short_blocks):
+        case = dict(ROWS[name])
+        kv_heads, mask = case.pop("kv_heads", 4), case.pop("mask", None)
+        keys = 2, kv_heads, case.pop("columns", 16), 8
+        queries = 2, 4, case.pop("rows", 16), 8
+        *qkv, cotangent = (torch.randn(shape) for shape in (queries, keys, keys, queries))
+        masks = [] if mask is None else [mask()]
+        device = self.sharded(mesh, [*qkv, cotangent])
+        given = [x.to("xla") for x in masks]
+        results = []
+        for *operands, grad in ((*qkv, *masks, cotangent), (*device[:3], *given, device[3])):
+            leaves = [x.requires_grad_() for x in operands if x.dtype != torch.bool]
+            is_both = len(operands) == 4 and case
+            form = causal_and if is_both else lambda *x: sdpa(*x, enable_gqa=kv_heads != 4, **case)
+            output = form(*operands)
+            results.append([output, *torch.autograd.grad(output, leaves, grad)])
+        spmd.sync()
+        for made, expected in zip(*reversed(results), strict=True):
+            check(made, expected)
+
+    @pytest.mark.parametrize("how", [{}, {"is_causal": True}])
+    def test_dropout_is_the_same(self, mesh, how, short_blocks):
+        operands = [torch.randn(2, heads, 16, 8) for heads in (4, 2, 2)]
+        whole = dropped_attention(*(x.to("xla") for x in operands), **how)
+        for made, other in zip(dropped_attention(*self.sharded(mesh, operands), **how), whole, strict=True):
+            check(made, other.cpu())
+
+    def test_computed_mask_is_computed_in_the_loop(self, mesh, short_blocks):
+        operands = [torch.randn(2, 4, 16, 8) for _ in range(3)]
+        results = []
+        for tensors in (operands, self.sharded(mesh, operands)):
+            at = torch.arange(16, device=tensors[0].device)
+            window = (at <= at[:, None]) & (at > at[:, None] - 5)
+            leaves = [x.requires_grad_() for x in tensors]
+            output = sdpa(*leaves, window)
+            results.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
+        assert "tensor<1x1x8x16xi1>" not in spmd.get_stablehlo(results[1])
+        for made, expected in zip(*reversed(results), strict=True):
+            check(made, expected)
+
+    def test_in_scanned_layers(self, mesh, short_blocks, monkeypatch):
+        """A loop over layers gathers keys and values once a layer, and not in the loop over blocks."""
+        monkeypatch.setattr(spmd.config, "scan_layers", "always")
+        weights = [torch.randn(8, 24) / 4 for _ in range(4)]
+        x = torch.randn(2, 16, 8)
+
+        def forward(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+            for weight in weights:
+                q, k, v = (x @ weight).reshape(2, 16, 3, 2, 4).permute(2, 0, 3, 1, 4)
+                x = x + sdpa(q, k, v, is_causal=True).transpose(1, 2).reshape(2, 16, 8)
+            return x.square().sum()
+
+        leaves = [weight.to("xla").requires_grad_() for weight in weights]
+        grads = torch.autograd.grad(
+            forward(spmd.mark_sharding(x.to("xla"), mesh, ("data", "context", None)), leaves), leaves
+        )
+        text = spmd.get_stablehlo(list(grads))
+        spmd.sync()
+        assert spmd.metrics.compiles()[-1].collectives.get("all-gather", 0) <= 4 * 12
+        assert "manual" in text and text.count("stablehlo.while") < 8  # four layers would have eight loops over blocks
+        leaves = [weight.requires_grad_() for weight in weights]
+        for made, expected in zip(grads, torch.autograd.grad(forward(x, leaves), leaves), strict=True):
             check(made, expected)
 
 

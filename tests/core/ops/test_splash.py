@@ -53,7 +53,7 @@ class TestNumbers:
         with compiler_context(), jax.default_matmul_precision("highest"):
             assert splash.takes(*arrays[:3], None, 0.0)
             out, logsumexp = splash._forward(*arrays[:3], **how)
-            made = [out, *splash._backward(*arrays, out, logsumexp, **how)]
+            made = [out, *splash._backward(*arrays, out, logsumexp, **how)[:3]]
         leaves = [x.requires_grad_() for x in qkv]
         expected = F.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=0.25, enable_gqa=True)
         scores = 0.25 * qkv[0].double() @ qkv[1].double().repeat_interleave(4 // qkv[1].shape[1], 1).mT
@@ -63,6 +63,28 @@ class TestNumbers:
         np.testing.assert_allclose(logsumexp, scores.logsumexp(-1).detach(), rtol, atol)
         for one, other in zip(made, [expected, *torch.autograd.grad(expected, leaves, grad)], strict=True):
             np.testing.assert_allclose(one.astype(jnp.float32), other.detach().float(), rtol, atol)
+
+    @pytest.mark.parametrize("is_causal", [True, False])
+    def test_rows_of_shards(self, is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two shards of the rows, each by the kernel's mask of its own: the numbers of one kernel over all."""
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        q, k, v, grad = (jnp.asarray(x.numpy()) for x in operands(torch.float32, kv_heads=2))
+        how = {"is_causal": is_causal, "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            out, logsumexp = splash._forward(q, k, v, **how)
+            expected = splash._backward(q, k, v, grad, out, logsumexp, **how)[:3]
+            grads = []
+            for shard in range(2):
+                rows = slice(128 * shard, 128 * (shard + 1))
+                of_shard = {"shard": shard, "num_row_shards": 2, **how}
+                output, lse = splash._forward(q[:, :, rows], k, v, **of_shard)
+                np.testing.assert_allclose(output, out[:, :, rows], 1e-5, 1e-6)
+                np.testing.assert_allclose(lse, logsumexp[:, :, rows], 1e-5, 1e-6)
+                by_row = grad[:, :, rows], output, lse
+                grads.append(splash._backward(q[:, :, rows], k, v, *by_row, **of_shard)[:3])
+        summed = jnp.concatenate([grad[0] for grad in grads], 2), *(a + b for a, b in zip(*grads, strict=True))
+        for one, other in zip((summed[0], *summed[2:]), expected, strict=True):
+            np.testing.assert_allclose(one, other, 1e-5, 1e-5)
 
     def test_what_it_does_not_take(self) -> None:
         q = jnp.ones((1, 4, 256, 64))
@@ -82,11 +104,17 @@ class TestNumbers:
 def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8, length: int = 1024) -> str:
     """The StableHLO for a TPU of forward and backward; what it is told of its inputs' layout is in `spec`."""
     sharding = None if mesh is None else jax.NamedSharding(mesh, spec)
-    q, k = (jax.ShapeDtypeStruct((8, heads, length, 64), jnp.bfloat16, sharding=sharding) for heads in (8, kv_heads))
+    of_keys = sharding if kv_heads > 1 or sharding is None else jax.NamedSharding(mesh, PartitionSpec(spec[0]))
+    q, k = (
+        jax.ShapeDtypeStruct((8, heads, length, 64), jnp.bfloat16, sharding=each)
+        for heads, each in ((8, sharding), (kv_heads, of_keys))
+    )
 
     def both(*arrays: jax.Array) -> Any:
         q, k, v, grad = arrays
-        with split.inside([] if sharding is None else arrays, [] if sharding is None else [sharding] * 4):
+        with split.inside(
+            [] if sharding is None else arrays, [] if sharding is None else [sharding, of_keys, of_keys, sharding]
+        ):
             out, logsumexp, seed = attention.aten_attention(q, k, v, None, 0.0, True, draw=(jnp.int64(1), jnp.int64(2)))
             return attention.aten_attention_backward(
                 grad, q, k, v, None, [True, True, True, False], out, logsumexp, None, None, length, length, 0.0, True,
@@ -113,7 +141,8 @@ class TestTPU:
             (("data", "tensor"), 8, "2x4x1024x64"),
             (("data", "tensor"), 2, "2x4x1024x64"),
             ((("data", "tensor"),), 8, "8x1024x64"),
-            ((None, "tensor", "data"), 8, "8x4x1024x64"),
+            ((None, "tensor", "data"), 8, "8x4x256x64"),
+            (("data", "tensor"), 1, "2x8x512x64"),
         ],
     )
     def test_on_each_device(self, mesh: jax.sharding.Mesh, spec: Any, kv_heads: int, shape: str) -> None:

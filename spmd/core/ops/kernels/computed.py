@@ -35,7 +35,7 @@ class Block:
 
     def of(self, matrix: jax.Array) -> jax.Array:
         """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1 broadcasts."""
-        return _made(matrix, self) if _is_computed(matrix) else _cut(matrix, self)
+        return _made(matrix, self) if is_computed(matrix) else _cut(matrix, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _parts(value: Any) -> list[Any] | None:
     return None
 
 
-def _is_computed(matrix: Any) -> bool:
+def is_computed(matrix: Any) -> bool:
     """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
     if not _is_matrix(matrix) or _parts(matrix) is None:
         return False

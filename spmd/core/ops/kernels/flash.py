@@ -9,11 +9,11 @@ Queries are [batch, kv heads, queries per kv head, length, width] throughout, so
 Batch and heads are batch dims of every operation in the loop, so a sharding of them needs no communication.
 """
 
-import functools
 import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ BLOCK = (256, 256)
 TPU_BLOCK, _MOST = (512, 512), 64 << 20
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=("words",), meta_fields=("probability",))
 @dataclass(frozen=True, slots=True)
 class Dropout:
     """The dropped probabilities: each row a splitmix64 stream (Steele et al. 2014), its seed a word of the draw.
@@ -70,6 +71,8 @@ class _Scores:
     bias: jax.Array | None  # [batch or 1, kv heads or 1, queries per kv head or 1, length or 1, length or 1]
     is_causal: bool
     scale: float
+    first_row: jax.Array | int = 0  # of this shard of the rows among all
+    num_row_shards: int = 1
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -79,20 +82,23 @@ class _Scores:
     def block(self) -> tuple[int, int]:
         """Rows and columns of a block; where one dim is short the block is longer in the other."""
         num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
-        is_large = split.platform() == "tpu" and num_bytes <= _MOST * split.num_devices()
+        devices = split.num_devices() if self.num_row_shards == 1 else 1  # a shard's query is that of one device
+        is_large = split.platform() == "tpu" and num_bytes <= _MOST * devices
         largest = TPU_BLOCK if is_large else BLOCK
         (rows, columns), area = self.lengths, largest[0] * largest[1]
         rows = min(rows, max(largest[0], area // columns))
         return rows, min(columns, area // rows)
 
     def pairs(self) -> np.ndarray:
-        """(first row, first column) of every block that holds an allowed position."""
+        """(first row, first column) of every block that holds an allowed position, in the last shard of the rows: all
+        shards have the same loop."""
         (num_rows, num_columns), (rows, columns) = self.lengths, self.block
+        last_shard = (self.num_row_shards - 1) * num_rows
         starts = [
             (row, column)
             for row in range(0, num_rows, rows)
             for column in range(0, num_columns, columns)
-            if not self.is_causal or column < min(row + rows, num_rows)
+            if not self.is_causal or column < last_shard + min(row + rows, num_rows)
         ]
         return np.asarray(starts, np.int32)
 
@@ -112,7 +118,9 @@ class _Scores:
         scores = scores * jnp.asarray(self.scale, dtype)
         allowed = self._allowed(row, column)
         if self.bias is not None:
-            bias = Block(*self.start(row, column), *self.block).of(self.bias)
+            first_row, first_column = self.start(row, column)
+            first_row += self.first_row if self.bias.shape[3] > self.lengths[0] else 0  # a mask of all shards' rows
+            bias = Block(first_row, first_column, *self.block).of(self.bias)
             if bias.dtype == jnp.bool_:
                 allowed = bias if allowed is None else allowed & bias
             else:
@@ -128,10 +136,10 @@ class _Scores:
         (num_rows, num_columns), shape = self.lengths, self.block
         rows = jnp.minimum(row, num_rows - shape[0]) + lax.broadcasted_iota(jnp.int32, shape, 0)
         columns = jnp.minimum(column, num_columns - shape[1]) + lax.broadcasted_iota(jnp.int32, shape, 1)
-        conditions = [columns <= rows] if self.is_causal else []
+        conditions = [columns <= rows + self.first_row] if self.is_causal else []
         conditions += [rows >= row] if num_rows % shape[0] else []
         conditions += [columns >= column] if num_columns % shape[1] else []
-        return functools.reduce(operator.and_, conditions) if conditions else None
+        return reduce(operator.and_, conditions) if conditions else None
 
     def start(self, row: jax.Array, column: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The first row and column of a block after it is moved back (see `_allowed`)."""
@@ -153,10 +161,10 @@ def _no_infinity(x: jax.Array) -> jax.Array:
 
 def forward(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, dropout: Dropout | None,
-    *, is_causal: bool, scale: float,
+    *, is_causal: bool, scale: float, first_row: jax.Array | int = 0, num_row_shards: int = 1,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """(output, logsumexp of the scores) in the accumulation dtype. A fully masked row gets zeros."""
-    scores = _Scores(query, key, bias, is_causal, scale)
+    scores = _Scores(query, key, bias, is_causal, scale, first_row, num_row_shards)
     dtype = wide(query.dtype)
 
     def step(carry, start):
@@ -185,10 +193,10 @@ def forward(
 def backward(
     grad_out: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, out: jax.Array, logsumexp: jax.Array,
     bias: jax.Array | None, dropout: Dropout | None,
-    *, is_causal: bool, scale: float, wants_bias: bool,
+    *, is_causal: bool, scale: float, wants_bias: bool, first_row: jax.Array | int = 0, num_row_shards: int = 1,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
     """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
-    scores = _Scores(query, key, bias, is_causal, scale)
+    scores = _Scores(query, key, bias, is_causal, scale, first_row, num_row_shards)
     dtype = wide(query.dtype)
     # FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
     delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)

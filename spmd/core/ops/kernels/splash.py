@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from .. import split
 from ..late import late
@@ -33,22 +34,25 @@ _BACKWARD = (
 
 
 def takes(
-    query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float
+    query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float,
+    num_row_shards: int = 1,
 ) -> bool:  # fmt: skip
     """True if the kernel computes this attention: no mask but causality, no dropout, lengths of complete blocks."""
     same = query.dtype == key.dtype == value.dtype and query.dtype in (jnp.bfloat16, jnp.float32)
-    lengths = query.shape[2] % _LANES == 0 == key.shape[2] % _LANES and 0 not in (*query.shape, *value.shape)
-    heads = key.shape[1] == value.shape[1]
-    return same and lengths and heads and query.shape[-1] <= 256 and attn_bias is None and dropout_p == 0
+    lengths = query.shape[2] % (_LANES * num_row_shards) == 0 == key.shape[2] % _LANES
+    full = 0 not in (*query.shape, *value.shape) and query.shape[-1] <= 256
+    return same and lengths and full and key.shape[1] == value.shape[1] and attn_bias is None and dropout_p == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The devices of a program: the mesh (None: one device, or unknown) and the axes that shard batch and heads."""
+    """The devices of a program: the mesh (None: one device, or unknown) and the axes that shard batch, heads and rows
+    of queries."""
 
     mesh: Any
     batch: split.Axes = ()
     heads: split.Axes = ()
+    rows: split.Axes = ()
 
     @staticmethod
     def of(query: jax.Array, key: jax.Array) -> "Place | None":
@@ -56,21 +60,48 @@ class Place:
         placed.
 
         Axes that shard the heads must divide the keys' heads evenly, too: a device with some of them needs only their
-        queries.
+        queries. Axes that don't shard the rows instead.
         """
-        known = split.axes_of_dims((query, 0), (query, 1))
+        known = split.axes_of_dims((query, 0), (query, 1), (query, 2))
         if known is None:
             return Place(None) if split.num_devices() == 1 else None
-        mesh, (batch, heads) = known
-        return Place(mesh, batch, heads if key.shape[1] % split.num_shards(mesh, heads) == 0 else ())
+        mesh, (batch, heads, rows) = known
+        if key.shape[1] % split.num_shards(mesh, heads):
+            both, heads = (*rows, *heads), ()
+            rows = rows if query.shape[2] % split.num_shards(mesh, both) else both
+        return Place(mesh, batch, heads, rows)
 
-    def put(self, body: Any, num_operands: int, num_results: int) -> Any:
-        """The body on each device's batch and heads."""
+    @property
+    def num_row_shards(self) -> int:
+        return split.num_shards(self.mesh, self.rows)
+
+    def run(self, body: Callable[..., Any], *arrays: Any, bias: Any = None, is_backward: bool = False) -> Any:
+        """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values are gathered.
+
+        arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or None. The results
+        have these rows, or are the gradients of query, key, value and bias, which are summed here.
+        """
         if self.mesh is None:
-            return body
-        sharding = split.spec(self.batch, self.heads)
-        operands, results = (sharding,) * num_operands, (sharding,) * num_results
-        return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+            return body(*arrays, bias, 0)
+        axes = self.batch, self.heads, self.rows
+        bias_axes = [() if bias is None or bias.shape[dim] == 1 else each for dim, each in enumerate(axes)]
+        by_row, gathered, of_bias = split.spec(*axes), split.spec(*axes[:2]), split.spec(*bias_axes)
+        operands = by_row, gathered, gathered, *(by_row,) * len(arrays[3:]), of_bias
+        is_scattered = self.rows and arrays[1].shape[2] % self.num_row_shards == 0
+        sum_rows = partial(lax.psum_scatter, scatter_dimension=2, tiled=True) if is_scattered else lax.psum
+        of_keys = by_row if is_scattered else gathered
+        shared_by = tuple(axis for each, own in zip(axes, bias_axes, strict=True) if not own for axis in each)
+
+        def on_shard(*operands: Any) -> Any:
+            outputs = body(*operands, lax.axis_index(self.rows))
+            if not is_backward:
+                return outputs
+            grad_query, *grads, grad_bias = outputs
+            return grad_query, *sum_rows(grads, self.rows), lax.psum(grad_bias, shared_by)
+
+        results = (by_row, of_keys, of_keys, of_bias) if is_backward else (by_row, by_row)
+        mapped = jax.shard_map(on_shard, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+        return mapped(*arrays, bias)
 
 
 def forward(
@@ -80,8 +111,8 @@ def forward(
     """(output, logsumexp of the scores in float32). otherwise: computes the same, for a jax that has no such kernel."""
     output = jax.ShapeDtypeStruct((*query.shape[:3], value.shape[-1]), query.dtype)
     logsumexp = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
-    body = partial(_forward, is_causal=is_causal, scale=scale)
-    return _when_lowered(place.put(body, 3, 2), otherwise, (output, logsumexp), query, key, value)
+    body = partial(_forward, is_causal=is_causal, scale=scale, num_row_shards=place.num_row_shards)
+    return _when_lowered(partial(place.run, body), otherwise, (output, logsumexp), query, key, value)
 
 
 def backward(
@@ -90,13 +121,14 @@ def backward(
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
     """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
-    body = place.put(partial(_backward, is_causal=is_causal, scale=scale), 6, 3)
-    return *_when_lowered(body, otherwise, results, query, key, value, grad_out, out, logsumexp), None
+    body = partial(_backward, is_causal=is_causal, scale=scale, num_row_shards=place.num_row_shards)
+    run = partial(place.run, body, is_backward=True)
+    return *_when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
 
 
 def _when_lowered(body: Any, otherwise: Otherwise, results: tuple[Any, ...], *operands: jax.Array) -> Arrays:
     def run(*operands: jax.Array) -> Any:
-        return body(*operands) if _is_there() else otherwise(*operands)[: len(results)]
+        return (body if _is_there() else otherwise)(*operands)[: len(results)]
 
     return late(run, results, *operands)
 
@@ -107,35 +139,38 @@ def _when_lowered(body: Any, otherwise: Otherwise, results: tuple[Any, ...], *op
 INTERPRET = False
 
 
-def _forward(query, key, value, *, is_causal, scale):
-    case = _Case.of(query, key, value, is_causal, scale)
+def _forward(query, key, value, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
+    case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
     with jax.enable_x64(False):  # the kernel's own indices are of 32 bits
-        return _run_forward(query, key, value, case=case)
+        return _run_forward(query, key, value, jnp.int32(shard), case=case)
 
 
-def _backward(query, key, value, grad_out, out, logsumexp, *, is_causal, scale):
-    case = _Case.of(query, key, value, is_causal, scale)
+def _backward(query, key, value, grad_out, out, logsumexp, bias=None, shard=0, *, is_causal, scale, num_row_shards=1):
+    case = _Case.of(query, key, value, is_causal, scale, num_row_shards)
     with jax.enable_x64(False):
-        return _run_backward(query, key, value, grad_out, out, logsumexp, case=case)
+        return *_run_backward(query, key, value, grad_out, out, logsumexp, jnp.int32(shard), case=case), None
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The static arguments of a kernel."""
+    """The static arguments of a kernel. lengths: of one shard's rows, and of the columns."""
 
     heads: int
     lengths: tuple[int, int]
+    num_row_shards: int
     is_causal: bool
     scale: float
     is_large: bool
     interpret: bool
 
     @staticmethod
-    def of(query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: float) -> "_Case":
+    def of(query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: float, shards: int) -> "_Case":
         is_large = max(query.shape[-1], value.shape[-1]) > _LANES or query.dtype == jnp.float32
-        return _Case(query.shape[1], (query.shape[2], key.shape[2]), is_causal, scale, is_large, INTERPRET)
+        lengths, shards = (query.shape[2], key.shape[2]), shards if is_causal else 1  # unmasked rows have no offset
+        return _Case(query.shape[1], lengths, shards, is_causal, scale, is_large, INTERPRET)
 
-    def kernel(self) -> Any:
+    def kernel(self, shard: jax.Array) -> Any:
+        """The kernel with the mask of one shard's rows."""
         made, masks = _module("kernel"), _module("mask")
         rows, columns = (
             next(size for size in _BLOCKS[self.is_large :] if length % size == 0) for length in self.lengths
@@ -143,11 +178,26 @@ class _Case:
         sizes = made.BlockSizes(
             block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns, block_q_dq=rows, block_kv_dq=columns
         )
-        mask = (masks.CausalMask if self.is_causal else masks.FullMask)(self.lengths)
-        return made.make_splash_mha(
-            masks.MultiHeadMask([mask] * self.heads), block_sizes=sizes, head_shards=1, q_seq_shards=1,
-            save_residuals=True, interpret=self.interpret,
+        shape = self.lengths[0] * self.num_row_shards, self.lengths[1]
+        mask = masks.CausalMask(shape, shard_count=self.num_row_shards) if self.is_causal else masks.FullMask(shape)
+        kernel = made.make_splash_mha(
+            masks.MultiHeadMask([mask] * self.heads), block_sizes=sizes, head_shards=1,
+            q_seq_shards=self.num_row_shards, save_residuals=True, interpret=self.interpret,
         )  # fmt: skip
+        for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info") if self.num_row_shards > 1 else ():
+            setattr(kernel, name, self._of_shard(getattr(kernel, name), shard))
+        return kernel
+
+    def _of_shard(self, info: Any, shard: jax.Array) -> Any:
+        """The mask's blocks of one shard's rows; the masks of single blocks are those of all shards."""
+
+        def cut(name: str, dim: int) -> Any:
+            blocks = getattr(info, name)
+            size = 0 if blocks is None else blocks.shape[dim] // self.num_row_shards
+            return None if blocks is None else lax.dynamic_slice_in_dim(blocks, shard * size, size, dim)
+
+        dims = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
+        return info._replace(**{name: cut(name, dim) for name, dim in dims.items()})
 
     def scope(self) -> Any:
         """The scope that says in the compiled program which scores are computed (`costs.kernel_flops` reads it)."""
@@ -160,15 +210,15 @@ class _Case:
 
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
-def _run_forward(query, key, value, *, case):
+def _run_forward(query, key, value, shard, *, case):
     with case.scope():
-        output, (logsumexp,) = jax.vmap(case.kernel())(case.scaled(query), key, value)
+        output, (logsumexp,) = jax.vmap(case.kernel(shard))(case.scaled(query), key, value)
     return output, logsumexp
 
 
 @partial(jax.jit, static_argnames="case")
-def _run_backward(query, key, value, grad_out, out, logsumexp, *, case):
-    kernel = case.kernel()
+def _run_backward(query, key, value, grad_out, out, logsumexp, shard, *, case):
+    kernel = case.kernel(shard)
     options = {**kernel.kwargs, "save_residuals": False}
 
     def pull(query, key, value, grad_out, out, logsumexp):
