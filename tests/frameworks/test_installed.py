@@ -6,7 +6,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["accelerate", "datasets", "diffusers", "grain", "lightning", "peft", "torchdata", "torchmetrics", "trl"]
+    "name",
+    [
+        *("accelerate", "array_api_compat", "autoray", "datasets", "diffusers", "grain", "lightning", "peft"),
+        *("tensordict", "torchdata", "torchmetrics", "trl"),
+    ],
 )
 def test_is_installed(name: str) -> None:
     assert importlib.util.find_spec(name) is not None, f"{name} is missing: run make install"

@@ -108,6 +108,7 @@ def _handle_calls() -> None:
 
 
 def _join_device() -> None:
+    runtime_module.XlaTensor = XlaTensor  # type: ignore[attr-defined]  # its `__module__`
     torch._register_device_module(NAME, runtime_module)
     torch._C._acc.register_python_privateuseone_hook(_Hooks())
     torch._C._acc.register_python_privateuseone_device_guard(GUARD)

@@ -47,6 +47,9 @@ class XlaTensor(torch.Tensor):
     _view: Any
     _meta: Meta
 
+    # Array libraries choose their backend by the first word of it; pickles find the class there, too.
+    __module__ = "torch.xla"
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
