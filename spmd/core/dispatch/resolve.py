@@ -11,7 +11,7 @@ from ..ops import CHECKS, base_name
 from . import bounds, library_ops, precision
 from .fallback import no_rule
 from .out import out_form
-from .overloads import FUNCTION, MUTATION, VIEW, Handler, Plan, aten, kind_of
+from .overloads import MUTATION, VIEW, Handler, Plan, aten, kind_of
 from .specials import SPECIALS
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
@@ -21,9 +21,9 @@ PLANS: dict[Op, Plan] = {}
 
 
 def plan_of(op: Op) -> Plan:
-    """The one plan of an op, complete before it is in the table."""
-    found = PLANS.get(op)
-    return PLANS.setdefault(op, new_plan(op)) if found is None else found
+    """The one plan of an op, complete before it is in the table; not of an op that may have a kernel later."""
+    plan = PLANS.get(op) or new_plan(op)
+    return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
 
 
 def new_plan(op: Op) -> Plan:
@@ -53,6 +53,9 @@ def _handler(plan: Plan) -> Handler | None:
             return form
     if plan.rule is not None:
         return None
+    kernel = _kernel(overload)
+    if kernel is not None:
+        return kernel
     check, handler = CHECKS.get(overload), _decomposition(plan)
     return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
 
@@ -86,6 +89,16 @@ def _after(check: Callable[..., None], handler: Handler) -> Handler:
 
 # The key of kernels that are written in other ops and leave the gradient to their own formula.
 _COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the device has the other.
+_DEVICE_KEYS = (torch._C.DispatchKey.XLA, torch._C.DispatchKey.PrivateUse1)
+
+
+def _kernel(overload: OpOverload) -> Handler | None:
+    """The kernel that a package has registered for this device; torch's own are in other tables."""
+    if overload.namespace in ("aten", "c10d"):
+        return None
+    key = next((key for key in _DEVICE_KEYS if overload.has_kernel_for_dispatch_key(key)), None)
+    return None if key is None else lambda func, args, kwargs: func._op_dk(key, *args, **kwargs)
 
 
 def _decomposition(plan: Plan) -> Handler:
@@ -97,7 +110,7 @@ def _decomposition(plan: Plan) -> Handler:
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
     if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
-    if overload.namespace != "aten" and plan.kind is FUNCTION and overload.has_kernel_for_dispatch_key(_COMPOSITE):
+    if overload.namespace != "aten" and plan.kind is not VIEW and overload.has_kernel_for_dispatch_key(_COMPOSITE):
         return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)
     view = _copied_view(overload)
     if view is not None:
