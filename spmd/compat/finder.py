@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.base.hints import did_you_mean
+from . import defaults
 from .torch_xla_names import HINTS, NAMES, VERSION
 
 ROOT = "torch_xla"
@@ -28,7 +29,8 @@ def install() -> None:
     Call it before importing libraries that look for `torch_xla` when they are imported (accelerate, transformers,
     diffusers): `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
     `python -m spmd run script.py` calls it before a script starts. A name of PyTorch/XLA's that is not here raises
-    AttributeError or ImportError, with what serves instead.
+    AttributeError or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is
+    counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
 
     Raises RuntimeError where another `torch_xla` is installed or imported: one process has one device xla.
 
@@ -50,6 +52,7 @@ def install() -> None:
             "xla. Remove it (pip uninstall torch_xla), or leave out `spmd run` and install()"
         )
     sys.meta_path.insert(0, _FINDER)
+    defaults.begin()
 
 
 def uninstall() -> None:
@@ -60,6 +63,7 @@ def uninstall() -> None:
     """
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
+        defaults.end()
         for name in [name for name in sys.modules if name.split(".")[0] == ROOT]:
             del sys.modules[name]
 

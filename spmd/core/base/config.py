@@ -193,6 +193,11 @@ def _start_of(flag: Flag) -> Any:
     return flag.default
 
 
+def has_variable(name: str) -> bool:
+    """True where a flag's variable is set."""
+    return f"SPMD_{name.upper()}" in os.environ
+
+
 class Config:
     """The flags' current values: `config.partitioner = "shardy"`; SPMD_PARTITIONER in the environment sets the start.
 
