@@ -10,6 +10,7 @@ from ..core.engine.syncs import Synced
 from ..core.explain.recompile import Guard
 from ..tensors.closures import on_sync
 from ..tensors.runtime import sync
+from .xla_loops import eager_mode_context
 
 
 def compile(
@@ -20,6 +21,8 @@ def compile(
     custom_compile_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """A block (`with`) or a function whose ops run as one program: a sync before it, and one at its end.
+
+    In the eager mode (`xla_loops.eager_mode`) its ops are recorded as elsewhere.
 
     Args:
         f: a function to decorate; None: returns a context, which is a decorator as well.
@@ -48,6 +51,7 @@ def compile(
     def block() -> Iterator[None]:
         sync()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(eager_mode_context(False))
             stack.enter_context(compiled_with(options))
             if guard is not None:  # one for all uses: it counts
                 stack.enter_context(guard)

@@ -31,7 +31,7 @@ def scan(
 def scan_layers(
     layers: Iterable[torch.nn.Module], input_data: Any, partition_fn: Any = None, is_layer_pure: bool = False
 ) -> Any:
-    """`spmd.scan_layers` by PyTorch/XLA's arguments, as `scan` of this module.
+    """`spmd.scan_layers` by PyTorch/XLA's arguments, as `scan` of this module. A tuple is a layer's arguments.
 
     >>> import torch, spmd
     >>> layers = [torch.nn.Linear(4, 4, device="xla") for _ in range(3)]
@@ -39,7 +39,19 @@ def scan_layers(
     torch.Size([2, 4])
     """
     _warn_of(partition_fn)
-    return control_layers.scan_layers(layers, input_data)
+    of_tuples = isinstance(input_data, tuple)
+    return control_layers.scan_layers([_Splatted(layer) for layer in layers] if of_tuples else layers, input_data)
+
+
+class _Splatted(torch.nn.Module):
+    """A layer whose arguments are one tuple."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, arguments: tuple[Any, ...]) -> Any:
+        return self.layer(*arguments)
 
 
 def default_partition(*graphs: Any, **how: Any) -> Any:

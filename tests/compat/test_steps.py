@@ -55,6 +55,24 @@ class TestCompile:
         step()
         assert seen == ["auto xla_a=True xla_b=3"] and spmd.config.compiler_options == before
 
+    @pytest.mark.parametrize("full_graph", [False, True])
+    def test_leaves_the_eager_mode(self, full_graph: bool) -> None:
+        """One program a call; outside of it each op runs by itself again."""
+        modes: list[bool] = []
+
+        @compiled_step.compile(full_graph=full_graph)
+        def step(x: torch.Tensor) -> torch.Tensor:
+            modes.append(xla_loops.is_eager_mode())
+            return x.tan().sin() + 1
+
+        x = torch.ones(3, device="xla")
+        with xla_loops.eager_mode_context(True):
+            runs = spmd.metrics.counter("runs")
+            results = [step(x), step(x)]
+            assert spmd.metrics.counter("runs") - runs == 2 and modes == [False, False]
+            check(results[1], torch.ones(3).tan().sin() + 1)
+            assert xla_loops.is_eager_mode() and spmd.residence(x + 1) == "devices"
+
     def test_no_function(self) -> None:
         with pytest.raises(TypeError, match="expected a function"):
             compiled_step.compile(3)  # type: ignore[arg-type]
@@ -155,6 +173,37 @@ class TestLoops:
             xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=min)
         made = xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition)
         assert made[1].tolist() == [0, 0, 1]
+
+    def test_layers_of_tuples(self) -> None:
+        """A tuple is a layer's arguments; what a forward sets on its layer does not stay for the next step."""
+
+        class Layer(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = torch.nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                self.last = x
+                return self.linear(x) * scale, scale
+
+        layers = torch.nn.ModuleList(Layer() for _ in range(3))
+        x, scale = torch.randn(2, 4), torch.tensor(0.5)
+        expected: Any = (x, scale)
+        for layer in layers:
+            expected = layer(*expected)
+        expected[0].sum().backward()
+        grads = [layer.linear.weight.grad for layer in layers]
+        for layer in layers:
+            del layer.last
+        layers.zero_grad()
+        layers.to("xla")
+        for _ in range(2):
+            layers.zero_grad()
+            y, _ = xla_loops.scan_layers(layers, (x.to("xla"), scale.to("xla")))
+            y.sum().backward()
+            check(y, expected[0])
+            for layer, grad in zip(layers, grads, strict=True):
+                check(layer.linear.weight.grad, grad)
 
     def test_eager_mode(self) -> None:
         with xla_loops.eager_mode_context(True):

@@ -90,7 +90,7 @@ def _state(module: nn.Module) -> dict[str, Any]:
     return {**module._parameters, **module._buffers}
 
 
-def _settings(module: nn.Module) -> dict[str, Any]:
+def settings_of(module: nn.Module) -> dict[str, Any]:
     """The attributes that a user has given a module."""
     return {name: value for name, value in vars(module).items() if name not in _OWN}
 
@@ -108,7 +108,7 @@ def _outline(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, tuple[str,
             yield _join(path, name), (f"is {_shown(tensor)}", "is None")
         for kind in _HOOKS:
             yield _join(path, kind), (f"has {len(vars(module)[kind])} hooks", "is not there")
-        for name in _settings(module):
+        for name in settings_of(module):
             yield _join(path, name), ("is set", "is not set")
 
 
@@ -143,7 +143,7 @@ class _Pair:
                 if tensor is not None and self.twins[id(tensor)] is not _state(twin)[name]:
                     raise self._differ(_join(path, name), "is tied to another tensor of its layer", "is not")
             self._check_hooks(path, module, twin)
-            for name, a in _settings(module).items():
+            for name, a in settings_of(module).items():
                 b = vars(twin)[name]
                 if type(a) is int and type(b) is int:
                     if a != b or (path, name) in numbers:

@@ -15,7 +15,7 @@ from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import read, write
 from .gradient import Tensors
-from .layer_match import LayersDifferError, Numbered, check_same_in_all
+from .layer_match import LayersDifferError, Numbered, check_same_in_all, settings_of
 from .layer_match import Tensors as Own
 from .loop import ScanInput, run_loop
 from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
@@ -32,7 +32,8 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     but the first layer's forward runs once in Python, with stand-ins for weights, and XLA compiles it once, whatever
     the number of layers. Each parameter gets its gradient, sharded like it; under FSDP an iteration gathers the weights
     of its own layer, in backward again, and reduces its own gradients. Buffers are read and written per layer. Dropout
-    draws the numbers of the Python loop. Forward hooks run once, for all layers. A whole number that differs between
+    draws the numbers of the Python loop. Forward hooks run once, for all layers, and an attribute that forward sets on
+    a layer does not stay. A whole number that differs between
     layers, such as a layer's index, is an error only where forward reads it. Without a tensor on xla in `x` this is the
     Python loop.
 
@@ -76,7 +77,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         return carried("spmd.scan_layers", x, made), [_now(chosen[0], each) for each in replaced]
 
     xs = [ScanInput(each.tensors, is_stack=False) for each in own]  # type: ignore[arg-type]  # checked above
-    with _unread(numbered):
+    with _settings_kept(chosen[0]), _unread(numbered):
         last, stacks, written = run_loop("spmd.scan_layers", body, tensors_of(x), xs, len(chosen))
     for i, new in written.items():
         for old, tensor in zip(own[i].tensors, new, strict=True):
@@ -113,6 +114,19 @@ def _write(target: Any, new: XlaTensor) -> None:
     with LOCK:
         write(target, read(new))
     torch._C._increment_version([target])
+
+
+@contextlib.contextmanager
+def _settings_kept(layer: nn.Module) -> Iterator[None]:
+    """Takes back what forward sets on the layer's modules: it runs for one layer, which stays like the others."""
+    before = [(module, settings_of(module)) for module in layer.modules()]
+    try:
+        yield
+    finally:
+        for module, settings in before:
+            for name in settings_of(module).keys() - settings.keys():
+                del vars(module)[name]
+            vars(module).update(settings)
 
 
 @contextlib.contextmanager

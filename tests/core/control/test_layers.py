@@ -195,6 +195,28 @@ class TestCalls:
         _, count = spmd.scan_layers(layers, (torch.ones(2, 4, device="xla"), torch.zeros((), device="xla")))
         assert count.item() == 3
 
+    def test_attributes_that_forward_sets(self) -> None:
+        """They do not stay, on the first layer alone: the next step finds equal layers."""
+
+        class Remembering(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+                self.before: Any = None
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.before, self.linear.inputs = x, [x]
+                return self.linear(x)
+
+        layers = nn.ModuleList(Remembering() for _ in range(3)).to("xla")
+        for _ in range(2):
+            x = torch.randn(2, 4)
+            expected = x
+            for layer in layers:
+                expected = nn.functional.linear(expected, layer.linear.weight.cpu(), layer.linear.bias.cpu())
+            check(spmd.scan_layers(layers, x.to("xla")), expected)
+        assert layers[0].before is None and not hasattr(layers[0].linear, "inputs")
+
     def test_a_buffer_put_in_place_of_another(self) -> None:
         class Counting(nn.Module):
             def __init__(self, start: float) -> None:
