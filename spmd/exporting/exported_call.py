@@ -182,6 +182,10 @@ def _take(
     written = {storage: storage.data for storage in pending() if storage.data is not None}
     wanted = dict.fromkeys([*(tensor._storage for tensor in returned), *written])
     roots = roots_of(wanted)
+    if not roots and returned:  # arguments and state as they are: the program copies them
+        returned = [tensor.detach().clone() for tensor in returned]
+        wanted = dict.fromkeys(tensor._storage for tensor in returned)
+        roots = roots_of(wanted)
     if not roots:
         raise ValueError("export: the step computes nothing on the device; export the function that computes")
     mesh, *others = meshes_met(list(wanted), *topological([value for value, _ in roots])).values()

@@ -85,6 +85,26 @@ class TestDecoder:
         assert "weight {devices=[" in given["printed"]
 
 
+class TestDistributedDataParallel:
+    """Under `launch`, in a group of one process, with a compiled step of a full graph."""
+
+    def test_as_on_the_cpu(self, tmp_path: Path) -> None:
+        result = ran("resnet_ddp.py", folder=tmp_path)
+        script = loaded("resnet_ddp.py")
+        model = script.build_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        losses = []
+        images, labels = script.dataset().tensors
+        for rows in torch.arange(48).split(16):  # two for each of eight devices
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert result["losses"] == pytest.approx(losses, rel=2e-5)
+        check_model(result["model"], model)
+
+
 class TestCheckpointAndProfile:
     """Planners, the manager, traces and metrics by PyTorch/XLA's names, in one script that checks itself."""
 

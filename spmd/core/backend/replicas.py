@@ -1,5 +1,6 @@
 """`nn.DataParallel`: there is one logical device, so the module runs as it is, on the device or on the CPU.
-`DistributedDataParallel` and torch's own `fully_shard` are refused with an error that names the alternative.
+`DistributedDataParallel` of several processes and torch's own `fully_shard` are refused with an error that names the
+alternative.
 
 torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with cuda kernels.
 """
@@ -8,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
@@ -52,10 +54,10 @@ def _is_ours(module: torch.nn.Module) -> bool:
 
 
 def _refusing(init: Any) -> Any:
-    """`DistributedDataParallel.__init__`, which otherwise requires a process group first."""
+    """`DistributedDataParallel.__init__`, which otherwise requires a process group first; of one process it does."""
 
     def checked(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        if _is_ours(module):
+        if _is_ours(module) and not (dist.is_initialized() and dist.get_world_size() == 1):
             raise NotImplementedError(
                 "DistributedDataParallel: a module on xla needs no process group; shard its batch over a mesh, "
                 "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "

@@ -301,10 +301,18 @@ class TestRefused:
         with pytest.raises(ModuleNotFoundError, match=r"pip install 'torch-spmd\[export\]'"):
             spmd.export(torch.cos, (torch.ones(2),))
 
+    def test_without_ops(self) -> None:
+        """A function that returns its input, or its state, is a program that copies it."""
+        weight = torch.arange(2.0, device="xla")
+        program = spmd.load_exported(spmd.export(lambda x: (x, weight, x), (torch.ones(2, 3),)))
+        x = torch.randn(2, 3)
+        for result, expected in zip(program(x.to("xla")), (x, torch.arange(2.0), x), strict=True):
+            check(result, expected)
+
     def test_results(self) -> None:
         with pytest.raises(TypeError, match=r"the result is a set"):
             spmd.export(lambda x: {x * 2}, (torch.ones(2),))
         with pytest.raises(ValueError, match=r"computes nothing on the device"):
-            spmd.export(lambda x: x, (torch.ones(2),))
+            spmd.export(lambda x: 3, (torch.ones(2),))
         with pytest.raises(TypeError, match=r"args as a tuple"):
             spmd.export(torch.cos, torch.ones(2))  # type: ignore[arg-type]
