@@ -176,6 +176,10 @@ class FSDPModule:
             replicas = [axis for axis in unit.split.axes if axis != unit.settings.shard_axis]
             unit.defer_gradients(() if requires_all_reduce else replicas)
 
+    def finalize_backward(self, *, async_op: bool = False) -> "UnshardHandle | None":
+        """Does nothing: gradients are reduced within the program of backward."""
+        return UnshardHandle() if async_op else None
+
     def reset_iter_state(self) -> None:
         """Puts parameters back into modules after a pass that raised; every forward pass does so by itself."""
         for unit in self._units(True):
@@ -213,6 +217,8 @@ _WITHOUT_MEANING = {
     "set_separate_reduce_scatter_group": ONE_VIEW,
     "set_allocate_memory_from_process_group_for_comm": ONE_VIEW,
     "set_symm_mem_for_comm": ONE_VIEW,
+    "set_keep_unsharded_storage": "the memory of gathered parameters is the runtime's, which uses it again",
+    "set_manual_backward_finalization": REDUCED,
 }
 _warned: set[str] = set()
 
@@ -232,7 +238,7 @@ for _name, _reason in _WITHOUT_MEANING.items():
 
 
 class UnshardHandle:
-    """The result of `unshard(async_op=True)`; its `wait` does nothing, as the runtime orders programs."""
+    """The result of `unshard` and `finalize_backward`; `wait` does nothing, as the runtime orders programs."""
 
     def wait(self) -> None:
         """Returns at once."""

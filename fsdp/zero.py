@@ -25,7 +25,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         axis: default: "fsdp" or "data", where the mesh has it, else its first.
         grad_clipping, max_norm: `step` first clips the norm of all gradients to `max_norm`, where both are given.
         optimizer_dtype, pin_layout, sharding_groups, grad_norm_groups, lazy_init, bucket_cap_mb_all_gather,
-            bucket_cap_mb_reduce_scatter, coalesce_cc: PyTorch/XLA's keywords without a meaning here; others than their
+            bucket_cap_mb_reduce_scatter, use_grad_acc_hook, save_master_weights, higher_cc_precision, coalesce_cc:
+            PyTorch/XLA's keywords without a meaning here; others than their
             defaults are named in one warning.
 
     `state_dict` is that of the optimizer without ZeRO. Raises ValueError for an axis that is not in the mesh.
@@ -44,18 +45,21 @@ class ZeroRedundancyOptimizer(Optimizer):
         self,
         params: Any,
         optimizer_class: Callable[..., Optimizer],
-        *,
-        mesh: spmd.Mesh | None = None,
-        axis: str | None = None,
+        optimizer_dtype: torch.dtype | None = None,
         grad_clipping: bool = True,
         max_norm: float | None = None,
-        optimizer_dtype: torch.dtype | None = None,
         pin_layout: bool = True,
         sharding_groups: Any = None,
         grad_norm_groups: Any = None,
         lazy_init: bool = False,
         bucket_cap_mb_all_gather: int = 0,
         bucket_cap_mb_reduce_scatter: int = 0,
+        use_grad_acc_hook: bool = False,
+        save_master_weights: bool = False,
+        higher_cc_precision: bool = False,
+        *,
+        mesh: spmd.Mesh | None = None,
+        axis: str | None = None,
         coalesce_cc: bool = False,
         **defaults: Any,
     ):
@@ -66,6 +70,13 @@ class ZeroRedundancyOptimizer(Optimizer):
             "bucket_cap_mb_all_gather": SCHEDULED if bucket_cap_mb_all_gather else None,
             "bucket_cap_mb_reduce_scatter": SCHEDULED if bucket_cap_mb_reduce_scatter else None,
             "coalesce_cc": SCHEDULED if coalesce_cc else None,
+            "use_grad_acc_hook": "backward adds to parameter.grad, in the parameter's dtype"
+            if use_grad_acc_hook
+            else None,
+            "save_master_weights": "state_dict has no weights; parameters are updated as they are"
+            if save_master_weights
+            else None,
+            "higher_cc_precision": "gradients are reduced in their own dtype" if higher_cc_precision else None,
         }
         reasons = {name: reason for name, reason in without_meaning.items() if reason is not None}
         warn_without_meaning(type(self).__name__, reasons, stacklevel=3)

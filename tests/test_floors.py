@@ -263,7 +263,8 @@ class TestOneOwner:
         readers = {
             module_name(path) for path in FILES for line in code_lines(path) if "environ" in line or "getenv" in line
         }
-        assert readers == {"spmd.core.base.config"}
+        # PyTorch/XLA's helpers read what a script names, no flag of ours.
+        assert readers == {"spmd.core.base.config", "spmd.torch_xla.script_tools"}
 
     def test_only_a_leaf_and_its_store_touch_a_buffer(self) -> None:
         touching = {module_name(path) for path in FILES for line in code_lines(path) if re.search(r"\.buffer\b", line)}

@@ -79,7 +79,7 @@ SIGNATURES = {
     spmd.Mesh.sharding: "(self, partition_spec, rank, caller='sharding')",
     spmd.Mesh.get_jax_mesh: "(self)",
     spmd.Mesh.get_op_sharding: "(self, partition_spec)",
-    spmd.Mesh.from_str: "(text)",
+    spmd.Mesh.from_str: "(mesh_str)",
     spmd.Mesh.link: "(self, axis)",
     spmd.dtensor.DeviceMesh: "(device_type, mesh, *, mesh_dim_names=None, target=None)",
     spmd.dtensor.init_device_mesh: "(device_type, mesh_shape, *, mesh_dim_names=None, target=None)",
@@ -298,7 +298,7 @@ SIGNATURES = {
         "(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True, buffer_dtype=None)"
     ),
     fsdp.OffloadPolicy: "()",
-    fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
+    fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, *more, **how)",
     fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches, *, carried=(), reduce='each')",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (

@@ -3,13 +3,16 @@
 Nothing of the table is imported before a script requests it.
 """
 
+import ast
 import dis
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
@@ -70,9 +73,9 @@ def uninstall() -> None:
 
 def preload() -> None:
     """Imports the packages that the table names, so that none of a script's own folders can take their place."""
-    for module in sorted(
-        {place.partition(":")[0].partition(".")[0] for one in NAMES.values() for place in one.values()}
-    ):
+    places = {place for names in NAMES.values() for place in names.values()}
+    packages = {place.partition(":")[0].partition(".")[0] for place in places if not place.startswith("=")}
+    for module in sorted(packages - {ROOT}):
         importlib.import_module(module)
 
 
@@ -96,12 +99,31 @@ class _Facade(ModuleType):
 
 
 def resolve(place: str) -> Any:
-    """Returns the object of a place of the table: "module:attribute", or "module"."""
-    module, _, attribute = place.partition(":")
+    """Returns the object of a place of the table: "module:attribute", "module:", or "= literal".
+
+    "module:attribute theirs=ours": a function that takes an argument by their name, too.
+    """
+    if place.startswith("="):
+        return ast.literal_eval(place[2:])
+    path, *renamed = place.split()
+    module, _, attribute = path.partition(":")
     value = importlib.import_module(module)
     for part in attribute.split(".") if attribute else ():
         value = getattr(value, part)
-    return value
+    return _renamed(value, dict(pair.split("=") for pair in renamed)) if renamed else value
+
+
+def _renamed(function: Callable[..., Any], ours: dict[str, str]) -> Callable[..., Any]:
+    """The function with other names of its parameters; those of the function itself stay, too."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{ours.get(name, name): value for name, value in kwargs.items()})
+
+    signature, theirs = inspect.signature(function), {name: new for new, name in ours.items()}
+    parameters = [one.replace(name=theirs.get(one.name, one.name)) for one in signature.parameters.values()]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:

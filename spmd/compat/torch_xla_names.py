@@ -28,10 +28,15 @@ def _read(text: str) -> None:
         elif " : " in line and line[0] != "#":
             names, _, sentence = line.partition(" : ")
             HINTS.update({f"{module}.{name}": sentence for name in names.split()})
+        elif " == " in line and line[0] != "#":
+            names, _, literal = line.partition(" == ")
+            NAMES[module].update({name: f"= {literal if literal != 'name' else repr(name)}" for name in names.split()})
         elif " = " in line and line[0] != "#":
             names, _, place = line.partition(" = ")
-            place = f"spmd.torch_xla{place}" if place.startswith(".") else place
-            NAMES[module].update({name: place if ":" in place else f"{place}:{name}" for name in names.split()})
+            path, *renamed = place.split()
+            path = f"spmd.torch_xla{path}" if path.startswith(".") else path
+            for name in names.split():
+                NAMES[module][name] = " ".join([path if ":" in path else f"{path}:{name}", *renamed])
     for module, other in shared.items():
         NAMES[module] = {**NAMES[other], **NAMES[module]}
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,27 @@ def is_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype in NUMPY_TO_TORCH)
 
 
-def mapped(batch: Any, is_leaf: Callable[[Any], bool], function: Callable[[Path, Any], Any], path: Path = ()) -> Any:
+def moves(value: Any) -> bool:
+    """True for what goes to a device: tensors, packed sequences."""
+    return hasattr(value, "to") and not isinstance(value, (Mapping, type))
+
+
+def mapped(
+    batch: Any,
+    is_leaf: Callable[[Any], bool],
+    function: Callable[[Path, Any], Any],
+    path: Path = (),
+    outer: frozenset[int] = frozenset(),
+) -> Any:
     """Returns the batch with `function(path, leaf)` for each leaf, in new containers of the same types.
 
-    All other values are the same objects, containers without a leaf included.
+    All other values are the same objects, containers without a leaf included. outer: the objects around the batch, by
+    their ids: one that holds itself is not entered twice.
     """
+    around = outer | {id(batch)}
 
     def inside(key: Any, value: Any) -> Any:
-        return mapped(value, is_leaf, function, (*path, key))
+        return mapped(value, is_leaf, function, (*path, key), around)
 
     if is_leaf(batch):
         return function(path, batch)
@@ -42,6 +56,20 @@ def mapped(batch: Any, is_leaf: Callable[[Any], bool], function: Callable[[Path,
         for field in dataclasses.fields(batch):
             object.__setattr__(made, field.name, inside(field.name, getattr(batch, field.name)))  # may be frozen
         return made
+    if isinstance(batch, (set, frozenset)):
+        items_of_set = {item: inside(item, item) for item in batch}
+        return batch if all(item is new for item, new in items_of_set.items()) else type(batch)(items_of_set.values())
+    if (
+        hasattr(batch, "__dict__")
+        and not callable(batch)
+        and not isinstance(batch, ModuleType)
+        and id(batch) not in outer
+    ):
+        fields = {name: inside(name, value) for name, value in vars(batch).items()}
+        if any(fields[name] is not value for name, value in vars(batch).items()):
+            twin = copy.copy(batch)
+            twin.__dict__.update(fields)
+            return twin
     return batch
 
 

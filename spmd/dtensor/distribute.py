@@ -5,38 +5,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor import Replicate
 
 from ..core.lazy.tensor import XlaTensor
-from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
 from ..mesh.global_mesh import needed_mesh
-from ..mesh.mesh import Mesh
-from ..mesh.placements import splits_of
+from ..mesh.placements import placements_of as placements_of
 from ..tensors.annotate import get_sharding, mark_sharding
 from ..tensors.launch import from_process_local, full_tensor
 from ..tensors.shards import local_shards
-from ..torch_xla.sharded_tensor import XLAShardedTensor, of_sharding
-
-
-def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:
-    """The placements of a tensor of `rank` dims with this sharding, one per axis of its mesh.
-
-    Axes that split a dim in another order than the mesh's are DTensor's strided shards. Raises ValueError for a dim
-    that is left to the partitioner.
-
-    >>> import spmd
-    >>> from spmd.dtensor import placements_of
-    >>> placements_of(spmd.Mesh(range(8), (2, 4), ("dp", "tp")).sharding((None, "tp"), 2), 2)
-    (Replicate(), Shard(dim=1))
-    """
-    splits = splits_of(sharding.spec.entries(rank), sharding.axis_names, sharding.mesh_shape)
-    return tuple(Replicate() if split is None else _shard(*split) for split in splits)
-
-
-def _shard(dim: int, split_factor: int) -> Any:
-    return Shard(dim) if split_factor == 1 else _StridedShard(dim, split_factor=split_factor)
+from ..torch_xla.sharded_tensor import XLAShardedTensor
 
 
 def distribute_tensor(
@@ -164,11 +142,6 @@ class DTensor(XLAShardedTensor):
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
 
 
-def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
-    names = sharding.given_names
-    return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
-
-
 def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
     shards = local_shards(tensor)
     if len(shards) > 1:
@@ -180,8 +153,6 @@ def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor
 
 
 # Attributes of the class of all tensors on xla, as those of PyTorch/XLA's sharded tensors.
-XlaTensor.placements = of_sharding(placements_of)  # type: ignore[attr-defined]
-XlaTensor.device_mesh = of_sharding(_device_mesh)  # type: ignore[attr-defined]
 XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
 XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 

@@ -174,7 +174,7 @@ class Mesh:
         return self.sharding(partition_spec, len(partition_spec), "get_op_sharding")
 
     @staticmethod
-    def from_str(text: str) -> "Mesh":
+    def from_str(mesh_str: str) -> "Mesh":
         """Parses the text of `str(mesh)`, or PyTorch/XLA's text: a dict of device_ids, mesh_shape and axis_names.
 
         Raises ValueError for another text.
@@ -184,10 +184,10 @@ class Mesh:
         Mesh([0], (1,), ('data',))
         """
         try:
-            given, named = _arguments(ast.parse(text.strip(), mode="eval").body)
+            given, named = _arguments(ast.parse(mesh_str.strip(), mode="eval").body)
             return Mesh(*given, **named)
         except (SyntaxError, TypeError) as error:
-            raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {text!r}: {error}") from error
+            raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {mesh_str!r}: {error}") from error
 
     def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
         """The Sharding of a tensor of `rank` dims under a spec on this mesh.

@@ -4,6 +4,7 @@ A dim that several axes split is split by the first of them first; for another o
 strided shard, whose `split_factor` is the number of shards that the later axes of the mesh make before it.
 """
 
+import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from torch._C import _distributed as kinds  # the base classes of torch.distributed.tensor's placements; imports nothing
 
 from ..core.sharding.spec import UNCONSTRAINED
+from ..core.sharding.value import Sharding
 from .partition_spec import PartitionSpec
 
 Placement = kinds.Placement
@@ -83,3 +85,23 @@ def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]
         for place, axis in enumerate(split):
             found[axis] = (dim, math.prod(sizes[before] for before in split[:place] if before > axis))
     return found
+
+
+def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:
+    """The placements of a tensor of `rank` dims with this sharding, one per axis of its mesh.
+
+    Axes that split a dim in another order than the mesh's are DTensor's strided shards. Raises ValueError for a dim
+    that is left to the partitioner.
+
+    >>> import spmd
+    >>> from spmd.dtensor import placements_of
+    >>> placements_of(spmd.Mesh(range(8), (2, 4), ("dp", "tp")).sharding((None, "tp"), 2), 2)
+    (Replicate(), Shard(dim=1))
+    """
+    splits = splits_of(sharding.spec.entries(rank), sharding.axis_names, sharding.mesh_shape)
+    types: Any = importlib.import_module("torch.distributed.tensor.placement_types")  # a second of imports
+
+    def shard(dim: int, split_factor: int) -> Any:
+        return types.Shard(dim) if split_factor == 1 else types._StridedShard(dim, split_factor=split_factor)
+
+    return tuple(types.Replicate() if split is None else shard(*split) for split in splits)

@@ -29,12 +29,16 @@ from . import custom_kernel as custom_kernel
 from . import one_process as one_process
 from . import parallel_loader as parallel_loader
 from . import purity as purity
+from . import replicas as replicas
 from . import sample_data as sample_data
+from . import script_tools as script_tools
 from . import syncfree as syncfree
+from . import training_log as training_log
 from . import xla_collectives as xla_collectives
 from . import xla_loops as xla_loops
 from . import xla_metrics as xla_metrics
 from . import xla_model as xla_model
+from . import xla_ops as xla_ops
 from . import xla_profiler as xla_profiler
 from . import xla_runtime as xla_runtime
 from . import xlac as xlac

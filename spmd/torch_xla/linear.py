@@ -1,6 +1,7 @@
 """PyTorch/XLA's functions for linear layers and for optimization barriers in a backward pass."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,10 +24,13 @@ class EinsumLinear(nn.Linear):
     """
 
 
-def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
+def apply_xla_patch_to_nn_linear(
+    module: nn.Module, patched_function: Callable[[nn.Linear, torch.Tensor], torch.Tensor] | None = None
+) -> nn.Module:
     """Makes each `nn.Linear` below a module an `EinsumLinear`, which computes the same; returns the module.
 
     Modules stay the same objects, with their parameters and hooks; subclasses of `nn.Linear` stay what they are.
+    patched_function: the forward of each `nn.Linear` instead, called with the layer and its input.
     Source: `torch_xla.distributed.spmd.apply_xla_patch_to_nn_linear`.
 
     >>> import torch, spmd
@@ -34,9 +38,32 @@ def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
     'EinsumLinear'
     """
     for child in module.modules():
-        if type(child) is nn.Linear:
+        if type(child) is nn.Linear and patched_function is None:
             child.__class__ = EinsumLinear
+        elif isinstance(child, nn.Linear) and patched_function is not None:
+            child.forward = functools.partial(patched_function, child)
     return module
+
+
+class XLAPatchedLinear:
+    """`apply` is `nn.functional.linear`, which keeps the dims of its input here. Source: `xs.XLAPatchedLinear`.
+
+    >>> import torch, spmd
+    >>> spmd.torch_xla.linear.XLAPatchedLinear.apply(torch.ones(3, 5, 4), torch.ones(2, 4)).shape
+    torch.Size([3, 5, 2])
+    """
+
+    apply = staticmethod(nn.functional.linear)
+
+
+def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    """The forward of a linear layer. Source: `xs.xla_patched_nn_linear_forward`.
+
+    >>> import torch, spmd
+    >>> spmd.torch_xla.linear.xla_patched_nn_linear_forward(torch.nn.Linear(4, 2), torch.ones(3, 4)).shape
+    torch.Size([3, 2])
+    """
+    return nn.functional.linear(input, m.weight, m.bias)
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:

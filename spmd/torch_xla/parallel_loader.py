@@ -10,7 +10,7 @@ from ..core.pjrt import devices, processes
 from ..core.sharding.value import Sharding
 from ..data.ahead import Ahead, going_on
 from ..data.placing import tensors, uploaded
-from ..data.trees import Path, mapped
+from ..data.trees import Path, mapped, moves
 from ..tensors.runtime import sync
 from . import data_parallel
 from .sharding_spec import ShardingSpec
@@ -137,11 +137,11 @@ class ParallelLoader:
     ['xla']
     """
 
-    def __init__(self, cpu_loader: Iterable[Any], devices: Iterable[Any], **kwargs: Any):
+    def __init__(self, cpu_loader: Iterable[Any], devices: Iterable[Any], *args: Any, **kwargs: Any):
         given = list(devices)
         if len(given) != 1:
             raise ValueError(f"ParallelLoader: expected the one logical device, xla:0, in a list, got {given!r}")
-        self._loader = MpDeviceLoader(cpu_loader, given[0], **kwargs)
+        self._loader = MpDeviceLoader(cpu_loader, given[0], **dict(zip(_KEYWORDS, args, strict=False)), **kwargs)
 
     def per_device_loader(self, device: Any) -> MpDeviceLoader:
         """The loader of the device."""
@@ -180,7 +180,7 @@ class _Uploads:
             return made
 
         _check_keys(batch, self._sharding)
-        return mapped(batch, _moves, placed)
+        return mapped(batch, moves, placed)
 
     def finish(self, tree: Any) -> Any:
         """Returns the batch of this tree on the device."""
@@ -191,7 +191,7 @@ class _Uploads:
                 return value.to(self._device)
             return _fitted(spec, value.dim()).apply(value) if value.device.type == "cpu" else value
 
-        return mapped(tensors(tree), _moves, moved)
+        return mapped(tensors(tree), moves, moved)
 
     def _spec(self, path: Path) -> ShardingSpec | None:
         return self._sharding[path[0]] if isinstance(self._sharding, Mapping) else self._sharding
@@ -211,11 +211,6 @@ class _Uploads:
         # With several processes the full values of each are compared, by the program that reads them.
         found = _fitted(spec, value.dim()).xla_spec(value) if spec.minibatch or not processes.several() else None
         return None if found is None else found.closed()
-
-
-def _moves(value: Any) -> bool:
-    """True for what goes to the device: tensors, packed sequences."""
-    return hasattr(value, "to") and not isinstance(value, Mapping)
 
 
 def _is_data(value: Any) -> bool:

@@ -1,11 +1,40 @@
 """`torch_xla.utils.utils` (xu): made-up batches for benchmarks; and the rate of samples (`xm.RateTracker`)."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-class SampleGenerator:
+class _Generator:
+    """Items, so many times; an iterator as well, as scripts call `next` on it."""
+
+    def __init__(self, count: int):
+        self._count, self._num_emitted = count, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        again = copy.copy(self)
+        again._num_emitted = 0
+        return again
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def next(self) -> Any:
+        """The next item."""
+        if self._num_emitted >= self._count:
+            raise StopIteration
+        self._num_emitted += 1
+        return self._item()
+
+    def _item(self) -> Any:
+        raise NotImplementedError
+
+
+class SampleGenerator(_Generator):
     """The same batch again and again, a number of times; under `launch`, without the last that are too few for all.
 
     Args: data: the batch. sample_count: the number of times. Source: `torch_xla.utils.utils.SampleGenerator`.
@@ -18,21 +47,19 @@ class SampleGenerator:
     drop_last = True  # a script divides the count by the number of ranks, without a rest
 
     def __init__(self, data: Any, sample_count: int):
+        super().__init__(sample_count)
         self._data = data
-        self._sample_count = sample_count
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self._data for _ in range(self._sample_count))
-
-    def __len__(self) -> int:
-        return self._sample_count
+    def _item(self) -> Any:
+        return self._data
 
 
-class FnDataGenerator:
+class FnDataGenerator(_Generator):
     """Pairs of a random input and a function's result on it, a number of times.
 
     Args:
-        func: called with an input, returns its target. batch_size, dims: the input's shape, (batch_size, *dims).
+        func: called with an input, returns its target. batch_size, dims: the input's shape, (batch_size, *dims); dims
+            is (1,) where none is given.
         gen_tensor: called with the sizes, such as `torch.randn`. count: the number of pairs.
 
     Source: `torch_xla.utils.utils.FnDataGenerator`.
@@ -51,24 +78,18 @@ class FnDataGenerator:
         dims: Sequence[int] | None = None,
         count: int = 1,
     ):
-        self._func = func
-        self._sizes = (batch_size, *(dims or ()))
-        self._gen_tensor = gen_tensor
-        self._count = count
+        super().__init__(count)
+        self._func, self._gen_tensor, self._sizes = func, gen_tensor, (batch_size, *(dims or (1,)))
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for _ in range(self._count):
-            data = self._gen_tensor(*self._sizes)
-            yield data, self._func(data)
-
-    def __len__(self) -> int:
-        return self._count
+    def _item(self) -> Any:
+        data = self._gen_tensor(*self._sizes)
+        return data, self._func(data)
 
 
 class RateTracker:
     """Counts samples, and reports how many there were a second.
 
-    smooth_factor: the weight of the rates before, from 0 to 1, in `rate`. Source:
+    smooth_factor: the weight of the rates before, from 0 to 1, in `rate`; None: 0.4. Source:
     `torch_xla.core.xla_model.RateTracker`.
 
     >>> import spmd
@@ -78,8 +99,8 @@ class RateTracker:
     (True, True)
     """
 
-    def __init__(self, smooth_factor: float = 0.4):
-        self._smooth_factor = smooth_factor
+    def __init__(self, smooth_factor: float | None = None):
+        self._smooth_factor = 0.4 if smooth_factor is None else smooth_factor
         self._start = self._last = time.perf_counter()
         self._total = self._since_last = 0.0
         self._rate: float | None = None

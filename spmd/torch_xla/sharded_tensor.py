@@ -10,7 +10,8 @@ from ..core.lazy.annotations import current_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
-from ..mesh.placements import are_placements
+from ..mesh.mesh import Mesh
+from ..mesh.placements import are_placements, placements_of
 from ..tensors.annotate import reshard
 from ..tensors.shards import Shard, load_local_shards_, local_shards
 from .sharding_spec import ShardingType, sharding_type
@@ -42,7 +43,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
         `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see
         `spmd.reshard`.
 
-    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing.
+    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing;
+    `requires_grad` is set.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
@@ -54,14 +56,22 @@ class XLAShardedTensor(metaclass=_ShardedType):
     (True, ('data',), 8)
     """
 
-    def __new__(cls, elem: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any) -> Any:
+    def __new__(
+        cls,
+        elem: torch.Tensor,
+        mesh_shape: Any = None,
+        partition_spec: Any = None,
+        *,
+        requires_grad: bool | None = None,
+        **unknown: Any,
+    ) -> Any:
         for name in unknown:
             hint = did_you_mean(name, ("mesh_shape", "partition_spec"), "{}") or "expected mesh_shape or partition_spec"
             raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
         if not isinstance(elem, XlaTensor):
             where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
             raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
-        return elem
+        return elem if requires_grad is None else elem.requires_grad_(requires_grad)
 
 
 def wrap_if_sharded(x: Any) -> Any:
@@ -160,6 +170,11 @@ def _redistribute(
     return reshard(tensor, view.sharding(placements, tensor.dim(), sharding, "redistribute"))
 
 
+def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
+    names = sharding.given_names
+    return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
+
+
 # Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
 for _name, _attribute in {
     "global_tensor": property(lambda tensor: tensor),
@@ -168,6 +183,8 @@ for _name, _attribute in {
     "partition_spec": of_sharding(Sharding.partition_spec),
     "sharding_spec": of_sharding(Sharding.text, ""),
     "sharding_type": of_sharding(sharding_type),
+    "placements": of_sharding(placements_of),
+    "device_mesh": of_sharding(_device_mesh),
     "load_local_shards_": load_local_shards_,
     "reshard": _reshard,
     "redistribute": _redistribute,

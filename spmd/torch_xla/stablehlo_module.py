@@ -18,26 +18,28 @@ class StableHLOExportOptions:
     """Options of an export, by PyTorch/XLA's names.
 
     override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example inputs.
-    custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have. save_weights: True; a program here
-    has its weights next to it. The others are taken and change nothing: text and the lines of ops are always there,
-    constants are part of the program.
+    custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have. save_weights, export_weights:
+    True; a program here has its weights next to it. The others are taken and change nothing: text and the lines of ops
+    are always there, constants are part of the program.
 
     >>> import spmd
     >>> spmd.torch_xla.StableHLOExportOptions().save_weights
     True
     """
 
+    include_human_readable_text: bool = True
     override_tracing_arguments: tuple[Any, ...] | None = None
     override_tracing_kwargs: Mapping[str, Any] | None = None
     save_weights: bool = True
-    custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
-    include_human_readable_text: bool = True
     inline_all_constant: bool = True
+    export_weights: bool = True
+    custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
     export_node_metadata: bool = False
 
     def __post_init__(self) -> None:
-        if not self.save_weights:
-            raise NotImplementedError("StableHLOExportOptions: save_weights=False; a program is saved with its weights")
+        for name in ("save_weights", "export_weights"):
+            if not getattr(self, name):
+                raise NotImplementedError(f"StableHLOExportOptions: {name}=False; a program is saved with its weights")
 
 
 class StableHLOGraphModule:
@@ -79,8 +81,8 @@ class StableHLOGraphModule:
         _only_forward(method_name)
         return bytes(jax_export.deserialize(bytearray(self._program().serialized)).mlir_module_serialized)
 
-    def save(self, directory_path: str | Path) -> None:
-        """Writes the program and its weights into a folder."""
+    def save(self, directory_path: str | Path, options: StableHLOExportOptions | None = None) -> None:
+        """Writes the program and its weights into a folder. options: have no meaning here; text is always there."""
         self._program().save(directory_path)
 
     @classmethod

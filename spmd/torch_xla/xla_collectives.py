@@ -2,7 +2,7 @@
 over one replica, the logical device."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "
 
 
 def all_reduce(
-    reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, cctx: Any = None, pin_layout: bool = True
+    reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True
 ) -> Any:
     """Reduces a tensor, or each of a list in place, over the shards of per-shard code; outside of it only `scale` acts.
 
-    groups: positions of devices in the mesh, equal to the shards along some of its axes; None: all shards. cctx,
-    pin_layout: have no meaning here. Raises as `spmd.manual.all_reduce` does, and ValueError for other groups.
+    groups: positions of devices in the mesh, equal to the shards along some of its axes; None: all shards.
+    pin_layout: has no meaning here. A tensor's result is another tensor. Raises as `spmd.manual.all_reduce` does, and
+    ValueError for other groups.
     Source: `torch_xla.core.xla_model.all_reduce`.
 
     >>> import torch, spmd
@@ -40,22 +41,22 @@ def all_reduce(
 
 def _reduced(op: str, tensor: torch.Tensor, scale: float, groups: Groups) -> Any:
     axes = _axes(tensor, groups, "all_reduce")
-    made = collectives.all_reduce(tensor, op, axes) if axes else tensor
-    return made if scale == 1 else made * scale
+    reduced = collectives.all_reduce(tensor, op, axes) if axes else tensor.clone()
+    return reduced if scale == 1 else reduced * scale
 
 
 def all_gather(
     value: Any,
     dim: int = 0,
     groups: Groups = None,
-    output: torch.Tensor | None = None,
+    output: Any = None,
     pin_layout: bool = True,
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
 ) -> Any:
     """Concatenates the shards' tensors along a dim in per-shard code; outside of it the value itself.
 
-    Args: as of `all_reduce`; value: a tensor, or a list of them. output: is given the result.
+    Args: as of `all_reduce`; value: a tensor, or a list of them. output: is given the result; a list for a list.
     Source: `torch_xla.core.xla_model.all_gather`.
 
     >>> import torch, spmd
@@ -63,7 +64,7 @@ def all_gather(
     torch.Size([2])
     """
     if not isinstance(value, torch.Tensor):
-        return [all_gather(one, dim, groups) for one in value]
+        return [all_gather(one, dim, groups, into) for one, into in _pairs(value, output)]
     axes = _axes(value, groups, "all_gather")
     made = collectives.all_gather(value, dim, axes) if axes else value
     return made if output is None else output.copy_(made)
@@ -76,7 +77,7 @@ def reduce_scatter(
     scatter_dim: int,
     shard_count: int,
     groups: Groups = None,
-    output: torch.Tensor | None = None,
+    output: Any = None,
     pin_layout: bool = True,
     channel_id: int | None = None,
     use_global_device_ids: bool | None = None,
@@ -92,11 +93,68 @@ def reduce_scatter(
     [1.0, 1.0]
     """
     if not isinstance(input, torch.Tensor):
-        return [reduce_scatter(reduce_type, one, scale, scatter_dim, shard_count, groups) for one in input]
+        how = scale, scatter_dim, shard_count, groups
+        return [reduce_scatter(reduce_type, one, *how, into) for one, into in _pairs(input, output)]
     axes = _counted(input, groups, shard_count, "reduce_scatter")
     made = collectives.reduce_scatter(input, reduce_type, scatter_dim, axes) if axes else input
     made = made if scale == 1 else made * scale
     return made if output is None else output.copy_(made)
+
+
+def _pairs(tensors: Sequence[Any], outputs: Sequence[Any] | None) -> Iterator[tuple[Any, Any]]:
+    return zip(tensors, outputs if outputs is not None else itertools.repeat(None, len(tensors)), strict=True)
+
+
+def all_gather_bucketized(
+    input_list: Sequence[torch.Tensor],
+    dim: int = 0,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> list[Any]:
+    """`all_gather` of a list. bucket_cap_mb: has no meaning here, as XLA combines collectives.
+
+    >>> import torch, spmd
+    >>> len(spmd.torch_xla.xla_collectives.all_gather_bucketized([torch.ones(2, device="xla")]))
+    1
+    """
+    return list(all_gather(input_list, dim, groups, output))
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: Sequence[torch.Tensor],
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Groups = None,
+    output: Sequence[torch.Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> list[Any]:
+    """`reduce_scatter` of a list. bucket_cap_mb: as of `all_gather_bucketized`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> len(spmd.torch_xla.xla_collectives.reduce_scatter_bucketized("sum", [x], 1.0, 0, 1))
+    1
+    """
+    return list(reduce_scatter(reduce_type, input_list, scale, scatter_dim, shard_count, groups, output))
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Sequence[torch.Tensor], scale: float, groups: Groups, pin_layout: bool, bucket_cap_mb: int = 0
+) -> None:
+    """`all_reduce` of a list, in place. bucket_cap_mb: as of `all_gather_bucketized`.
+
+    >>> import torch, spmd
+    >>> gradient = torch.ones(2, device="xla")
+    >>> spmd.torch_xla.xla_collectives.all_reduce_bucketized_gradients([gradient], 0.5, None, True)
+    >>> gradient.tolist()
+    [0.5, 0.5]
+    """
+    all_reduce(REDUCE_SUM, gradients, scale, groups)
 
 
 def all_to_all(

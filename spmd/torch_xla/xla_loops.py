@@ -1,6 +1,7 @@
 """PyTorch/XLA's experimental loops, checkpoint and eager mode, by the functions of this library that do the same."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,15 +18,18 @@ from ..core.debug.check import eager
 def scan(
     fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, partition_fn: Any = None, is_fn_pure: bool = False
 ) -> tuple[Any, Any]:
-    """`spmd.scan` by PyTorch/XLA's arguments: is_fn_pure has no meaning here; a partition_fn warns (see `policy`).
+    """`spmd.scan` by PyTorch/XLA's arguments.
+
+    partition_fn: `functorch.compile.min_cut_rematerialization_partition` is the policy "dots", which saves products and
+    recomputes the rest; any other but `default_partition` warns and is "nothing", which recomputes all. is_fn_pure: has
+    no meaning here.
 
     >>> import torch, spmd
     >>> rows = torch.arange(4.0).to("xla")
     >>> spmd.torch_xla.xla_loops.scan(lambda total, x: (total + x, total), rows[0], rows)[0].item()
     6.0
     """
-    _warn_of(partition_fn)
-    return control_scan.scan(fn, init, xs)
+    return control_scan.scan(fn, init, xs, policy=_policy(partition_fn))
 
 
 def scan_layers(
@@ -38,9 +42,9 @@ def scan_layers(
     >>> spmd.torch_xla.xla_loops.scan_layers(layers, torch.ones(2, 4, device="xla")).shape
     torch.Size([2, 4])
     """
-    _warn_of(partition_fn)
     of_tuples = isinstance(input_data, tuple)
-    return control_layers.scan_layers([_Splatted(layer) for layer in layers] if of_tuples else layers, input_data)
+    called = [_Splatted(layer) for layer in layers] if of_tuples else layers
+    return control_layers.scan_layers(called, input_data, policy=_policy(partition_fn))
 
 
 class _Splatted(torch.nn.Module):
@@ -65,12 +69,20 @@ def default_partition(*graphs: Any, **how: Any) -> Any:
     raise RuntimeError("default_partition: autograd chooses what is saved; it is not called here")
 
 
-def _warn_of(partition_fn: Any) -> None:
-    if partition_fn not in (None, default_partition):
-        warnings.warn(
-            "scan: partition_fn has no meaning here; policy of spmd.scan and spmd.scan_layers names what is saved",
-            stacklevel=3,
-        )
+def _policy(partition_fn: Any) -> str | None:
+    """The policy of `spmd.scan` for PyTorch/XLA's partition_fn."""
+    if partition_fn is None or partition_fn is default_partition:
+        return None
+    function = partition_fn.func if isinstance(partition_fn, functools.partial) else partition_fn
+    name = getattr(function, "__name__", repr(function))
+    if name == "min_cut_rematerialization_partition":
+        return "dots"
+    warnings.warn(
+        f"scan: partition_fn {name} is not called, backward recomputes all but the carry; policy= of spmd.scan and "
+        "spmd.scan_layers names what is saved or offloaded",
+        stacklevel=3,
+    )
+    return "nothing"
 
 
 def while_loop(

@@ -14,11 +14,12 @@ from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import agreement, processes
 from ..core.pjrt.devices import devices
 from ..core.pjrt.held import mem_get_info, memory_allocated
+from ..data.trees import mapped, moves
 from ..tensors.closures import end_step
 from ..tensors.launch import full_tensor
 from ..tensors.runtime import device, get_stablehlo, sync
 from . import data_parallel
-from .nested import mapped
+from .script_tools import for_each_instance
 from .sharding_spec import ShardingSpec
 from .xla_collectives import all_reduce
 
@@ -57,7 +58,7 @@ def device_type() -> str:
     return "CUDA" if platform == "GPU" else platform
 
 
-def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:
+def get_xla_supported_devices(max_devices: int | None = None, devkind: str | None = None) -> list[str]:
     """The logical devices as texts: ["xla:0"].
 
     >>> import spmd
@@ -69,13 +70,63 @@ def get_xla_supported_devices(devkind: str | None = None, max_devices: int | Non
 
 
 def xla_real_devices(devices: Iterable[Any] | None = None) -> list[str]:
-    """The physical devices as texts, "CPU:0", whatever logical device is named.
+    """The physical devices as texts; the first, "CPU:0", for each logical device that is named.
 
     >>> import spmd
-    >>> spmd.torch_xla.xla_model.xla_real_devices()[0]
+    >>> spmd.torch_xla.xla_model.xla_real_devices(["xla:0"])
+    ['CPU:0']
+    """
+    return real_devices() if devices is None else [real_devices()[0] for _ in devices]
+
+
+def xla_replication_devices(local_devices: Iterable[Any] | None = None) -> list[str]:
+    """The physical devices as texts, whatever logical devices are named.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_model.xla_replication_devices(["xla:0"])[0]
     'CPU:0'
     """
     return real_devices()
+
+
+def xla_device_kind(device: Any = None) -> str:
+    """The hardware in its maker's words: "cpu", "TPU v5p".
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_model.xla_device_kind("xla:0")
+    'cpu'
+    """
+    return str(devices()[0].device_kind)
+
+
+def is_xla_tensor(tensor: torch.Tensor) -> bool:
+    """True for a tensor on xla.
+
+    >>> import torch, spmd
+    >>> spmd.torch_xla.xla_model.is_xla_tensor(torch.ones(2, device="xla"))
+    True
+    """
+    return tensor.device.type == "xla"
+
+
+def check_view_sharing(obj: Any) -> None:
+    """Raises RuntimeError where two tensors of a structure share their memory.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, 2, device="xla")
+    >>> spmd.torch_xla.xla_model.check_view_sharing([x, x[0]])
+    Traceback (most recent call last):
+    RuntimeError: check_view_sharing: float32 [2] is a view of the memory of float32 [2, 2]
+    """
+    owners: dict[int, torch.Tensor] = {}
+
+    def check(tensor: torch.Tensor) -> None:
+        owner = owners.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        if owner is not tensor:
+            words = [f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in (tensor, owner)]
+            raise RuntimeError(f"check_view_sharing: {words[0]} is a view of the memory of {words[1]}")
+
+    for_each_instance(obj, lambda value: isinstance(value, torch.Tensor), check)
 
 
 def logical_devices() -> list[torch.device]:
@@ -219,6 +270,8 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: ShardingSpec | None = None) -> Any:
     """Returns a structure with its CPU tensors on the device, sharded by a spec where there is one.
 
+    A tensor alone comes back as a list of one, as in PyTorch/XLA.
+
     >>> import torch, spmd
     >>> batch = {"x": torch.ones(2), "name": "first"}
     >>> spmd.torch_xla.xla_model.send_cpu_data_to_device(batch, "xla")["x"].device
@@ -230,7 +283,7 @@ def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: Sha
             return value.to(device)
         return input_sharding.apply(value) if value.device.type == "cpu" else value
 
-    return mapped(moved, datas)
+    return _mapped(moved, [datas] if isinstance(datas, torch.Tensor) else datas)
 
 
 def to_cpu(data: Any, convert: bool = True) -> Any:
@@ -246,7 +299,12 @@ def to_cpu(data: Any, convert: bool = True) -> Any:
     def moved(value: Any) -> Any:
         return full_tensor(value) if isinstance(value, XlaTensor) else value.to("cpu")
 
-    return mapped(moved, data) if convert else data
+    return _mapped(moved, data) if convert else data
+
+
+def _mapped(function: Callable[[Any], Any], data: Any) -> Any:
+    """The structure with a function applied to what moves: tensors, packed sequences."""
+    return mapped(data, moves, lambda _, value: function(value))
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:

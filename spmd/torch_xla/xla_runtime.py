@@ -6,12 +6,14 @@ import warnings
 from typing import Any
 
 import jax
+import torch
 
 from ..core.base.config import config
 from ..core.base.counters import counter
+from ..core.dispatch.precision import matmul_precision
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
-from ..tensors.runtime import DeviceAttributes, device_attributes
+from ..tensors.runtime import global_runtime_device_attributes
 from . import data_parallel
 from .xla_model import device_type
 
@@ -89,14 +91,14 @@ def addressable_runtime_device_count() -> int:
     return sum(device.process_index == jax.process_index() for device in devices())
 
 
-def runtime_device_attributes(device: str) -> DeviceAttributes:
-    """The attributes of a physical device, by its name: "TPU:3".
+def runtime_device_attributes(device: str) -> dict[str, Any]:
+    """The attributes of a physical device, by its name, "TPU:3": those of `spmd.torch_xla.DeviceAttributes`.
 
     >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.runtime_device_attributes("CPU:0").id
-    0
+    >>> spmd.torch_xla.xla_runtime.runtime_device_attributes("CPU:0")["name"]
+    'CPU:0'
     """
-    return device_attributes(int(str(device).rpartition(":")[2]))
+    return global_runtime_device_attributes()[int(str(device).rpartition(":")[2])]
 
 
 def host_index() -> int:
@@ -176,6 +178,39 @@ def available_tpus() -> int:
     0
     """
     return addressable_runtime_device_count() if device_type() == "TPU" else 0
+
+
+def set_mat_mul_precision(precision: str) -> None:
+    """Sets torch's float32 precision: "highest", "high" or "default" ("medium" of
+    `torch.set_float32_matmul_precision`). Source: `torch_xla.backends.set_mat_mul_precision`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.set_mat_mul_precision("highest")
+    >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
+    'highest'
+    """
+    if precision not in ("default", "high", "highest"):
+        raise ValueError(f"set_mat_mul_precision: expected 'default', 'high' or 'highest', got {precision!r}")
+    torch.set_float32_matmul_precision("medium" if precision == "default" else precision)
+
+
+def get_mat_mul_precision() -> str:
+    """The float32 precision: see `set_mat_mul_precision`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
+    'highest'
+    """
+    precision = matmul_precision()
+    return "default" if precision == "medium" else precision
+
+
+def nothing() -> None:
+    """Does nothing: what it prepared needs no preparing here. Source: `xla_model.jax_import_guard` and its like.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.nothing()
+    """
 
 
 def no_replication(device: Any, devices: Any) -> None:

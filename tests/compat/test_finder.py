@@ -70,7 +70,7 @@ class TestNames:
 
     def test_are_ours(self) -> None:
         xs = importlib.import_module("torch_xla.distributed.spmd")
-        assert xs.Mesh is spmd.Mesh and xs.mark_sharding is spmd.mark_sharding
+        assert xs.Mesh is spmd.Mesh and xs.mark_sharding.__wrapped__ is spmd.mark_sharding
         assert importlib.import_module("torch_xla.distributed.fsdp").checkpoint_module is fsdp.checkpoint_module
         torch_xla = importlib.import_module("torch_xla")
         assert torch_xla.runtime.is_spmd() and torch_xla.core.xla_model.xla_device() == torch.device("xla:0")

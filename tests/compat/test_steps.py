@@ -1,9 +1,12 @@
 """`torch_xla.compile`, `_XLAC`, random states, metrics: what the adapters add to functions of ours."""
 
+import copy
+import functools
 from typing import Any
 
 import pytest
 import torch
+from functorch.compile import min_cut_rematerialization_partition
 from support import check
 
 import spmd
@@ -167,12 +170,29 @@ class TestLoops:
         last = xla_loops.while_loop(lambda x, top: x < top, lambda x, top: (x * 3,), (limit / 20,), (limit,))
         assert last[0].item() == 27
 
-    def test_partition_fn_warns(self) -> None:
+    def test_partition_fn(self) -> None:
         rows = torch.arange(3.0).to("xla")
-        with pytest.warns(UserWarning, match="partition_fn has no meaning here; policy"):
+        with pytest.warns(UserWarning, match=r"partition_fn min is not called, backward recomputes all"):
             xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=min)
-        made = xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition)
-        assert made[1].tolist() == [0, 0, 1]
+        _, ys = xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition)
+        assert ys.tolist() == [0, 0, 1]
+
+    def test_min_cut_recomputes(self) -> None:
+        """What lies between products is computed again in backward; values and gradients stay."""
+        layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.GELU()) for _ in range(3)]
+        expected = torch.nn.Sequential(*copy.deepcopy(layers))(torch.ones(2, 8)).sum()
+        stacked = [copy.deepcopy(layer).to("xla") for layer in layers]
+        cut = functools.partial(min_cut_rematerialization_partition)
+        tanhs = {}
+        for partition_fn in (xla_loops.default_partition, cut):
+            for layer in stacked:
+                layer.zero_grad()
+            loss = xla_loops.scan_layers(stacked, torch.ones(2, 8, device="xla"), partition_fn=partition_fn).sum()
+            loss.backward()
+            grads = [layer[0].weight.grad for layer in stacked]
+            tanhs[partition_fn] = spmd.get_stablehlo([loss, *grads]).count("stablehlo.tanh")
+            torch.testing.assert_close(loss.cpu(), expected)
+        assert tanhs[cut] > tanhs[xla_loops.default_partition]
 
     def test_layers_of_tuples(self) -> None:
         """A tuple is a layer's arguments; what a forward sets on its layer does not stay for the next step."""

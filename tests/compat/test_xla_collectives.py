@@ -71,11 +71,25 @@ class TestOutside:
 
     def test_identity(self) -> None:
         x = torch.arange(4.0).to("xla")
-        assert xc.all_reduce("sum", x) is x and xc.all_gather(x) is x and xc.all_to_all(x, 0, 0, 1) is x
+        reduced = xc.all_reduce("sum", x)
+        check(reduced, torch.arange(4.0))
+        assert reduced is not x and xc.all_gather(x) is x and xc.all_to_all(x, 0, 0, 1) is x
         output = torch.zeros(4, device="xla")
         assert xc.all_gather([x], groups=[[0]])[0] is x and xc.all_gather(x, output=output) is output
         check(output, torch.arange(4.0))
         check(xc.reduce_scatter("sum", x, 0.5, 0, 1), torch.arange(4.0) / 2)
+
+    def test_lists(self) -> None:
+        x, output = torch.arange(4.0).to("xla"), torch.zeros(4, device="xla")
+        for gather in (xc.all_gather, xc.all_gather_bucketized):
+            gathered = gather([x], output=[output.zero_()])
+            assert isinstance(gathered, list) and gathered[0] is output
+            check(output, torch.arange(4.0))
+        assert xc.reduce_scatter_bucketized("sum", [x], 0.5, 0, 1, output=[output])[0] is output
+        check(output, torch.arange(4.0) / 2)
+        assert xc.all_reduce("sum", [x]) == [x]
+        xc.all_reduce_bucketized_gradients([x], 0.5, None, True)
+        check(x, torch.arange(4.0) / 2)
 
     def test_mistakes(self) -> None:
         x = torch.ones(4, device="xla")
