@@ -188,6 +188,8 @@ class _Finder(DistributionFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         names = [*NAMES[module.__name__], *_children(module.__name__)]
         module.__dict__["__all__"] = [name for name in names if not name.startswith("_")]
+        if module.__name__ == f"{ROOT}.debug.metrics":
+            resolve("spmd.torch_xla.execution_time:begin")()
         if module.__name__ == ROOT:
             module.__dict__["__version__"] = VERSION
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from ..core.base import counters, samples
+from . import execution_time
 
 _PERCENTILES = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.99)
 # PyTorch/XLA's counters that count the same.
@@ -53,6 +54,7 @@ def metric_names() -> list[str]:
     >>> spmd.torch_xla.xla_metrics.metric_names()
     []
     """
+    execution_time.settle()
     return samples.names()
 
 
@@ -62,14 +64,16 @@ def metric_data(name: str) -> tuple[int, float, Samples] | None:
     None where there is none.
 
     Times are in nanoseconds. "CompileTime": of each program, tracing, lowering and XLA together, or loading.
-    "ExecuteTime": of handing a program to the device, which runs it asynchronously (`spmd.profiler` has the devices'
-    own times). "TransferToDeviceTime" and "OutboundData" (bytes): host to device. "TransferFromDeviceTime" and
-    "InboundData": device to host, the wait for the value included. "InputOutputAliasCount": inputs whose memory results
-    of a compiled program take. "TensorsGraphSize": ops of a sync.
+    "DispatchTime": of handing a program to the device, which runs it asynchronously. "ExecuteTime": from there to its
+    end, of programs launched after the first use of this module; a read waits for those that run.
+    "TransferToDeviceTime" and "OutboundData" (bytes): host to device. "TransferFromDeviceTime" and "InboundData":
+    device to host, the wait for the value included. "InputOutputAliasCount": inputs whose memory results of a compiled
+    program take. "TensorsGraphSize": ops of a sync.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.metric_data("NeverMeasured")
     """
+    execution_time.settle()
     metric = samples.metric(name)
     return None if metric is None else (metric.count, metric.total, tuple(metric.samples))
 
@@ -80,6 +84,7 @@ def clear_all() -> None:
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.clear_all()
     """
+    execution_time.settle()
     counters.clear()
 
 
@@ -98,6 +103,7 @@ def clear_metrics() -> None:
     >>> import spmd
     >>> spmd.torch_xla.xla_metrics.clear_metrics()
     """
+    execution_time.settle()
     samples.clear_metrics()
 
 

@@ -319,3 +319,10 @@ class TestWrapped:
             unit.set_manual_backward_finalization(True)
         assert unit.finalize_backward() is None
         unit.finalize_backward(async_op=True).wait()
+
+
+def test_execution_is_measured_from_the_import_on() -> None:
+    met = importlib.import_module("torch_xla.debug.metrics")
+    met.clear_all()
+    (torch.ones(2, device="xla") + 1).cpu()
+    assert met.metric_data("ExecuteTime")[0] == met.metric_data("DispatchTime")[0] == met.counter_value("MarkStep")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +12,35 @@ import torch
 
 import spmd
 from spmd.core.base.config import Config
-from spmd.torch_xla import xla_metrics
+from spmd.torch_xla import execution_time, xla_metrics
 
 ALL = {
-    "CompileTime", "ExecuteTime", "InboundData", "InputOutputAliasCount", "OutboundData", "TensorsGraphSize",
-    "TransferFromDeviceTime", "TransferToDeviceTime",
+    "CompileTime", "DispatchTime", "ExecuteTime", "InboundData", "InputOutputAliasCount", "OutboundData",
+    "TensorsGraphSize", "TransferFromDeviceTime", "TransferToDeviceTime",
 }  # fmt: skip
+
+
+class _Running:
+    """A result of a program that runs until it may end."""
+
+    def __init__(self, *, is_overwritten: bool = False) -> None:
+        self.is_overwritten, self.is_waited_for, self.may_end = is_overwritten, threading.Event(), threading.Event()
+
+    def block_until_ready(self) -> None:
+        if self.is_overwritten:
+            raise RuntimeError("Array has been deleted")
+        self.is_waited_for.set()
+        self.may_end.wait()
+
+    def is_deleted(self) -> bool:
+        return self.is_overwritten
 
 
 class TestSamples:
     """Each metric is sampled where its event happens."""
 
     def test_a_step(self) -> None:
-        spmd.metrics.clear()
+        xla_metrics.clear_all()
         x = torch.ones(3, 5).to("xla")
         w = torch.randn(3, 5).to("xla")
         for _ in range(4):
@@ -36,15 +53,29 @@ class TestSamples:
         assert data["InboundData"][:2] == (1, value.nbytes)
         assert data["TensorsGraphSize"][:2] == (4, 8)
         assert data["InputOutputAliasCount"][:2] == (1, 1)  # w takes the memory of w
-        assert data["ExecuteTime"][0] == xla_metrics.counter_value("MarkStep") == 4
+        assert data["ExecuteTime"][0] == data["DispatchTime"][0] == xla_metrics.counter_value("MarkStep") == 4
+        runs = zip(data["ExecuteTime"][2], data["DispatchTime"][2], strict=True)
+        assert all(executed >= dispatched for (_, executed), (_, dispatched) in runs)
         assert xla_metrics.counter_value("CachedCompile") == 3 and xla_metrics.counter_value("UncachedCompile") == 1
         seconds = {name: found[1] / 1e9 for name, found in data.items() if name.endswith("Time")}
         assert all(0 < one < 60 for one in seconds.values())
         assert data["CompileTime"][2][0][0] == pytest.approx(data["ExecuteTime"][2][0][0], abs=60)  # the clock
 
+    def test_execution_lasts_to_the_end(self) -> None:
+        """A program has its sample once it has ended; one whose result was overwritten, once the next has."""
+        added: list[float] = []
+        ends, running = execution_time._Ends(added.append), _Running()
+        ends.note(0.0, _Running(is_overwritten=True))
+        ends.note(1.0, running)
+        running.is_waited_for.wait()
+        assert added == []
+        running.may_end.set()
+        ends.settle()
+        assert len(added) == 2 and added[0] == pytest.approx(added[1] + 1e9)
+
     def test_a_plan_counts_nothing(self) -> None:
         model = torch.nn.Linear(3, 7).to("xla")
-        spmd.metrics.clear()
+        xla_metrics.clear_all()
         spmd.plan(lambda x: model(x).sum(), torch.ones(2, 3, device="meta"))
         assert (
             not {"CompileTime", "ExecuteTime", "TensorsGraphSize"} & set(xla_metrics.metric_names())

@@ -69,6 +69,10 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     return stacks.given(program, graph, made, weakref.ref(program))
 
 
+# Called after each launch with its start (`counters.now`) and one of its results.
+on_launch: list[Callable[[float, jax.Array], None]] = []
+
+
 def launch(
     program: Program, num_devices: int, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
 ) -> list[jax.Array]:
@@ -98,7 +102,9 @@ def launch(
     runs.note_run(made[program.smallest], weakref.ref(program), event)
     seconds = counters.now() - started
     counters.add_time("dispatch", seconds)
-    counters.add_sample("ExecuteTime", seconds * 1e9)
+    counters.add_sample("DispatchTime", seconds * 1e9)
+    for note in on_launch:
+        note(started, made[program.smallest])
     counters.add("runs")
     waiting_device.note_launched()
     return made
