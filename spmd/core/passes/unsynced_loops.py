@@ -98,16 +98,22 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     symbols = [symbol(node) for node in nodes]
     for loop in _known if observation.active() is None else ():
         found = loop.iterations(symbols)
-        if found:
+        if _covers(found, len(nodes)):
             return _inner(found, len(nodes), goes_on)
     made = loop_in(nodes) if written is None or written else None
     if made is None:
         return []
     loop, found = made
-    if written is not None and written.isdisjoint(nodes[found[-2] : found[-1]]):
+    if not _covers(found, len(nodes)) or (written is not None and written.isdisjoint(nodes[found[-2] : found[-1]])):
         return []
     _known[:] = [loop, *_known[: _KEPT - 1]]
     return _inner(found, len(nodes), goes_on)
+
+
+def _covers(found: list[int], length: int) -> bool:
+    """True if a loop is half of a graph or more. A shorter one, as Muon's five products of each step are, is part of a
+    step: cut there, each step would be many programs, and the first steps others than the later ones."""
+    return bool(found) and 2 * (found[-1] - found[0]) >= length
 
 
 def _inner(found: list[int], length: int, goes_on: bool) -> list[int]:

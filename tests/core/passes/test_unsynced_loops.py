@@ -168,6 +168,31 @@ class TestNoLoop:
             spmd.sync()
         assert counts.since() == (1, 3), spmd.metrics.report()
 
+    def test_a_short_loop_of_a_long_step(self) -> None:
+        """Products that repeat in an optimizer, as Newton-Schulz iterations do: each step is one program."""
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        spmd.sync()
+        counts = Counts()
+        for _ in range(3):
+            x = torch.ones(4, 8).to("xla")
+            for i, weight in enumerate(weights):  # no two layers are alike
+                x = torch.tanh(x @ weight) * (1 + i)
+                for _ in range(1 + i):
+                    x = x.exp().log()
+            x.sum().backward()
+            with torch.no_grad():
+                for weight in weights:
+                    weight -= 0.01 * weight.grad
+                    weight.grad = None
+                update = weights[0].clone()
+                for _ in range(5):
+                    product = update @ update.mT
+                    update = 2 * update - 1.5 * (product @ update) + 0.5 * (product @ (product @ update))
+                    update = (update.tanh() + update.sin().cos()) / (update.abs() + 2)
+                weights[0].lerp_(update, 0.1)
+            spmd.sync()
+        assert counts.since() == (1, 3), spmd.metrics.report()
+
     def test_initial_values(self) -> None:
         """Layers that are alike are initialised by one program, which runs for each."""
         counts = Counts()
@@ -245,9 +270,12 @@ class Recurrent(nn.Module):
         return self.last(out)
 
 
-def test_parameters_gathered_for_a_backward_whose_start_has_run(mesh8: spmd.Mesh) -> None:
+def test_parameters_gathered_for_a_backward_whose_start_has_run(
+    mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under FSDP a unit's second gather waits for a gradient: the ops behind that are not run once more, for a read of
     the gathered value after a cut; their data may be overwritten."""
+    monkeypatch.setattr(unsynced_loops, "_covers", lambda found, length: bool(found))  # cut at short loops, too
     plain = nn.Sequential(Recurrent(), Recurrent())
     ours = copy.deepcopy(plain).to("xla")
     for layer in ours:
