@@ -24,7 +24,7 @@ from ..ir.source import Line, describe
 from ..lower.build import argument_struct, build
 from ..lower.constants import hide_complex_constants
 from ..pjrt import agreement, processes
-from ..sharding.partitioner import as_chosen, compiler_context
+from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
 from ..sharding.tracing import program_devices
 from .donation import alias_by_memory
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
@@ -55,6 +55,8 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
         lowered = jitted.lower(*arguments, *vectors)
         hide_complex_constants(graph, lowered.compiler_ir())
         alias_by_memory(graph, lowered.compiler_ir())
+        if config.partitioner == "gspmd":
+            mark_manual_sorts(lowered.compiler_ir())
         return lowered
 
 

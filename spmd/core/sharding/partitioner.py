@@ -132,6 +132,54 @@ def _lower_shard_as(context: Any, one: Any, other: Any) -> list[Any]:
 mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
+# --- sorts in manual regions ------------------------------------------------------------------------------------------
+
+
+def mark_manual_sorts(module: Any) -> None:
+    """States that sorts of several operands in fully manual regions are manual; for GSPMD.
+
+    Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and ends the process
+    (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
+    """
+    calls, manual = [], set()
+
+    def visit(op: Any) -> Any:
+        name = op.operation.name
+        if name == "func.call":
+            calls.append((_function_of(op.operation), op.attributes["callee"].value))
+            if any(_is_manual_part(operand.owner) for operand in op.operation.operands):
+                manual.add(calls[-1][1])
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if not manual:
+        return
+    while more := {callee for caller, callee in calls if caller in manual} - manual:
+        manual |= more
+
+    def mark(op: Any) -> Any:
+        count = len(op.operation.results)
+        if op.operation.name == "stablehlo.sort" and count > 1 and _function_of(op.operation) in manual:
+            op.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{', '.join(['{manual}'] * count)}}}")
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(mark)
+
+
+def _function_of(op: Any) -> str:
+    while op.name != "func.func":
+        op = op.parent.operation
+    return str(op.attributes["sym_name"].value)
+
+
+def _is_manual_part(owner: Any) -> bool:
+    """True for an op that takes the parts of the devices into a fully manual region."""
+    attributes = getattr(owner, "attributes", {})  # the owner of an argument is a block
+    names = "call_target_name", "mhlo.sharding"
+    return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
+
+
 def _custom_call(target: str, value: Any, *, backend_config: Any) -> Any:
     """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
     return hlo.CustomCallOp(
