@@ -30,7 +30,7 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
         accelerate_device.choose_device, "PartialState._shared_state", "PartialState.default_device",
     ),
     "transformers.utils.import_utils": (trainer.see_torch_xla, "is_torch_xla_available.cache_clear"),
-    "transformers.training_args": (trainer.complete_arguments,),
+    "transformers.training_args": (trainer.complete_arguments, "TrainingArguments.__post_init__(self)"),
     "transformers.trainer_pt_utils": (trainer.complete_helpers,),
     "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader"),
     "lightning.fabric.connector": (fabric.complete, *_FABRIC),

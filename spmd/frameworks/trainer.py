@@ -4,6 +4,7 @@ With `torch_xla` in sight TrainingArguments take accelerate's device and bfloat1
 of the device. Modules that were imported before `use()` get the names that they import only with it in sight.
 """
 
+import functools
 import importlib
 import weakref
 from functools import partial
@@ -24,8 +25,17 @@ def see_torch_xla(import_utils: Any) -> None:
 
 
 def complete_arguments(training_args: Any) -> None:
-    """Adds what `transformers.training_args` imports of `torch_xla`."""
+    """Adds what `transformers.training_args` imports of `torch_xla`; both FSDPs of `fsdp_config` are `xla_fsdp_v2`."""
     training_args.xm = importlib.import_module("torch_xla.core.xla_model")
+    original = training_args.TrainingArguments.__post_init__
+
+    @functools.wraps(original)
+    def __post_init__(self: Any) -> None:
+        original(self)
+        if isinstance(self.fsdp_config, dict) and self.fsdp_config.get("xla"):
+            self.fsdp_config["xla_fsdp_v2"] = True  # the other one has a file for each process's shards
+
+    training_args.TrainingArguments.__post_init__ = __post_init__
 
 
 def complete_helpers(trainer_pt_utils: Any) -> None:
@@ -53,25 +63,18 @@ def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn
     """Shards a Trainer's model in place, as its `fsdp_config` says, over the mesh that the Trainer has set.
 
     It stays the same object, so that the Trainer makes an optimizer for it (transformers 5 makes none for a wrapper)
-    and saves it as the model that it is. Raises ValueError for FSDP of one process per device, and for a class that the
-    model has not.
+    and saves it as the model that it is. Raises ValueError for a class that the model has not.
     """
-    if not is_fsdp_xla_v2_enabled:
-        raise ValueError(
-            "fsdp_config: 'xla': true without 'xla_fsdp_v2' is of one process per device; here one process has all "
-            "devices: add 'xla_fsdp_v2': true"
-        )
     if model not in _wrapped:
-        _wrap(model, args.fsdp_config)
+        _wrap(model, args.fsdp_config, args.xla_fsdp_config)
         _wrapped.add(model)
     return model
 
 
-def _wrap(model: Any, config: dict[str, Any]) -> None:
+def _wrap(model: Any, config: dict[str, Any], settings: dict[str, Any]) -> None:
     torch_xla = importlib.import_module("torch_xla.distributed.fsdp")
     policies = importlib.import_module("torch_xla.distributed.fsdp.wrap")
-    wrapper = importlib.import_module("torch_xla.experimental.spmd_fully_sharded_data_parallel")
-    fully_shard = wrapper.SpmdFullyShardedDataParallel
+    fully_shard = torch_xla.XlaFullyShardedDataParallel
     policy: Any = None
     if config["min_num_params"] > 0:
         policy = partial(policies.size_based_auto_wrap_policy, min_num_params=config["min_num_params"])
@@ -84,7 +87,7 @@ def _wrap(model: Any, config: dict[str, Any]) -> None:
         def checkpointed(unit: nn.Module, **how: Any) -> nn.Module:
             return fully_shard(torch_xla.checkpoint_module(unit), **how)
 
-    fully_shard(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed)
+    fully_shard(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed, **settings)
 
 
 def _classes(model: nn.Module, names: list[str] | None) -> set[type[nn.Module]]:

@@ -145,7 +145,8 @@ def register() -> None:
         defaults = dict(dist.Backend.default_device_backend_map)
         dist.Backend.register_backend("xla", XlaProcessGroup, devices=["xla"])
         dist.Backend.default_device_backend_map = defaults
-        register_rendezvous_handler("xla", rendezvous)
+        for scheme in ("xla", "pjrt"):  # the second is PyTorch/XLA's before 2.1
+            register_rendezvous_handler(scheme, rendezvous)
 
 
 _BACKEND = "torch.distributed.Backend"

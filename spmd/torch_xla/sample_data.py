@@ -1,6 +1,5 @@
 """`torch_xla.utils.utils` (xu): made-up batches for benchmarks; and the rate of samples (`xm.RateTracker`)."""
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,9 +12,7 @@ class _Generator:
         self._count, self._num_emitted = count, 0
 
     def __iter__(self) -> Iterator[Any]:
-        again = copy.copy(self)
-        again._num_emitted = 0
-        return again
+        return (self._item() for _ in range(self._count))  # an iterator that `iter` does not begin again
 
     def __next__(self) -> Any:
         return self.next()

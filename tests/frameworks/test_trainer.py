@@ -199,10 +199,20 @@ class TestSharded:
         with pytest.raises(ValueError, match=r"'LlamaDecodeLayer'.*did you mean 'LlamaDecoderLayer'"):
             made.train()
 
-    def test_one_process_per_device(self, tmp_path: Path) -> None:
-        made = trainer(tmp_path, fsdp="full_shard", fsdp_config={"xla": True})
-        with pytest.raises(ValueError, match="add 'xla_fsdp_v2': true"):
-            made.train()
+    @pytest.mark.parametrize(
+        ("settings", "tolerance"), [({}, 2e-5), ({"xla_fsdp_settings": {"compute_dtype": "bfloat16"}}, 2e-2)]
+    )
+    def test_without_v2(self, settings: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
+        """PyTorch/XLA's first FSDP is the same mechanism, with its settings; checkpoints are whole."""
+        made = trainer(tmp_path / "xla", fsdp="full_shard", fsdp_config={"xla": True, **settings}, save_steps=4)
+        made.train()
+        expected = trainer(tmp_path / "cpu", use_cpu=True, bf16=bool(settings))
+        expected.train()
+        check(made, expected, tolerance)
+        weight = made.model.model.layers[0].self_attn.q_proj.weight
+        assert weight.dtype == torch.float32 and spmd.get_sharding(weight).partition_spec(2) == spmd.P("fsdp", None)
+        read = LlamaForCausalLM.from_pretrained(tmp_path / "xla" / "checkpoint-4")
+        torch.testing.assert_close(read.lm_head.weight, made.model.lm_head.weight.cpu())
 
 
 def words() -> PreTrainedTokenizerFast:
