@@ -15,7 +15,7 @@ from ..core.engine import executables
 from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.hlo.program import Program
 from ..core.hlo.shard_layouts import Entries, spec_text
-from ..core.hlo.unrequested_moves import Placement
+from ..core.hlo.unrequested_moves import Placement, undoes
 from ..core.ir.graph import DeviceData, Graph, Node, Value, origin, value_name
 from ..core.ir.meta import Meta
 from ..core.ir.op import OpSpec
@@ -70,6 +70,7 @@ class _Search:
         self.wishes: dict[Any, Sharding | None] = {}
         self.helped: list[tuple[Value, Sharding]] = []
         self.near: list[Value] = []
+        self.unused = "" if program.record is None else " ".join(program.record.unused_axes)
 
     def checked(self, move: Move, place: int) -> Move:
         """The move with an annotation that removes it; as it is where none of those tried does."""
@@ -117,7 +118,7 @@ class _Search:
             key = value_name(value), sharding
             is_fresh = sharding is not None and key not in seen and sharding is not _layout(graph, value)
             seen.add(key)
-            return is_fresh
+            return is_fresh and not self._is_undone(value, sharding)
 
         for value in (*values, *self.near):
             if is_mark(value) or type(value) is DeviceData:
@@ -132,6 +133,14 @@ class _Search:
             for value, one in zip(values, several, strict=True):
                 if one is not None and is_new(value, one):
                     yield value, one
+
+    def _is_undone(self, value: Value, sharding: Sharding | None) -> bool:
+        """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
+        rank, now = len(value.meta.shape), _layout(self.graph, value)
+        if now is None or sharding is None:
+            return False
+        before, after = (spec_text(one.partition_spec(rank)) for one in (now, sharding))
+        return undoes(before, after, self.unused)
 
     def _wish(self, value: Value) -> Sharding | None:
         """The layout that XLA chooses for an annotated value, or for an input, without its own."""

@@ -58,6 +58,7 @@ class Figures:
     collectives: tuple[Collective, ...] = ()
     terms: tuple[Term, ...] = ()
     moves: tuple[Move, ...] = ()
+    unused_axes: tuple[str, ...] = ()
 
 
 def figures_of(
@@ -89,6 +90,7 @@ def figures_of(
                 loops=program.loops,
                 no_loops=_why_no_loops(program, graph),
                 collectives=table(program.exchanges, graph, paths),
+                unused_axes=() if program.record is None else program.record.unused_axes,
                 moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
             )
         )

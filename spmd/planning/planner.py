@@ -27,7 +27,7 @@ from ..tensors.annotate import get_sharding
 from .advice import advice
 from .chips import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, shard_bytes
-from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
+from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of, unused_axes
 from .names import Calls, Roles, path_of
 from .program_files import compile_all, recordings, save
 from .progress import stage
@@ -406,6 +406,7 @@ def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: boo
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
+            *unused_axes(words for one in figures for words in one.unused_axes),
             *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
         ),
     )

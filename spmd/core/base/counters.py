@@ -101,11 +101,17 @@ class CompileRecord:
     passes: tuple[tuple[str, str], ...] = ()
     moves: tuple[Move, ...] = ()
 
+    @property
+    def unused_axes(self) -> tuple[str, ...]:
+        """Sentences on the mesh axes of a mark that an op cannot use."""
+        return tuple(words for name, words in self.passes if name == "unused axis")
+
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
         if self.moves:
             sent = sum(move.bytes for move in self.moves)
             moved += f" ({len(self.moves)} moves of {sent:,} B that no annotation requests)"
+        moved += "".join(f"; {words}" for words in self.unused_axes)
         iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
         spared = sum((iterations - 1) * ops for iterations, ops in self.loops)
         scanned = f" ({self.nodes - spared} lowered: {iterations} in loops)" if self.loops else ""

@@ -23,6 +23,7 @@ from ..ir.graph import Graph, Node, pack_numbers
 from ..ir.source import Line, describe
 from ..lower.build import argument_struct, build
 from ..lower.constants import hide_complex_constants
+from ..ops import split
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
 from ..sharding.tracing import program_devices
@@ -70,8 +71,11 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     chosen: list[tuple[Node, Any]] = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
-    with interrupt.between_ops():
+    with interrupt.between_ops(), split.unused_axes() as unused:
         lowered = lower_graph(graph, chosen if is_checked else None)
+    if unused:
+        found = (("unused axis", f"{words} at {place}") for words, place in unused.items())
+        graph = dataclasses.replace(graph, notes=(*graph.notes, *found))
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
     if calls_host and any(graph.donated):

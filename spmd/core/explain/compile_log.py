@@ -33,7 +33,8 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
     counted += 0 if module is None else repeated_flops(module) if is_counted else flops_of(module)
     if counts and module is not None:
         found = collectives(module, graph)
-        program.exchanges, program.moves = exchanges(found, graph), moves(module, graph, found)
+        unused = " ".join(words for name, words in notes if name == "unused axis")
+        program.exchanges, program.moves = exchanges(found, graph), moves(module, graph, found, unused)
     return counters.CompileRecord(
         **_of_run(program, graph, name, cause, line),
         seconds=seconds,

@@ -7,6 +7,7 @@ of an operand or a result of the recorded op: the two together are its layout.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,14 +20,16 @@ from .hlo import Module
 from .hlo_collectives import Placed, line_of, scope_of, source_of
 from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of
 
+_AXIS = re.compile(r"'[^']*'")  # in a spec
 # A move, with the place of the recorded op.
 Placement = tuple[Move, int]
 
 
-def moves(module: Module, graph: Graph, found: Sequence[Placed]) -> tuple[Placement, ...]:
+def moves(module: Module, graph: Graph, found: Sequence[Placed], unused: str = "") -> tuple[Placement, ...]:
     """Returns the moves of a program, of these collectives, without lines; most bytes first.
 
-    graph: as it was recorded. Equal moves of one op are one.
+    graph: as it was recorded. unused: sentences on axes that an op cannot use, whose marks are not to be undone. Equal
+    moves of one op are one.
     """
     layouts = Layouts(graph)
     by_line = {(one.computation.name, one.line.name): one for one in found}
@@ -37,7 +40,7 @@ def moves(module: Module, graph: Graph, found: Sequence[Placed]) -> tuple[Placem
             continue
         chain = chain_of(module, one, by_line)
         done |= {(link.computation.name, link.line.name) for link in chain.links}
-        move, place = _move(one.node, chain, layouts)
+        move, place = _move(one.node, chain, layouts, unused)
         if move is not None:
             key = dataclasses.replace(move, bytes=0), place
             before = made.get(key)
@@ -59,7 +62,7 @@ def listed(
     )
 
 
-def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]:
+def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move | None, int]:
     """The move of a chain of collectives, None for a requested one, and the place of its op."""
     node = layouts.graph.nodes[place]
     rows = [link.row for link in chain.links]
@@ -90,7 +93,9 @@ def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]
         value = value._replace(after=value.before)
     op, before, after = source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
     mark = (
-        f"mark_sharding of {value.name} of {op}, {list(value.shape)}, as {after}" if after not in ("", before) else ""
+        f"mark_sharding of {value.name} of {op}, {list(value.shape)}, as {after}"
+        if after not in ("", before) and not undoes(before, after, unused)
+        else ""
     )
     move = dataclasses.replace(
         move,
@@ -103,6 +108,12 @@ def _move(place: int, chain: Chain, layouts: Layouts) -> tuple[Move | None, int]
         mark=mark,
     )
     return move, layouts.places[value.node]
+
+
+def undoes(before: str, after: str, unused: str) -> bool:
+    """True if a spec lacks an axis of the one before that an op cannot use: the sentences `unused` say so instead."""
+    gone = set(_AXIS.findall(before)) - set(_AXIS.findall(after))
+    return any(axis in unused for axis in gone)
 
 
 # --- which moves were requested ---------------------------------------------------------------------------------------

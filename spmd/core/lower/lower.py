@@ -112,6 +112,7 @@ def lower_nodes(
                 return _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
         with jax.named_scope(f"{node.op.name}#{places[node]}"):
             made = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
+        split.place_unused(reporting.describe, recorded[0])
         if reporting.chosen is not None and node.op.name == "mark_sharding":
             annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
             made = (_reported(annotated, plain(made[0]), reporting.chosen),)

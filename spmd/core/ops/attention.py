@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from . import split
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
 from .kernels.flash import Dropout
@@ -88,6 +89,8 @@ def _by_platform(form, direction, case, how, place):
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
+        if place is not None and split.platform() not in ("cpu", "tpu"):
+            split.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", place.mesh, place.rows)
     if place is not None and splash.takes(*case, place.num_row_shards):
         kernels["tpu"] = partial(getattr(splash, direction), place=place, otherwise=form, **how)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form

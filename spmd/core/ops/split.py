@@ -9,7 +9,7 @@ path back to these leads through the operations that made it. A wrong answer cos
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -70,8 +70,11 @@ def sharding_of(array: jax.Array) -> NamedSharding | None:
 
 
 def row_sharding(stack: jax.Array) -> NamedSharding | None:
-    """The sharding of one row of a stack."""
+    """The sharding of one row of a stack. An axis that shards the rows is noted: each iteration reads one of them."""
     known = sharding_of(stack)
+    if known is not None:
+        sentence = f"the stack {[*stack.shape]} of a scan is gathered over {{axes}}, as each iteration reads one row"
+        note_unused(sentence, known.mesh, _axes(known, 0))
     return NamedSharding(known.mesh, PartitionSpec(*known.spec[1:])) if known is not None else None
 
 
@@ -85,6 +88,29 @@ def note(array: jax.Array, sharding: NamedSharding | None) -> None:
     if sharding is not None and hasattr(_known, "inputs"):
         _known.inputs[id(array)] = array, sharding
         _known.without = {}
+
+
+@contextlib.contextmanager
+def unused_axes() -> Iterator[dict[str, str]]:
+    """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
+    before, _known.unused = getattr(_known, "unused", {}), {}
+    try:
+        yield _known.unused
+    finally:
+        _known.unused = before
+
+
+def note_unused(sentence: str, mesh: Any, axes: Axes) -> None:
+    """Notes axes that an op cannot use. sentence: with {axes} and {devices}, which are inserted."""
+    if axes and hasattr(_known, "unused"):
+        words = sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes))
+        _known.unused.setdefault(words, "")
+
+
+def place_unused(describe: Callable[[Any], str], op: Any) -> None:
+    """Notes the place of the op whose axes were noted last."""
+    unused: dict[str, str] = getattr(_known, "unused", {})
+    unused.update((words, describe(op)) for words, place in unused.items() if not place)
 
 
 def num_devices() -> int:

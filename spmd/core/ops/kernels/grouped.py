@@ -21,6 +21,10 @@ _ROWS, _COLUMNS = 512, 1024  # of a block of the kernels; half as many columns w
 # `tgmm` holds a block of its result three times in float32 (two buffers and the sum): with 1,024 x 1,024 it takes
 # 17.02 MiB of the 16 of a core's VMEM on a v4, v5e and v5p.
 _RESULT = 1024 * 512
+_GATHERED = "grouped_mm gathers the weights of all groups over {axes}"
+_COMPUTED_BY_ALL = (
+    "grouped_mm over {axes} is computed on all {devices} devices, with the weights of all groups gathered"
+)
 # True to interpret the kernels, as in tests without a TPU.
 INTERPRET = False
 
@@ -45,6 +49,11 @@ def _on_each_shard(
     """The product on each device, of its own shard of the rows: `dims` are the rows' dims in left and right. The
     results of the shards are sharded along dim `result`, or (None) added up."""
     mesh, axes = _row_axes(*((array, dim) for array, dim in zip((left, right), dims, strict=True) if dim is not None))
+    known = split.axes_of_dims((right, 0)) if right.ndim == 3 else None
+    if known is not None:
+        group_axes, split_rows = known[1][0], set(axes)
+        unused = tuple(axis for axis in group_axes if axis not in split_rows)
+        split.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, known[0], unused or group_axes)
     if mesh is None:
         return product(left, right, _sizes(ends, 0, left.shape[dims[0]]))
 

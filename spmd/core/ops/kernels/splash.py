@@ -44,6 +44,9 @@ def takes(
     return same and lengths and full and key.shape[1] == value.shape[1] and attn_bias is None and dropout_p == 0
 
 
+COMPUTED_BY_ALL = "attention over {axes} is computed on all {devices} devices"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The devices of a program: the mesh (None: one device, or unknown) and the axes that shard batch, heads and rows
@@ -62,14 +65,16 @@ class Place:
         Axes that shard the heads must divide the keys' heads evenly, too: a device with some of them needs only their
         queries. Axes that don't shard the rows instead.
         """
-        known = split.axes_of_dims((query, 0), (query, 1), (query, 2))
+        known = split.axes_of_dims((query, 0), (query, 1), (query, 2), uneven=2)
         if known is None:
             return Place(None) if split.num_devices() == 1 else None
         mesh, (batch, heads, rows) = known
-        if key.shape[1] % split.num_shards(mesh, heads):
-            both, heads = (*rows, *heads), ()
-            rows = rows if query.shape[2] % split.num_shards(mesh, both) else both
-        return Place(mesh, batch, heads, rows)
+        uneven = heads if key.shape[1] % split.num_shards(mesh, heads) else ()
+        named, length = (*rows, *uneven), query.shape[2]
+        rows = next(axes for axes in (named, rows, uneven, ()) if length % split.num_shards(mesh, axes) == 0)
+        unused = tuple(axis for axis in named if axis not in rows)
+        split.note_unused(f"{COMPUTED_BY_ALL} (they do not divide {length} rows)", mesh, unused)
+        return Place(mesh, batch, () if uneven else heads, rows)
 
     @property
     def num_row_shards(self) -> int:
