@@ -1,6 +1,7 @@
 """`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype of computation."""
 
 import dataclasses
+import warnings
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -36,6 +37,25 @@ class _Pass:
     output_dtype: torch.dtype | None = None
     kept: Sequence[Sequence[Any]] = ()
     task: int = -1
+
+
+# The units whose parameters are stored sharded, by a parameter's id.
+_sharding_units: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
+
+
+def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
+    """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards it."""
+    unit, now = _sharding_units.get(id(tensor)), spmd.get_sharding(tensor)
+    if unit is None or now is None or all(tensor is not parameter for parameter in unit.parameters):
+        return
+    axis = unit.settings.shard_axis
+    before, after = (spmd.PartitionSpec(*each.partition_spec(tensor.dim())) for each in (now, sharding))
+    if before.without(axis) != before and after.without(axis) == after:
+        warnings.warn(
+            f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as {before!r}; {after!r} "
+            "drops that axis, and each of its devices holds all of it: name the axis, too, or use spmd.ShardingRules",
+            stacklevel=3,
+        )
 
 
 class Unit:
@@ -178,10 +198,12 @@ class Unit:
         """Stores the parameters sharded."""
         is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
+        _sharding_units.update((id(parameter), self) for parameter in self.parameters)
         self._is_unsharded = False
 
     def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
+            _sharding_units.pop(id(parameter), None)
             held = [parameter, parameter.grad] if with_gradients and parameter.grad is not None else [parameter]
             for tensor in held:
                 spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)

@@ -18,7 +18,7 @@ from .notices import ONE_VIEW, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
-from .units import unit_of, units_in
+from .units import unit_of, units_in, warn_of_dropped_axis
 from .unsharded import summon_full_params
 
 PREFIX = "module."
@@ -325,4 +325,4 @@ def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
         keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]
 
 
-spmd.register_units(FullyShardedDataParallel, checkpoint_module)
+spmd.register_units(FullyShardedDataParallel, checkpoint_module, warn_of_dropped_axis)

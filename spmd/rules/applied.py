@@ -17,7 +17,7 @@ from ..core.sharding.value import Sharding
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
-from ..tensors.annotate import mark_sharding, resharded
+from ..tensors.annotate import CHECKS, marked, resharded
 from .patterns import Site, matches
 
 
@@ -81,6 +81,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
         _gather(rules, model, mesh, how, specs)
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
         moved(model)  # modules that shard their parameters further do so again
+        _check_kept(model, mesh, applied)
     for module, site, spec in sites:
         applied._hooks.append(_Sharded(site, spec, mesh).hook(module))
     return applied
@@ -96,6 +97,18 @@ def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
             f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no units; "
             "add them: ShardingRules(..., units=['layers.*'])"
         )
+
+
+def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
+    """Raises ValueError where the units of a model, over another mesh, have sharded a tensor again."""
+    for path, tensor in _tensors_of(model):
+        now = tensor._storage.sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
+        if now is not None and now.mesh_axes() != mesh.shape():
+            applied.remove()
+            raise ValueError(
+                f"ShardingRules.apply: FSDP has wrapped the model over the mesh {dict(now.mesh_axes())} and shards "
+                f"{path} again; expected rules over that mesh, got {dict(mesh.shape())}: use one mesh with the axes of both"
+            )
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -214,7 +227,7 @@ class _Arrived:
         for name, spec in self.specs.items():
             tensor = _held(module, name)
             if isinstance(tensor, XlaTensor) and (replaces or tensor._storage.sharding is None):
-                mark_sharding(tensor, self.mesh, spec)
+                marked(tensor, self.mesh.sharding(spec, tensor.dim(), "ShardingRules"))
 
     def to_come(self, tensor: torch.Tensor) -> Sharding | None:
         """The future sharding of a tensor of the module; None for another tensor."""
@@ -340,7 +353,11 @@ class _UnitMaker(NamedTuple):
 _registered: _UnitMaker | None = None
 
 
-def register_units(wrap: Callable[..., Any], checkpoint: Callable[..., Any]) -> None:
+def register_units(
+    wrap: Callable[..., Any],
+    checkpoint: Callable[..., Any],
+    check_mark: Callable[[torch.Tensor, Any], None] | None = None,
+) -> None:
     """Registers what makes the `units` and the `checkpoint` modules of `ShardingRules`; the package `fsdp` does.
 
     Args:
@@ -348,8 +365,10 @@ def register_units(wrap: Callable[..., Any], checkpoint: Callable[..., Any]) -> 
             reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
         checkpoint: called with each module whose forward is to be recomputed in the backward pass, and with
             `policy=`, the word for what is saved.
+        check_mark: called with the tensor and the new sharding before each `mark_sharding`; may warn.
     """
     global _registered
+    CHECKS.extend(() if check_mark is None else (check_mark,))
     _registered = _UnitMaker(wrap, checkpoint)
 
 

@@ -1,6 +1,6 @@
 """Sharding annotations: in place and out of place, their removal, and resharding on the devices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,8 +57,20 @@ def mark_sharding(
     >>> y = spmd.mark_sharding(torch.zeros(8, 4, device="xla"), spmd.get_sharding(x))
     """
     target = on_device(tensor, "mark_sharding")
-    annotations.annotate(target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind))
-    _shard_gradient(target, gradient)
+    layout = layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind)
+    for check in CHECKS:
+        check(tensor, layout)
+    return marked(target, layout, gradient=gradient)
+
+
+# Called with the tensor and the sharding of each `mark_sharding`, before it; may warn. `register_units` adds.
+CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
+
+
+def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
+    """Sets the sharding of a tensor, and of its gradient, in place; returns the tensor."""
+    annotations.annotate(tensor, layout)
+    _shard_gradient(tensor, gradient)
     return tensor
 
 

@@ -12,6 +12,7 @@ from ..ir.store import StackGroup
 from .found_loops import with_loops
 from .repeats import find_loops
 from .stacked_parameters import columns_of
+from .stretches import FEWEST_ITERATIONS
 
 # The fewest equal layers that "auto" scans: fewer compile as fast unrolled. TPU compilers take longer over each.
 _ENOUGH = {"tpu": 4}
@@ -50,7 +51,8 @@ def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
         return [], "config.scan_layers is 'never'"
     loops = find_loops(graph.nodes, graph.roots)
     if not loops:
-        return [], "no layers with the same ops and shapes were found"
+        same = "of the same ops, shapes, shardings and scalar arguments"
+        return [], f"no {FEWEST_ITERATIONS} layers {same} follow each other, and fewer are not a loop"
     if config.scan_layers == "auto":
         enough, most = _enough(graph), max(loop.iterations for loop in loops)
         if most < enough:
