@@ -107,7 +107,7 @@ def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
             applied.remove()
             raise ValueError(
                 f"ShardingRules.apply: FSDP has wrapped the model over the mesh {dict(now.mesh_axes())} and shards "
-                f"{path} again; expected rules over that mesh, got {dict(mesh.shape())}: use one mesh with the axes of both"
+                f"{path} again, but the rules are over {dict(mesh.shape())}: use one mesh with the axes of both"
             )
 
 

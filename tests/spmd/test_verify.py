@@ -67,7 +67,6 @@ class TestEqual:
         assert found, str(found)
         assert all(row.tolerance > 1e-7 for row in own) and max(row.magnitude for row in own) < 0.1
 
-
     def test_a_long_loop(self, mesh8: Mesh) -> None:
         """Iterations of a loop do not run before the step ends: their roundings, here of float32, count."""
         assert spmd.config.loop_search_ops <= 1_024
