@@ -167,9 +167,11 @@ class Call(Lowering):
         return ((count - 2, count - 1),) if self.rule.wants_draw else ()
 
     def on_host(self, op: OpSpec) -> OnHost | None:
-        """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device."""
+        """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device, and for ops that
+        round no float."""
         overload = self.overload
-        if overload.namespace != "aten" or self.rule.wants_draw or not _is_exact(op):
+        is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
+        if overload.namespace != "aten" or self.rule.wants_draw or not is_exact:
             return None
         placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
 
@@ -287,6 +289,17 @@ class DynamicStart(Lowering):
 def _depends_on_place(call: Call) -> bool:
     """True if a call goes along a dim, takes its result's shape or draws: it needs the array in torch's shape."""
     return call.rule.wants_returns or call.rule.wants_draw or any(name == "dim" for name, _ in call.arguments)
+
+
+# Ops that compare or move floats, and round none: their results are the same wherever they are computed.
+_EXACT_OF_FLOATS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "any", "all", "_is_all_true", "_is_any_true",
+        "max", "min", "amax", "amin", "abs", "neg", "where", "clone", "detach", "alias", "select", "slice", "view",
+        "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "diagonal",
+    )
+)  # fmt: skip
 
 
 def _is_exact(op: OpSpec) -> bool:

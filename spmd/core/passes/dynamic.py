@@ -16,6 +16,7 @@ from ..base.config import config
 from ..base.dtypes import is_exact
 from ..compile import cache
 from ..ir.graph import UNPADDED, DeviceData, Graph, Node, Value, origin, result_index, results
+from ..ir.meta import Meta
 from ..ir.op import OpSpec
 from ..pjrt import processes, transfer
 from ..pjrt.host import is_forbidden
@@ -217,15 +218,18 @@ def _is_moved(old: OpSpec, new: OpSpec) -> bool:
     )
 
 
-def _is_small(node: Node, largest: int = LARGEST) -> bool:
+def _is_small(node: Node) -> bool:
+    return _has_host_kernel(node, LARGEST) and all(is_exact(meta.dtype) for meta in _metas(node))
+
+
+def _has_host_kernel(node: Node, largest: int) -> bool:
     return (
-        node.op.on_host is not None
-        and not processes.several()
-        and all(
-            is_exact(meta.dtype) and meta.numel <= largest
-            for meta in (*node.op.metas, *(operand.meta for operand in node.operands))
-        )
+        node.op.on_host is not None and not processes.several() and all(meta.numel <= largest for meta in _metas(node))
     )
+
+
+def _metas(node: Node) -> list[Meta]:
+    return [*node.op.metas, *(operand.meta for operand in node.operands)]
 
 
 def _host_only(host_computed: set[Node]) -> set[Node]:
@@ -280,7 +284,7 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     while stack:
         maker = origin(stack.pop())
         if maker is not None and maker not in found:
-            if len(found) == _FEW or not _is_small(maker, largest):
+            if len(found) == _FEW or not _has_host_kernel(maker, largest):
                 return None
             found.add(maker)
             stack.extend(maker.operands)

@@ -226,3 +226,31 @@ class TestNumbersThatTheHostKnows:
         times = torch.tensor([981, 961]).to("xla")
         with spmd.no_host_transfer(), pytest.raises(RuntimeError, match="item"):
             (times[0] - 20).item()
+
+
+class TestFloatsOnTheHost:
+    """A read of what only compares and moves floats of data waits for no program that is pending."""
+
+    def test_conditions(self, mesh8: spmd.Mesh) -> None:
+        plain = torch.tensor([[1.5, -2.0, float("nan"), 1e-40], [0.0, -0.0, float("inf"), 3.0]], dtype=torch.float64)
+        for data in (plain.to("xla"), spmd.mark_sharding(plain.to("xla"), mesh8, (("fsdp",), None))[:, :]):
+            data.cpu()
+            pending = data.exp()
+            runs, programs = spmd.metrics.counter("runs"), spmd.metrics.num_compiles()
+            for read in (
+                lambda x: bool((x > 1).any()), lambda x: bool(x.isnan().any()), lambda x: bool(x.isfinite().all()),
+                lambda x: x.max().item(), lambda x: x[1].min().item(), lambda x: (x[0, 3] > 0).item(),
+                lambda x: bool((x[1].abs() <= 3).all()), lambda x: bool(x[0, 0] == -x[0, 1]),
+            ):  # fmt: skip
+                found, expected = read(data), read(plain)
+                assert found == expected or (found != found and expected != expected)
+            assert (spmd.metrics.counter("runs"), spmd.metrics.num_compiles()) == (runs, programs)
+            torch.testing.assert_close(pending.cpu(), plain.exp(), equal_nan=True)
+
+    def test_sums_round_and_run(self) -> None:
+        data = torch.tensor([0.1, 0.2, 0.3]).to("xla")
+        pending = data.exp()
+        runs = spmd.metrics.counter("runs")
+        assert (data.sum() > 0.5).item()
+        assert spmd.metrics.counter("runs") == runs + 1
+        torch.testing.assert_close(pending.cpu(), torch.tensor([0.1, 0.2, 0.3]).exp())
