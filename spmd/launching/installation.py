@@ -19,6 +19,7 @@ from packaging.version import Version
 from ..core.backend.install import OTHER_OWNERS
 from ..core.base.config import config, known_variables, unknown_variables
 from ..core.base.hints import did_you_mean
+from ..core.compile.miscompiles import MISCOMPILES
 from ..core.persistent import disk
 from ..core.pjrt import devices
 from ..core.sharding.topology import PLUGINS
@@ -39,7 +40,7 @@ class Finding(NamedTuple):
 
 def findings() -> Iterator[Finding]:
     """Yields what there is to say; starts the device."""
-    for find in (_versions, _extras, _clashes, _variables, _devices, _cache, _limits, _step):
+    for find in (_versions, _extras, _clashes, _variables, _devices, _miscompiles, _cache, _limits, _step):
         yield from find()
 
 
@@ -150,6 +151,13 @@ def _devices() -> Iterator[Finding]:
         version = _installed(plugin)
         if version is not None and _numbers(version) != _numbers(jax.__version__):
             yield Finding(WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal")
+
+
+def _miscompiles() -> Iterator[Finding]:
+    platform = devices.devices()[0].platform
+    for row in MISCOMPILES:
+        if platform in row.platforms and row.is_here():
+            yield Finding(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
 
 
 def _cache() -> Iterator[Finding]:

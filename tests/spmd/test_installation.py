@@ -11,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 import spmd
 from spmd.__main__ import main
+from spmd.core.compile.miscompiles import MISCOMPILES
 from spmd.launching import installation
 
 
@@ -26,6 +27,8 @@ def test_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("ok    devices     8 x cpu") for line in lines)
     assert any("a step" in line and "its gradient is the CPU's" in line for line in lines)
     assert not any(line.startswith("WRONG") for line in lines)
+    named = {line.split("miscompile  ")[1].split(":")[0] for line in lines if "note  miscompile" in line}
+    assert named == {row.name for row in MISCOMPILES if "cpu" in row.platforms and row.is_here()}
 
 
 def test_a_variable_that_sets_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..base import counters, interrupt
 from ..base.config import config
-from ..base.jax_private import compile_lowered
 from ..explain import failing
 from ..explain.compile_log import record
 from ..explain.difference import Requested
@@ -28,7 +27,7 @@ from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
 from ..sharding.tracing import program_devices
 from .donation import alias_by_memory
-from .filled_products import WITHOUT_FUSIONS, has_filled_product
+from .miscompiles import compile_right
 from .options import is_here, options_of, refusal
 
 
@@ -88,9 +87,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     try:
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
-            executable = compile_lowered(lowered, options)
-            if graph.mesh.platform == "cpu" and has_filled_product(executable):
-                executable = compile_lowered(lowered, {**options, **WITHOUT_FUSIONS})
+            executable, miscompiles = compile_right(lowered, options, graph.mesh.platform)
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:
@@ -104,7 +101,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, graph, name, cause, line, counters.now() - started)
+    program.record = record(program, graph, name, cause, line, counters.now() - started, miscompiles)
     if is_here(graph):
         needed = program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
         program.bytes_needed = needed * len(executable.runtime_executable().local_devices())

@@ -17,10 +17,13 @@ from ..hlo.unrequested_moves import listed, moves
 from ..ir.graph import Graph
 from ..ir.source import Line
 
+Notes = tuple[tuple[str, str], ...]
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 
-def record(program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float) -> counters.CompileRecord:
+def record(
+    program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
+) -> counters.CompileRecord:
     """Returns a program's line of the compile log."""
     notes, graph = graph.notes, graph.recorded or graph
     memory = program.executable.memory_analysis()
@@ -45,7 +48,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
         flops=counted,
         collectives=dict(counts),
-        passes=notes,
+        passes=(*notes, *miscompiles),
     )
 
 

@@ -1,0 +1,143 @@
+"""Known miscompiles of XLA, as a table: the pattern of each in a program, the versions, and the option that avoids it.
+
+A program that has a pattern is compiled with that option, and its line of the compile log names the row
+(docs/debugging.md has the table in words).
+"""
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from packaging.version import Version
+
+from ..base.config import config
+from ..base.jax_private import compile_lowered, ir
+from ..hlo.hlo import Module
+from .filled_products import WITHOUT_FUSIONS, has_filled_product
+
+Options = dict[str, str | float]
+
+
+class Miscompile(NamedTuple):
+    """One row. in_lowered, in_optimized: True for the text of a program with the pattern, before and after XLA's
+    passes. fixed: the first version of the package that is right; "" where none is known. needs: options without which
+    the pattern is right. avoided_by: options that avoid it; none where our lowering does not write the pattern.
+    """
+
+    name: str
+    issue: str
+    package: str
+    platforms: tuple[str, ...]
+    in_lowered: Callable[[Any], bool] = lambda lowered: False
+    in_optimized: Callable[[Any], bool] = lambda executable: False
+    fixed: str = ""
+    needs: tuple[str, ...] = ()
+    avoided_by: Mapping[str, str] = {}
+
+    def is_here(self) -> bool:
+        """True if the installed version of the package has it."""
+        try:
+            return not self.fixed or Version(importlib.metadata.version(self.package)) < Version(self.fixed)
+        except importlib.metadata.PackageNotFoundError:
+            return False
+
+    def applies(self, platform: str, options: Options) -> bool:
+        return platform in self.platforms and all(options.get(name) == "True" for name in self.needs) and self.is_here()
+
+    def __str__(self) -> str:
+        done = " ".join(f"{name}={value}" for name, value in self.avoided_by.items())
+        return f"{self.issue}: {f'compiled with {done}' if done else 'may be wrong under GSPMD; Shardy is right'}"
+
+
+def scatters_in_loop(lowered: Any) -> bool:
+    """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the loop."""
+    calls: list[tuple[str, str, bool]] = []
+    scatters: set[str] = set()  # the functions that have one outside of a loop of their own
+    is_found = False
+
+    def visit(op: Any) -> Any:
+        nonlocal is_found
+        if op.operation.name in ("stablehlo.scatter", "func.call"):
+            function, is_in_loop = _place(op.operation)
+            if op.operation.name == "func.call":
+                calls.append((function, op.attributes["callee"].value, is_in_loop))
+            else:
+                scatters.add(function)
+                is_found |= is_in_loop
+        return ir.WalkResult.ADVANCE
+
+    lowered.compiler_ir().operation.walk(visit)
+    while more := {caller for caller, callee, _ in calls if callee in scatters} - scatters:
+        scatters |= more
+    return is_found or any(is_in_loop and callee in scatters for _, callee, is_in_loop in calls)
+
+
+def _place(op: Any) -> tuple[str, bool]:
+    is_in_loop = False
+    while op.name != "func.func":
+        is_in_loop |= op.name == "stablehlo.while"
+        op = op.parent.operation
+    return str(op.attributes["sym_name"].value), is_in_loop
+
+
+def has_moved_scatter(executable: Any) -> bool:
+    """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's carry (a `select`
+    between it and zero by `partition-id`), and does not reduce it over the devices."""
+    module = Module(executable.as_text())
+    bodies = [dict(line.called)["body"] for part in module.computations.values() for line in part.lines
+              if line.opcode == "while"]  # fmt: skip
+    for name in bodies:
+        opcodes = [line.opcode for line in _with_called(module, name)]
+        reduces = any(opcode.startswith(("all-reduce", "reduce-scatter")) for opcode in opcodes)
+        if not reduces and {"partition-id", "select", "scatter"} <= {*opcodes}:
+            return True
+    return False
+
+
+def _with_called(module: Module, name: str) -> Iterator[Any]:
+    for line in module.computations[name].lines:
+        yield line
+        for kind, called in line.called:
+            if kind in ("calls", "to_apply") and line.opcode in ("fusion", "call"):
+                yield from _with_called(module, called)
+
+
+def _says(pattern: str) -> Callable[[Any], bool]:
+    return lambda program: re.search(pattern, program.as_text()) is not None
+
+
+_MOTION = "while-loop-all-reduce-code-motion"
+_FUSION, _OVERLAP = "xla_tpu_enable_async_collective_fusion", "xla_tpu_overlap_compute_collective_tc"
+_REDUCED = r"(?:sharding[^\n]*\bunreduced|unreduced\s*=\s*\{)"
+
+MISCOMPILES = (
+    Miscompile(_MOTION, "openxla/xla#49143", "libtpu", ("tpu", "gpu"), scatters_in_loop, has_moved_scatter,
+               avoided_by={"xla_disable_hlo_passes": _MOTION}),
+    Miscompile("async collectives beside kernels", "jax-ml/jax#38741", "libtpu", ("tpu",),
+               _says(r"tpu_custom_call|stablehlo\.all_to_all"), _says(r" (?:ragged-)?all-to-all(?:-start)?\("),
+               needs=(_FUSION, _OVERLAP), avoided_by={_OVERLAP: "False"}),
+    Miscompile("scatter-add over reduced axes", "openxla/xla#42481", "jaxlib", ("cpu", "gpu", "tpu"),
+               _says(rf"{_REDUCED}[\s\S]*stablehlo\.scatter|stablehlo\.scatter[\s\S]*{_REDUCED}"), fixed="0.11"),
+    Miscompile("unreduced axes to mixed ones", "openxla/xla#40034", "jaxlib", ("cpu", "gpu", "tpu"), _says(_REDUCED)),
+    Miscompile("product with a filled matrix", "docs/decisions/filled-products.md", "jaxlib", ("cpu",),
+               in_optimized=has_filled_product, avoided_by=WITHOUT_FUSIONS),
+)  # fmt: skip
+
+
+def compile_right(lowered: Any, options: Options, platform: str) -> tuple[Any, tuple[tuple[str, str], ...]]:
+    """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns these, too, as
+    (name, words) for the compile log. An option that `config.compiler_options` names stays as it is there."""
+    named = {word.partition("=")[0] for word in config.compiler_options.split()}
+    rows = [row for row in MISCOMPILES if row.applies(platform, options)]
+    found = [row for row in rows if row.in_lowered(lowered)]
+    options = _avoiding(found, named, options)
+    executable = compile_lowered(lowered, options)
+    late = [row for row in rows if row not in found and row.in_optimized(executable)]
+    if late:
+        executable = compile_lowered(lowered, _avoiding(late, named, options))
+    return executable, tuple((row.name, str(row)) for row in (*found, *late))
+
+
+def _avoiding(rows: list[Miscompile], named: set[str], options: Options) -> Options:
+    return options | {name: value for row in rows for name, value in row.avoided_by.items() if name not in named}
