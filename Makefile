@@ -4,12 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
-NEWEST := .venv-newest
 GPU_PLAN := .venv-gpu-plan
-NEWEST_INSTALLED := $(NEWEST)/.installed
+OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-newest smoke-newest bench gpu plan plan-gpu site lint clean
+.PHONY: help install train test test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,17 +31,23 @@ test: $(INSTALLED)  ## run the tests that a change must pass, also under the Sha
 test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on where it was stopped, and writes down what passed
 	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
-# The newest Python, torch and jax that pyproject.toml allows, and the libtpu of that jax, in an environment of their own.
-$(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
-	tests/newest.sh $(NEWEST)
+# An environment that tests/versions.txt names, in .venv-NAME.
+.venv-%/.installed: pyproject.toml tests/versions.txt tests/environment.sh
+	tests/environment.sh $* .venv-$*
 	touch $@
 
-test-newest: $(NEWEST_INSTALLED)  ## run core, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
-	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd fsdp golden+core+spmd+fsdp@shardy" \
+test-newest: .venv-newest/.installed  ## run core, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
+	PYTHON=.venv-newest/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd fsdp golden+core+spmd+fsdp@shardy" \
 		tests/run.sh $(ARGS)
 
-smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, plans for TPUs, two processes
-	PYTHON=$(NEWEST)/bin/python tests/smoke.sh
+smoke-newest: .venv-newest/.installed  ## its short form: tour, main job, plans for TPUs, two processes
+	PYTHON=.venv-newest/bin/python tests/smoke.sh
+
+test-oldest: .venv-$(OLD)/.installed  ## run the tests of frameworks on the oldest versions; OLD=transformers-4.57: on others of tests/versions.txt
+	PYTHON=.venv-$(OLD)/bin/python TEST_GROUPS=frameworks tests/run.sh $(ARGS)
+
+smoke-oldest: .venv-$(OLD)/.installed  ## the short form of all tests on the oldest versions, or on those of OLD
+	PYTHON=.venv-$(OLD)/bin/python tests/smoke.sh
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
@@ -73,4 +78,4 @@ lint: $(INSTALLED)  ## check style and types
 	$(RUN) -m mypy
 
 clean:  ## remove what was made here, .venv included
-	rm -rf $(VENV) $(NEWEST) $(GPU_PLAN) out build dist *.egg-info .pytest_cache
+	rm -rf $(VENV) .venv-* out build dist *.egg-info .pytest_cache

@@ -20,7 +20,7 @@ _FABRIC = (
 _LIGHTNING = (
     "AcceleratorRegistry.register(name, accelerator, description, override, ...)",
     "StrategyRegistry.register(name, strategy, description, override, ...)",
-    "_AcceleratorConnector._choose_strategy(self)", "_select_auto_accelerator()", *_PRECISIONS,
+    "_AcceleratorConnector._choose_strategy(self)", *_PRECISIONS,
 )  # fmt: skip
 
 # By the module that is changed, once it is imported, or now: its patch and the names that this needs.
@@ -32,7 +32,7 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
     "transformers.utils.import_utils": (trainer.see_torch_xla, "is_torch_xla_available.cache_clear"),
     "transformers.training_args": (trainer.complete_arguments, "TrainingArguments.__post_init__(self)"),
     "transformers.trainer_pt_utils": (trainer.complete_helpers,),
-    "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader"),
+    "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader", "Trainer._wrap_model"),
     "lightning.fabric.connector": (fabric.complete, *_FABRIC),
     "lightning_fabric.connector": (fabric.complete, *_FABRIC),
     "lightning.pytorch.trainer.connectors.accelerator_connector": (lightning_trainer.complete, *_LIGHTNING),

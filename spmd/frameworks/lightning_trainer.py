@@ -47,7 +47,10 @@ def complete(connector: Any) -> None:
     # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: precision_of(connector, precision)
-    connector._select_auto_accelerator = lambda: "xla"
+    if hasattr(connector, "_select_auto_accelerator"):
+        connector._select_auto_accelerator = lambda: "xla"
+    else:  # Lightning 2.4
+        connector._AcceleratorConnector._choose_auto_accelerator = staticmethod(lambda: "xla")
     choose = connector._AcceleratorConnector._choose_strategy
 
     def choose_strategy(self: Any) -> Any:

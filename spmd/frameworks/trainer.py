@@ -7,6 +7,7 @@ of the device. Modules that were imported before `use()` get the names that they
 import functools
 import importlib
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,13 +51,26 @@ def complete(trainer: Any) -> None:
     trainer.xr = importlib.import_module("torch_xla.runtime")
     trainer.xs = importlib.import_module("torch_xla.distributed.spmd")
     trainer.IS_XLA_FSDPV2_POST_2_2 = True
-    trainer.wrap_model_xla_fsdp = shard_model
+    if hasattr(trainer, "wrap_model_xla_fsdp"):
+        trainer.wrap_model_xla_fsdp = shard_model
+    else:  # transformers 4
+        trainer.Trainer._wrap_model = _sharding(trainer.Trainer._wrap_model)
     # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
     trainer.tpu_spmd_dataloader = _as_it_is
 
 
 def _as_it_is(loader: Any) -> Any:
     return loader
+
+
+def _sharding(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wrap)
+    def wrap_model(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self.is_fsdp_xla_enabled:
+            return shard_model(model, self.args, self.is_fsdp_xla_v2_enabled)
+        return wrap(self, model, *args, **kwargs)
+
+    return wrap_model
 
 
 def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn.Module:

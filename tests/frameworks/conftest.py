@@ -21,7 +21,10 @@ def use() -> Iterator[None]:
     PartialState.default_device = device
     AcceleratorState._reset_state(reset_partial_state=True)
     if "transformers.utils.import_utils" in sys.modules:
-        sys.modules["transformers.utils.import_utils"].is_torch_xla_available.cache_clear()
+        import_utils = sys.modules["transformers.utils.import_utils"]
+        import_utils.is_torch_xla_available.cache_clear()
+        if hasattr(import_utils, "_torch_xla_available"):  # transformers 4
+            import_utils._torch_xla_available = False
 
 
 @pytest.fixture
