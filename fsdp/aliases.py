@@ -69,7 +69,7 @@ class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnit
     torch.Size([3, 2])
     """
 
-    @functools.wraps(FullyShardedDataParallel.__init__)
+    @functools.wraps(FullyShardedDataParallel.__init__)  # type: ignore[misc]  # mypy takes no decorated constructor
     def __init__(self, *args: Any, **how: Any):
         super().__init__(*args, **how)
         _CHOSEN.update(unit for _, unit in self.units)

@@ -107,7 +107,7 @@ def resolve(place: str) -> Any:
         return ast.literal_eval(place[2:])
     path, *renamed = place.split()
     module, _, attribute = path.partition(":")
-    value = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in attribute.split(".") if attribute else ():
         value = getattr(value, part)
     return _renamed(value, dict(pair.split("=") for pair in renamed)) if renamed else value

@@ -41,7 +41,7 @@ def apply_xla_patch_to_nn_linear(
         if type(child) is nn.Linear and patched_function is None:
             child.__class__ = EinsumLinear
         elif isinstance(child, nn.Linear) and patched_function is not None:
-            child.forward = functools.partial(patched_function, child)
+            child.forward = functools.partial(patched_function, child)  # type: ignore[method-assign]
     return module
 
 

@@ -73,7 +73,12 @@ def for_each_instance(value: Any, select_fn: Callable[[Any], bool], fn: Callable
     1
     2
     """
-    for_each_instance_rewrite(value, select_fn, lambda item: (fn(item), item)[1])
+
+    def visited(item: Any) -> Any:
+        fn(item)
+        return item
+
+    for_each_instance_rewrite(value, select_fn, visited)
 
 
 def as_list(t: Any) -> Any:
