@@ -1,0 +1,55 @@
+"""No program that a recipe's plan compiles for a TPU has the pattern of a known miscompile."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+pytest.importorskip("libtpu")
+pytestmark = pytest.mark.long  # each plan compiles for 10 to 60 s
+
+TARGETS = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1")
+BLOCKS = ["--layers=2", "--width=32", "--heads=2", "--sequence=16"]
+RECIPES = {
+    "train_gpt": BLOCKS,
+    "train_llama": [*BLOCKS, "--kv-heads=2"],
+}
+
+# Runs a recipe; each program's text, as it is used, is searched for every pattern of an optimised program.
+SEARCHED = """
+import runpy, sys
+from spmd.core.compile import compiler, miscompiles
+
+compile_right = miscompiles.compile_right
+
+def searched(lowered, options, platform):
+    executable, notes = compile_right(lowered, options, platform)
+    if platform == "tpu":
+        assert not miscompiles.has_moved_scatter(executable)
+        used = {row.name: row for row in miscompiles.MISCOMPILES if row.applies(platform, options)}
+        named = {name for name, _ in notes}
+        late = {name for name, row in used.items() if row.in_lowered(lowered) or row.in_optimized(executable)}
+        assert late <= named, (late, named)
+        print("searched", sorted(named))
+    return executable, notes
+
+compiler.compile_right = searched
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_pattern(recipe: str, target: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SEARCHED, str(ROOT / "recipes" / f"{recipe}.py"), *RECIPES[recipe]]
+    done = subprocess.run(
+        [*command, "--target", target, f"--out={tmp_path}"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "searched" in done.stdout, done.stdout
