@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import jax
 import torch
 from torch import nn
 
 import spmd
-from spmd.mesh.device_mesh import DeviceMesh  # its door, spmd.dtensor, imports all of torch's DTensor
+from spmd.mesh.device_mesh import DeviceMesh, as_mesh  # its door, spmd.dtensor, imports all of torch's DTensor
 
 from .plan import Placement
 
@@ -94,6 +95,9 @@ class CPUOffloadPolicy(OffloadPolicy):
             raise ValueError("CPUOffloadPolicy: expected pin_memory=True; devices read the host's pinned memory alone")
 
 
+_POLICIES = {kind.__name__: kind for kind in (MixedPrecisionPolicy, OffloadPolicy, CPUOffloadPolicy)}  # torch's, too
+
+
 @dataclass(frozen=True)
 class Settings:
     """The settings of a unit: the arguments of `fully_shard` and `FullyShardedDataParallel`.
@@ -115,11 +119,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check("mp_policy", MixedPrecisionPolicy, "a fsdp.MixedPrecisionPolicy")
-        self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy")
+        self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy, such as fsdp.CPUOffloadPolicy()")
         self.checked_reshard(self.reshard_after_forward)
 
     def _check(self, name: str, kind: Any, expected: str) -> None:
         value = getattr(self, name)
+        if type(value).__module__.startswith("torch.distributed.fsdp") and type(value).__name__ in _POLICIES:
+            value = _POLICIES[type(value).__name__](**vars(value))
+            object.__setattr__(self, name, value)
         if not isinstance(value, kind):
             raise TypeError(f"{self.caller}: expected {name} to be {expected}, got {type(value).__name__} ({value!r})")
 
@@ -184,12 +191,17 @@ def axes_of(
     if mesh is None:
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
+    if isinstance(mesh, jax.sharding.Mesh):
+        mesh = as_mesh(mesh)
     if isinstance(mesh, DeviceMesh | torch.distributed.DeviceMesh):
         view = DeviceMesh.of(mesh, caller)
         mesh, *replicas, shard_axis = view.root, *_axes_of_dims(caller, view)
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     if not isinstance(mesh, spmd.Mesh):
-        raise TypeError(f"{caller}: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
+        kind = f"{type(mesh).__module__}.{type(mesh).__name__}"
+        raise TypeError(
+            f"{caller}: expected mesh to be a spmd.Mesh, got {kind}; write mesh=spmd.Mesh(range(8), (8,), ...)"
+        )
     if shard_axis is None and "fsdp" not in mesh.axis_names and mesh.named and len(mesh.axis_names) <= 2:
         *replicas, shard_axis = mesh.axis_names
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
@@ -201,7 +213,9 @@ def axes_of(
     batch = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
     for axis in sorted(batch):
         if axis not in mesh.axis_names:
-            raise ValueError(f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
+            raise ValueError(
+                f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)}); name it by shard_axis"
+            )
     # In the mesh's order, as a batch is marked over all of its axes: in another one devices would swap their rows.
     return mesh, shard_axis, tuple(axis for axis in mesh.axis_names if axis in batch)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.core.ir.source import ends_at_user_line
 
 from .api import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .notices import ONE_VIEW, SCHEDULED, unknown_keyword, warn_without_meaning
@@ -72,7 +73,8 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def taking(self: Any, module: nn.Module, mesh: spmd.Mesh | None = None, **given: Any) -> None:
             if mesh is not None:
                 given["mesh"] = mesh
-            init(self, module, **translate(type(self).__name__, given, table, known))
+            keywords = translate(type(self).__name__, given, table, known)
+            ends_at_user_line(init)(self, module, **keywords)
 
         return taking
 

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
+from spmd.core.base.messages import say
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
@@ -57,12 +58,25 @@ class BatchSplit:
         self.axes = axes
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
 
-    def __call__(self, output: Any, dim: int = 0) -> None:
-        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack."""
-        for tensor in tensors(output):
-            rank = tensor.dim()
-            if rank >= 2 and tensor.shape[dim] % self.ways == 0 and tensor.shape[dim] > 0:
-                spmd.mark_sharding(tensor, self.mesh, _spec(rank, dim, self.axes))
+    def __call__(self, output: Any, dim: int = 0, *, is_batch: bool = False) -> None:
+        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where
+        none is sharded."""
+        whole = []
+        given = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
+        for tensor in given:
+            if tensor.shape[dim] % self.ways == 0:
+                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes))
+            else:
+                whole.append(tuple(tensor.shape))
+        if is_batch and whole and len(whole) == len(given):
+            _note_whole(whole[0], dim, self.ways)
+
+
+@functools.cache
+def _note_whole(shape: tuple[int, ...], dim: int, ways: int) -> None:
+    """Says once that a batch is not split, since the devices do not divide it."""
+    text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
+    say(f"fsdp: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle")
 
 
 @functools.cache

@@ -49,6 +49,9 @@ def transformer_auto_wrap_policy(
     >>> transformer_auto_wrap_policy(nn.Linear(2, 2), False, 6, transformer_layer_cls={nn.Linear})
     True
     """
+    if isinstance(transformer_layer_cls, type):
+        name = transformer_layer_cls.__name__
+        raise TypeError(f"transformer_auto_wrap_policy: expected a set of classes, got {name}: write {{{name}}}")
     classes = tuple(transformer_layer_cls)
     if not classes or not all(isinstance(cls, type) for cls in classes):
         raise TypeError(
@@ -116,6 +119,7 @@ def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
     """Raises ValueError for a policy of module classes of which a model has none: only the root would be a unit."""
     if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
         given = policy.keywords.get("transformer_layer_cls", ())
+        given = () if isinstance(given, type) else given  # the policy's own error says it
     else:
         given = policy if isinstance(policy, (set, frozenset, list, tuple)) else getattr(policy, "_module_classes", ())
     classes = tuple(one for one in given if isinstance(one, type))
@@ -130,7 +134,11 @@ def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
 def _callable(policy: AnyPolicy) -> Policy:
     if isinstance(policy, (set, frozenset, list, tuple)):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
-    if not callable(policy) or isinstance(policy, type):
+    if isinstance(policy, type):
+        raise TypeError(
+            f"auto_wrap_policy: expected a set of classes, got {policy.__name__}: write {{{policy.__name__}}}"
+        )
+    if not callable(policy):
         raise TypeError(
             "auto_wrap_policy: expected a function (module, recurse, nonwrapped_numel) -> bool, a set of module "
             f"classes or a policy of torch.distributed.fsdp.wrap, got {policy!r}; inside or_policy each must be a "

@@ -235,7 +235,8 @@ class Unit:
             self._refuse_meta(module)
             return args, kwargs
         if self.is_root:
-            self.split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
+            unmarked = [tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None]
+            self.split(unmarked, is_batch=True)
         if not self._passes:
             self.restore()
             self._hook_gradients()

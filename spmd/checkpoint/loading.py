@@ -11,6 +11,7 @@ from torch import nn
 
 from ..core.base.hints import did_you_mean
 from ..core.engine.streamed import can_fill
+from ..core.ir.source import ends_at_user_line
 from ..core.lazy.tensor import XlaTensor
 from .files import Contents, Stored, open_checkpoint
 from .streaming import fill_shards
@@ -26,6 +27,7 @@ class LoadedNames(NamedTuple):
     unexpected_keys: list[str]
 
 
+@ends_at_user_line
 def load_checkpoint(
     module: nn.Module,
     path: str | Path,
@@ -65,7 +67,8 @@ def load_checkpoint(
     4.0
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"load_checkpoint: expected a torch.nn.Module, got {type(module).__name__}")
+        kind = type(module).__name__
+        raise TypeError(f"load_checkpoint: expected a torch.nn.Module, got {kind}; write load_checkpoint(module, path)")
     contents = _renamed(open_checkpoint(path, key), rename)
     if dtype is not None:
         module.to(dtype)

@@ -180,6 +180,9 @@ class CheckpointManager:
         Raises FileNotFoundError where there is no such step, ValueError that lists what does not fit, and its subclass
         `DamagedError` for files that are cut short or changed: the state is not to be used then.
         """
+        if not isinstance(state, dict) or isinstance(step, dict):
+            got = f"({type(state).__name__}, {type(step).__name__})"
+            raise TypeError(f"CheckpointManager.restore: expected (state, step), a dict and a number, got {got}")
         self.wait()
         calls.agree(f"CheckpointManager.restore of step {step}")
         exchange = calls.exchange()

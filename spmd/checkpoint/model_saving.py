@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..core.engine.syncs import sync
+from ..core.ir.source import ends_at_user_line
 from . import common_calls as calls
 from .all_or_none import by_first, check_parts, publish_part
 from .loading import bare_name
@@ -37,6 +38,7 @@ class ModelStorage(Protocol):
     def discard(self) -> None: ...
 
 
+@ends_at_user_line
 def save_checkpoint(
     state: nn.Module | Mapping[str, torch.Tensor],
     path: str | os.PathLike[str],
@@ -70,6 +72,8 @@ def save_checkpoint(
     >>> torch.equal(model.weight.cpu(), other.weight)
     True
     """
+    if isinstance(path, (nn.Module, Mapping)):
+        raise TypeError(f"save_checkpoint: expected (state, path), got {type(path).__name__} as the path: swap them")
     most = size_of(max_shard_size)
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..core.ir.source import ends_at_user_line
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.mesh import Mesh
 from .ahead import Ahead, going_on
@@ -58,6 +59,7 @@ class DataLoader:
     xla:0 [8] 4
     """
 
+    @ends_at_user_line
     def __init__(
         self,
         loader: Iterable[Any],
@@ -70,7 +72,7 @@ class DataLoader:
         lengths: Sequence[int] = (),
         padding: Any = 0,
     ) -> None:
-        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        if isinstance(loader, str) or (not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__")):
             raise TypeError(f"DataLoader: expected an iterable of batches, got {type(loader).__name__}")
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ValueError(f"DataLoader: expected prefetch to be 1 or more batches, got {prefetch!r}")
@@ -82,7 +84,9 @@ class DataLoader:
         self.loader = loader
         self.mesh = needed_mesh("DataLoader") if mesh is None else mesh
         if not isinstance(self.mesh, Mesh):
-            raise TypeError(f"DataLoader: expected a spmd.Mesh, got {type(mesh).__name__}")
+            raise TypeError(
+                f"DataLoader: expected a spmd.Mesh, got {type(mesh).__name__}; write DataLoader(loader, mesh, spec)"
+            )
         self._prefetch = prefetch
         self._placing = Placing(Specs(self.mesh, spec, default), lengths, padding)
         self._rows = Rows(last, getattr(loader, "batch_size", None))

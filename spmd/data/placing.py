@@ -17,6 +17,7 @@ from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import abstract, wrap
 from ..core.pjrt import agreement, processes, transfer
 from ..core.sharding.value import Sharding
+from ..mesh.idle import note_idle
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..mesh.placements import are_placements
@@ -127,7 +128,10 @@ class Placing:
     def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Placed:
         """Uploads one tensor or array, each device its own shard."""
         array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
-        return _uploaded(path, array, self.specs.sharding(path, array.ndim))
+        sharding = self.specs.sharding(path, array.ndim)
+        if not processes.several():
+            note_idle("DataLoader", array.shape, sharding)
+        return _uploaded(path, array, sharding)
 
     def with_mask(self, tree: Any, kept: int, rows: int, key: str) -> Any:
         """The uploaded batch with the mask of its first `kept` rows, sharded like the rows of its first tensor."""

@@ -9,6 +9,7 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flat
 
 from ..core.base.wrapped import wrapped
 from ..core.control.body_calls import body_calls
+from ..core.ir.source import ends_at_user_line
 from ..core.lazy.manual_shards import Cut
 from ..core.lazy.tensor import XlaTensor
 from ..core.lower.manual_lowering import Boundary
@@ -21,6 +22,7 @@ from ..mesh.placements import are_placements
 from . import functional_collectives
 
 
+@ends_at_user_line
 def shard_map(
     fn: Callable[..., Any] | None = None,
     mesh: Mesh | None = None,
@@ -137,6 +139,7 @@ def disable_manual_sharding(
     return disable(tensor, mesh.sharding((), 0), cut)
 
 
+@ends_at_user_line
 def call_on_shards(
     mesh: Mesh | None,
     in_specs: Any,

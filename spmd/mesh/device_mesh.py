@@ -4,15 +4,25 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import jax
 import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
 from ..core.dynamo.graph_constants import constant_of_graphs
+from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNSHARDED, Dim
 from ..core.sharding.value import Sharding
 from .mesh import Mesh
 from .placements import spec_of
+
+
+def as_mesh(given: Any) -> Any:
+    """The `Mesh` of jax's mesh or of all axes of a `DeviceMesh`; anything else unchanged."""
+    if isinstance(given, jax.sharding.Mesh):
+        ids = [devices().index(device) for device in given.devices.flat]
+        return Mesh(ids, given.devices.shape, given.axis_names)
+    return DeviceMesh.of(given, "mesh").root if isinstance(given, DeviceMesh | theirs.DeviceMesh) else given
 
 
 class DeviceMesh:

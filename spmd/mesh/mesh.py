@@ -3,7 +3,7 @@
 import ast
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.base.hints import did_you_mean
 from ..core.dynamo.graph_constants import constant_of_graphs
+from ..core.ir.source import ends_at_user_line
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
@@ -73,22 +74,26 @@ class Mesh:
     target: str | None
     _shardings: dict[tuple[PartitionSpec, int], Sharding]
 
+    @ends_at_user_line
     def __init__(
         self,
         device_ids: Iterable[int] | np.ndarray,
-        mesh_shape: Sequence[int],
+        mesh_shape: Sequence[int] | None = None,
         axis_names: Sequence[str] | None = None,
         *,
         target: str | None = None,
     ):
+        shape = _axis_sizes(device_ids, mesh_shape)
         ids = _device_ids(device_ids)
-        if not isinstance(mesh_shape, Iterable) or isinstance(mesh_shape, str):
-            raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)")
-        shape = tuple(int(size) for size in mesh_shape)
         if isinstance(axis_names, str):
             raise TypeError(f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is ({axis_names!r},)")
         names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
-        if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
+        if any(size < 1 for size in shape):
+            raise MeshError(
+                f"Mesh: the sizes of axes are at least 1, got mesh_shape {shape}; write the number, which is not "
+                f"inferred: {tuple(_inferred(shape, len(ids)))}"
+            )
+        if math.prod(shape) != len(ids):
             raise MeshError(
                 f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given"
             )
@@ -210,7 +215,7 @@ class Mesh:
         elif are_placements(partition_spec):
             spec = spec_of(partition_spec, rank, self.axis_names, self.mesh_shape, caller)
         else:
-            spec = _spec(partition_spec, rank, caller)
+            spec = _spec(partition_spec, rank, caller, self.axis_names)
         found = self._shardings.get((spec, rank))
         if found is None:
             found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
@@ -230,7 +235,7 @@ class Mesh:
         if len(spec) != rank:
             raise MeshError(
                 f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, "
-                "None where it is not split"
+                f"None where it is not split: {PartitionSpec(*spec[:rank], *[None] * (rank - len(spec)))}"
             )
         used: dict[str, Axis] = {}
         dims = []
@@ -322,6 +327,27 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
 
 
+def _axis_sizes(device_ids: Any, given: Any) -> tuple[int, ...]:
+    """The sizes of the axes. Raises TypeError, where others are in their place with the call that was meant."""
+    sizes = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else None
+    if sizes is not None and all(isinstance(size, (int, np.integer)) for size in sizes):
+        return tuple(map(int, sizes))
+    if isinstance(device_ids, Mapping):  # sizes by name
+        device_ids, sizes = tuple(device_ids.values()), tuple(device_ids)
+    if given is None or (sizes is not None and all(isinstance(name, str) for name in sizes)):
+        is_grid = np.ndim(device_ids) == len(sizes or ()) > 1
+        shape = tuple(map(int, np.shape(device_ids) if is_grid else np.ravel(device_ids)))
+        call = f"spmd.Mesh(range({math.prod(shape)}), {shape}, {sizes or '(names)'})"
+        raise TypeError(f"Mesh: expected device_ids, mesh_shape, axis_names, in this order; write {call}")
+    raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {given!r}; one axis is (8,)")
+
+
+def _inferred(shape: Sequence[int], count: int) -> list[int]:
+    """The shape with the size that the other sizes leave in place of those below 1."""
+    rest = math.prod(size for size in shape if size > 0)
+    return [size if size > 0 else max(count // rest, 1) for size in shape]
+
+
 def _device_ids(given: Any) -> tuple[int, ...]:
     if not isinstance(given, Iterable) or isinstance(given, str):
         wanted = f"the first {given} devices are range({given})" if isinstance(given, int) else "all are range(8), say"
@@ -332,13 +358,18 @@ def _device_ids(given: Any) -> tuple[int, ...]:
     return tuple(array.tolist())
 
 
-def _spec(given: Any, rank: int, caller: str) -> PartitionSpec:
+def _spec(given: Any, rank: int, caller: str, names: Sequence[str]) -> PartitionSpec:
     """The PartitionSpec of another sequence. Raises TypeError for text, which Python would read as letters."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        axes = [repr(given) if isinstance(given, (str, int)) else "None", *["None"] * (rank - 1)]
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else [given]
+        parts = list(given.values()) if isinstance(given, Mapping) else parts
+        axes = [repr(part) if part in names or isinstance(part, int) else "None" for part in parts] + ["None"] * rank
         raise TypeError(
-            f"{caller}: expected a spec with one entry per dim, got {given!r}; write P({', '.join(axes[:rank])})"
+            f"{caller}: expected a spec with one entry per dim, got {given!r}; write P({', '.join(axes[:rank])}) "
+            f"(axes of the mesh: {_listed(names)})"
         )
+    if isinstance(given, jax.sharding.PartitionSpec):
+        given = (*given, *[None] * (rank - len(given)))  # jax leaves further dims whole
     return PartitionSpec(*given)
 
 

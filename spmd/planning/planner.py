@@ -16,7 +16,7 @@ from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
 from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.ir.graph import DeviceData, Graph, Node
-from ..core.ir.source import Line, node_line, user_line
+from ..core.ir.source import Line, ends_at_user_line, node_line, user_line
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
@@ -37,6 +37,7 @@ from .saved_state import abstractly
 from .step_time import summed
 
 
+@ends_at_user_line
 def plan(
     step: Callable[..., Any],
     *args: Any,
@@ -250,8 +251,9 @@ def _record(
         del result
     if not programs:
         raise ValueError(
-            "plan: the step recorded nothing on the device; pass the function that computes, with tensors or modules "
-            "on xla, meta or the CPU among its arguments, globals or closures"
+            "plan: the step recorded nothing on the device: what it computes of CPU tensors alone stays on the CPU; "
+            'move them by .to("xla"), or make them on device="meta". Modules among its arguments, globals or closures '
+            "may be on xla, meta or the CPU"
         )
     return found
 

@@ -321,6 +321,6 @@ def compile(
     if function is None:
         return functools.partial(compile, static_argnames=static_argnames, compiler_options=compiler_options)
     if not callable(function):
-        raise TypeError(f"compile: expected a function, got {function!r}")
+        raise TypeError(f"compile: expected a function, got {type(function).__name__}")
     names = [static_argnames] if isinstance(static_argnames, str) else static_argnames
     return CompiledFunction(function, names, dict(compiler_options or {}))

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..core.base.checkpoint_policies import WORDS
-from ..core.ir.source import user_line
+from ..core.ir.source import ends_at_user_line, user_line
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .applied import Applied, apply
@@ -78,6 +78,7 @@ class ShardingRules:
     units: Units | None
     checkpoint: dict[str, str]  # pattern -> what is saved
 
+    @ends_at_user_line
     def __init__(
         self,
         rules: Specs = (),
@@ -88,6 +89,8 @@ class ShardingRules:
         reshard_after_forward: bool | int = True,
         checkpoint: Sequence[str] | Mapping[str, str] = (),
     ):
+        if isinstance(rules, str):
+            raise TypeError(f"ShardingRules: expected {{pattern: spec}}, got text; write {{{rules!r}: P(...)}}")
         pairs = rules.items() if isinstance(rules, (Mapping, ShardingRules)) else rules
         table: dict[str, PartitionSpec] = {}
         for pair in pairs:
@@ -215,6 +218,7 @@ class ShardingRules:
         plans = plans_of(model, config, fsdp=fsdp, tensor=tensor, expert=expert)
         return cls(plans.rules, units=plans.units, shard_axis="fsdp" if fsdp is None else fsdp)
 
+    @ends_at_user_line
     def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
         """Shards a model over a mesh: parameters and buffers now or when they reach the device, activations by hooks.
 

@@ -3,20 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import torch
+from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core.engine import dynamic_dims
 from ..core.ir.graph import DeviceData
+from ..core.ir.source import ends_at_user_line
 from ..core.lazy import annotations, grad_shardings
 from ..core.lazy.constraints import sharding_now, with_one_sharding, with_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt.devices import devices
 from ..core.sharding.value import DEVICE, HOST, Sharding
+from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh
+from ..mesh.idle import note_idle
 from ..mesh.mesh import Mesh
 
 
+@ends_at_user_line
 def mark_sharding(
     tensor: torch.Tensor,
     mesh: Any = None,
@@ -58,6 +64,7 @@ def mark_sharding(
     """
     target = on_device(tensor, "mark_sharding")
     layout = layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind)
+    note_idle("mark_sharding", tuple(tensor.shape), layout)
     for check in CHECKS:
         check(tensor, layout)
     return marked(target, layout, gradient=gradient)
@@ -74,6 +81,7 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     return tensor
 
 
+@ends_at_user_line
 def mark_dynamic(
     tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> torch.Tensor:
@@ -131,6 +139,9 @@ def layout_of(
         mesh, partition_spec = mesh.mesh, mesh.partition_spec
     elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
         mesh, partition_spec = needed_mesh(caller), mesh
+    if isinstance(mesh, jax.sharding.NamedSharding) and partition_spec is None:
+        mesh, partition_spec = mesh.mesh, (*mesh.spec, *[None] * (rank - len(mesh.spec)))
+    mesh = as_mesh(mesh)
     if isinstance(mesh, Sharding):
         if partition_spec is not None:
             raise TypeError(
@@ -245,6 +256,7 @@ class _Reshard(torch.autograd.Function):
         return (grad if ctx.back is None else _Reshard.apply(grad, ctx.back, ctx.layout)), None, None
 
 
+@ends_at_user_line
 def reshard(
     tensor: torch.Tensor,
     partition_spec: Any,
@@ -394,6 +406,7 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+@ends_at_user_line
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     """The sharding of a tensor: its annotation, else the one the last run left; None for data not yet on a device.
 
@@ -409,7 +422,14 @@ def get_sharding(tensor: torch.Tensor) -> Sharding | None:
 
 def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
     """The tensor, where it is on xla; else raises TypeError in the name of `caller`."""
+    if isinstance(tensor, nn.Module):
+        raise TypeError(
+            f"{caller}: expected a tensor, got the module {type(tensor).__name__}; pass its parameters one by one, "
+            "as module.weight; spmd.ShardingRules and fsdp.fully_shard shard all of them"
+        )
     if not isinstance(tensor, XlaTensor):
-        where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
-        raise TypeError(f'{caller}: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        is_tensor = isinstance(tensor, torch.Tensor)
+        where = f"one on {tensor.device}" if is_tensor else repr(type(tensor).__name__)
+        hint = 'move it with .to("xla") first' if is_tensor else "pass tensors one by one"
+        raise TypeError(f"{caller}: expected a tensor on xla, got {where}; {hint}")
     return tensor

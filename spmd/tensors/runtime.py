@@ -10,6 +10,7 @@ import torch
 
 from ..core.base import seed as seeds
 from ..core.engine import syncs
+from ..core.ir.source import at_user_line
 from ..core.lazy import annotations
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt.devices import devices
@@ -128,6 +129,12 @@ def sync(wait: bool = False) -> None:
     >>> x = torch.ones(2, device="xla") + 1
     >>> spmd.sync()
     """
+    if not isinstance(wait, bool):
+        raise at_user_line(
+            TypeError(
+                f"sync: expected wait to be True or False, got {type(wait).__name__}; write spmd.sync(): it runs all"
+            )
+        )
     syncs.sync(wait=wait)
     end_step()
 

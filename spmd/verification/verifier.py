@@ -14,6 +14,7 @@ import torch
 from ..core.base import seed
 from ..core.base.config import config
 from ..core.control.body_calls import BodyCalls
+from ..core.ir.source import ends_at_user_line
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..planning.progress import silent, stage
@@ -31,6 +32,7 @@ _NARROW = torch.float32  # in which it is measured for float64, which has no wid
 _NONE = Path(0, 0.0)
 
 
+@ends_at_user_line
 def verify(
     step: Callable[..., Any],
     *args: Any,

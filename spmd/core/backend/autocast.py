@@ -2,10 +2,12 @@
 
 import functools
 import threading
+import warnings
 from typing import Any
 
 import torch
 
+from ..ir.source import THREADS
 from ..lazy.threads import IN_EACH_THREAD
 
 aten = torch.ops.aten
@@ -58,8 +60,12 @@ def _join_default() -> None:
     # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
     @functools.wraps(torch.autocast.__init__)
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if NAME in (*args[:1], kwargs.get("device_type")):
+        kind = args[0] if args else kwargs.get("device_type")
+        if kind == NAME:
             _begin_thread()
+        elif kind == "cuda" and hasattr(THREADS, "ring"):  # the thread has used the device
+            text = "torch.autocast('cuda') casts nothing on xla: write torch.autocast('xla')"
+            warnings.warn(text, UserWarning, stacklevel=2)
         return object.__new__(cls)
 
     torch.set_autocast_dtype = set_autocast_dtype

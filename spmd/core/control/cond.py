@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..debug.check import recorded
 from ..ir.graph import Region, Value, value_name
 from ..ir.meta import dense_meta
+from ..ir.source import ends_at_user_line
 from ..lazy.reads import next_generation, operand, shard_gradient
 from ..lazy.storage import LOCK, SYNC_LOCK
 from ..lazy.tensor import XlaTensor
@@ -19,6 +20,7 @@ from .scan import expect_functions, on_device, refilled, tensors_of
 from .varying import as_own
 
 
+@ends_at_user_line
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
     """`true_fn(*operands) if pred else false_fn(*operands)`, chosen by the program while it runs.
 

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from ..backend.recompute import recomputed
 from ..base import checkpoint_policies
+from ..ir.source import ends_at_user_line
 from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import read, write
@@ -21,6 +22,7 @@ from .loop import ScanInput, run_loop
 from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
 
 
+@ends_at_user_line
 def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy = None, **kwargs: Any) -> Any:
     """Applies layers that differ only in their weights, one after the other, as one loop of the program.
 

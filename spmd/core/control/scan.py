@@ -10,11 +10,13 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from ..backend.recompute import remat
 from ..base import checkpoint_policies
+from ..ir.source import ends_at_user_line
 from ..lazy.tensor import XlaTensor
 from .gradient import Tensors
 from .loop import ScanInput, run_loop
 
 
+@ends_at_user_line
 def scan(
     fn: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,

@@ -9,6 +9,7 @@ from ..base import seed
 from ..debug.check import recorded
 from ..ir.graph import Node, Region
 from ..ir.meta import dense_meta
+from ..ir.source import ends_at_user_line
 from ..lazy.reads import operand
 from ..lazy.storage import LOCK, SYNC_LOCK
 from ..lazy.tensor import XlaTensor
@@ -18,6 +19,7 @@ from .gradient import Tensors, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
 
 
+@ends_at_user_line
 def while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
 ) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.held_names import held_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import OpSpec, Slot
-from ..ir.source import THREADS, place_of
+from ..ir.source import THREADS, at_user_line, place_of
 from ..lazy.overlap import check_operands, elements_meet
 from ..lazy.reads import operand, operand_of
 from ..lazy.rebased import follow
@@ -55,7 +55,10 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
     if pace.recorded_ops > pace.look_at:
         _poll()  # before any operand is read: a run may donate the buffers that they are read from
     if plan.handler is not None:
-        done = plan.handler(func, args, kwargs or {})
+        try:
+            done = plan.handler(func, args, kwargs or {})
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise at_user_line(error)  # noqa: B904  # the same error
         if type(done) is Plan:
             plan = done  # the op is recorded as another one
         elif done is not NotImplemented:
@@ -109,6 +112,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             return _several(node, plan)
         assert plan.kind is MUTATION
         return _mutate(plan, node, args, kwargs or {})
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise at_user_line(error)  # noqa: B904  # the same error
     finally:
         LOCK.release()
 

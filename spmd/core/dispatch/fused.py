@@ -11,10 +11,12 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from ..base.config import config
+from ..ir.source import at_user_line
 from ..lazy.tensor import XlaTensor
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from .overloads import by_arguments
+from .values import on_host
 
 aten = torch.ops.aten
 
@@ -77,6 +79,13 @@ def cross_entropy(
 ) -> torch.Tensor:  # fmt: skip
     """torch's `cross_entropy_loss`: one op where targets are class indices."""
     args = (self, target, weight, reduction, ignore_index, label_smoothing)
+    if target.is_floating_point() and target.shape != self.shape:
+        classes = [*self.shape[:1], *self.shape[2:]] if self.dim() > 1 else []
+        text = (
+            f"cross_entropy: target {list(target.shape)} is {target.dtype}; expected torch.int64 indices of classes, "
+            f"shape {classes}, or probabilities, shape {list(self.shape)}; write target.long() for indices"
+        )
+        raise at_user_line(RuntimeError(text))
     if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
         return aten.cross_entropy_loss.default.decompose(*args)
     return _CrossEntropy.apply(*args)
@@ -191,6 +200,19 @@ def linear_cross_entropy(
 _REDUCTIONS = ("none", "mean", "sum")
 
 
+def one_hot(self: Any, num_classes: int = -1) -> torch.Tensor:
+    """torch's `one_hot`; of classes that the host knows, one that is out of range is its error."""
+    classes = on_host(self) if self.dtype == torch.int64 else None
+    if classes is not None and classes.size:
+        if classes.min() < 0:
+            raise at_user_line(RuntimeError(f"one_hot: Class values must be non-negative, got {classes.min()}"))
+        if 0 < num_classes <= classes.max():
+            text = f"Class values must be smaller than num_classes, got {classes.max()} of {num_classes} classes"
+            raise at_user_line(RuntimeError(f"one_hot: {text}"))
+    # torch's decomposition in Python reads a condition.
+    return aten.one_hot.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, self, num_classes)
+
+
 # --- connectionist temporal classification ----------------------------------------------------------------------------
 
 
@@ -204,9 +226,12 @@ def ctc_loss(
 
 
 # By torch's name of the overload; autograd is inside.
-KERNELS: dict[str, Any] = {"linear": linear, "cross_entropy_loss": cross_entropy, "ctc_loss.Tensor": ctc_loss}
+KERNELS: dict[str, Any] = {
+    "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
+}  # fmt: skip
 # The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
 HANDLERS: dict[Any, Any] = {
     aten.cross_entropy_loss.default: by_arguments(cross_entropy),
+    aten.one_hot.default: by_arguments(one_hot),
     aten.ctc_loss.Tensor: by_arguments(ctc_loss),
 }

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..ir.meta import Meta, dense_meta, meta_of
 from ..ir.op import OpSpec, Slot
+from ..ir.source import at_user_line
 from ..lazy.overlap import check_targets
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import ViewRule, view_rule
@@ -27,6 +28,7 @@ from ..ops.scalar_arguments import LARGEST, is_one_number
 from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
+from .refusals import refusal
 
 aten = torch.ops.aten
 
@@ -107,7 +109,11 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
-        raise RuntimeError(f"{plan.name}: {error}") from error
+        raise refusal(plan, RuntimeError(str(error)), args, kwargs) from error
+    except (RuntimeError, IndexError) as error:
+        if type(error) not in (RuntimeError, IndexError):
+            raise
+        raise at_user_line(refusal(plan, error, args, kwargs)) from None
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
     return made

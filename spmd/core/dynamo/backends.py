@@ -1,5 +1,6 @@
 """The backend of torch.compile for graphs with tensors of the device, under its names and in place of inductor."""
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -14,8 +15,13 @@ NAMES = ("xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once")
 
 
 def xla(graph_module: Any, inputs: Sequence[Any], **settings: Any) -> Callable[..., Any]:
-    """Returns the function that records a graph of Dynamo; settings (mode, options) are inductor's and mean nothing
-    here."""
+    """Returns the function that records a graph of Dynamo; a warning names settings (mode, options), which are
+    inductor's."""
+    if named := ", ".join(f"{name}={value!r}" for name, value in settings.items() if value):
+        warnings.warn(
+            f"torch.compile: {named}: inductor's, and without effect on xla; leave it out. Options of XLA's: "
+            "spmd.config.compiler_options", UserWarning, stacklevel=2,
+        )  # fmt: skip
     return GraphCall(graph_module)
 
 
@@ -31,9 +37,9 @@ def _join_inductor() -> None:
     original = wrapper.__call__
 
     def __call__(self: Any, model_: Any, inputs_: Any, **settings: Any) -> Any:
-        return (xla if _is_on_device(model_, inputs_) else lambda *given: original(self, *given, **settings))(
-            model_, inputs_
-        )
+        if _is_on_device(model_, inputs_):
+            return xla(model_, inputs_, options=self.config, **settings)
+        return original(self, model_, inputs_, **settings)
 
     wrapper.__call__ = __call__
 

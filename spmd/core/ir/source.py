@@ -11,7 +11,9 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from types import CodeType, FrameType
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
 
 import torch
 
@@ -49,6 +51,7 @@ class Line:
         return f"{self.code.co_filename}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
 _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
@@ -164,6 +167,35 @@ def warn(text: str) -> None:
     """Warns at the user's line, whatever the depth of modules above."""
     line = Line(*user_frame(2))
     warnings.warn_explicit(text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number)
+
+
+def at_user_line(error: Exception) -> Exception:
+    """Repeats the user's frame at the end of an error's traceback: the last line printed is the one to change."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_library(frame.f_code):
+        frame = frame.f_back
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if frame is not None and (last is None or is_library(last.tb_frame.f_code)):
+        line = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+        if last is None:
+            return error.with_traceback(line)
+        last.tb_next = line
+    return error
+
+
+def ends_at_user_line(function: F) -> F:
+    """Decorates a function that users call: its errors end at their line (see `at_user_line`)."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (TypeError, ValueError, RuntimeError, LookupError, OSError) as error:
+            raise at_user_line(error)  # noqa: B904  # the same error
+
+    return call  # type: ignore[return-value]
 
 
 def node_line(node: Node) -> Line:

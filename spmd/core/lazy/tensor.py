@@ -11,6 +11,7 @@ from torch._guards import CompileContext
 
 from ..ir.graph import DeviceData, Node, results
 from ..ir.meta import Meta
+from ..ir.source import at_user_line
 from ..sharding.value import Sharding
 from . import rebased
 from .annotations import annotate
@@ -169,7 +170,8 @@ class XlaTensor(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         if not force:
-            raise TypeError("can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)")
+            text = "can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)"
+            raise at_user_line(TypeError(text))
         return self.detach().cpu().numpy()
 
     # Savers find tied weights and views by the address and size of their storage. A `Storage` has no memory to point

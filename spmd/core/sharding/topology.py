@@ -121,8 +121,17 @@ def _options(name: str) -> dict[str, str]:
 _SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
 
 
+_DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}  # of the torus of chips
+
+
 def _slices_and_name(target: str) -> tuple[int, str]:
-    """Returns the number of a target's slices, and the name of one of them."""
+    """Returns the number of a target's slices, and the name of one of them. Raises TypeError, ValueError."""
+    if not isinstance(target, str):
+        raise TypeError(f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}')
+    kind, _, chips = target[found.end() if (found := _SLICES.match(target)) else 0 :].partition(":")
+    if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
+        known = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
+        raise ValueError(f"target: {target!r} is no TPU slice: expected {known}, a number of chips for each dim")
     found = _SLICES.match(target)
     return (1, target) if found is None else (int(found[1]), target[found.end() :])
 

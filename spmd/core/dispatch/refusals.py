@@ -1,0 +1,52 @@
+"""Errors of torch's meta kernels, in the words of its CPU kernels and with the names and shapes of the arguments."""
+
+from typing import Any
+
+import torch
+
+from ..ops.checks import run_on_cpu
+from ..ops.meta_rules import META_FUNCTIONS
+from .overloads import Plan
+
+# By op: two arguments, the dims of them that must be equal, and the words for these.
+_FACTORS = {
+    "linear": ("input", -1, "features", "weight", 1, "expects {}"),
+    **{name: (a, 1, "columns", b, 0, "has {} rows") for name, a, b in (
+        ("mm", "self", "mat2"), ("addmm", "mat1", "mat2"), ("mv", "self", "vec"), ("addmv", "mat", "vec"),
+    )},
+    **{name: (a, 2, "columns", b, 1, "has {} rows") for name, a, b in (
+        ("bmm", "self", "mat2"), ("baddbmm", "batch1", "batch2"), ("addbmm", "batch1", "batch2"),
+    )},
+    "dot": ("self", 0, "elements", "tensor", 0, "has {}"),
+}  # fmt: skip
+
+
+def refusal(plan: Plan, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception:
+    """The error of the same class that names the arguments: what came, and what was expected."""
+    name = plan.overload._schema.name.partition("::")[2]
+    given = {**{a.name: v for a, v in zip(plan.overload._schema.arguments, args, strict=False)}, **kwargs}
+    shapes = {argument: shape for argument, value in given.items() if (shape := _shape(value))}
+    if name in _FACTORS:
+        left, dim, what, right, other, there = _FACTORS[name]
+        a, b = shapes[left], shapes[right]
+        if len(a) > max(dim, 0) and len(b) > other and a[dim] != b[other]:
+            return type(error)(f"{name}: {left} {a} has {a[dim]} {what}, {right} {b} {there.format(b[other])}")
+    words = str(error)
+    if words.partition(": ")[0].isidentifier():
+        return error  # words of this library
+    if plan.overload not in META_FUNCTIONS and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        plan.overload.name(), "CPU"
+    ):
+        try:
+            run_on_cpu(plan.twin or plan.overload, *args, **kwargs)
+        except type(error) as on_cpu:
+            words = str(on_cpu)
+    shown = ", ".join(f"{argument} {shape}" for argument, shape in shapes.items())
+    return type(error)(f"{name}: {words.splitlines()[0].strip()} ({shown})")
+
+
+def _shape(value: Any) -> Any:
+    """The shape of a tensor, or the shapes of those in a list; None for another argument."""
+    if isinstance(value, (list, tuple)):
+        return [shape for item in value if (shape := _shape(item)) is not None]
+    return list(value.shape) if isinstance(value, torch.Tensor) else None
