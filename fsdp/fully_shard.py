@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.ir.source import ends_at_user_line
 
 from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
 from .attach import attach, materialise, move
@@ -23,7 +22,7 @@ _M = TypeVar("_M", bound=nn.Module)
 def fully_shard(module: _M, **how: Any) -> _M: ...
 @overload
 def fully_shard(module: list[_M], **how: Any) -> list[_M]: ...
-@ends_at_user_line
+@spmd.core.ir.source.ends_at_user_line
 def fully_shard(  # type: ignore[misc]  # the overloads have the results' types, this has the keywords
     module: nn.Module | Sequence[nn.Module],
     *,

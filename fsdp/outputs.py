@@ -10,7 +10,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
-from spmd.core.base.messages import say
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
@@ -76,7 +75,9 @@ class BatchSplit:
 def _note_whole(shape: tuple[int, ...], dim: int, ways: int) -> None:
     """Says once that a batch is not split, since the devices do not divide it."""
     text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
-    say(f"fsdp: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle")
+    spmd.core.base.messages.say(
+        f"fsdp: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle"
+    )
 
 
 @functools.cache

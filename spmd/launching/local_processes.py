@@ -41,6 +41,13 @@ class _Process:
         lines = lines[-_LAST_LINES:] if raised is None else lines[raised:][:_LAST_LINES]
         return f", with these last words ({self.log}):\n    " + "\n    ".join(lines or ["(none)"])
 
+    def error(self) -> str:
+        """The line of the first error in its log that is its own, not that of another process; else empty."""
+        lines = [] if self.log is None else self.log.read_text(errors="replace").splitlines()
+        raised = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+        ends = (next((line for line in lines[i + 1 :] if line[:1].strip()), "") for i in raised)
+        return next((line for line in ends if "ProcessError" not in line), "")
+
 
 def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) -> int:
     """Runs a command as `count` processes, which find each other by torchrun's variables; returns the exit status.
@@ -82,6 +89,9 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
             # The first to end may have ended for the fault of another one, which waits for all at its end.
             for process in sorted(others, key=lambda one: "Traceback" not in one.last_words())[:_MOST_SHOWN]:
                 _say(process.describe() + process.last_words())
+            causes = [f"process {process.index}: {line}" for process in started if (line := process.error())]
+            if causes:
+                _say(f"the first cause: {causes[0]}")
         for process in started:
             process.popen.wait()
     finally:

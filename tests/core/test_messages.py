@@ -91,7 +91,7 @@ class TestLines:
     def test_width_and_full_text(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COLUMNS", "40")
         messages.say("a text\nof more than the forty columns of this terminal", "test")
-        assert capsys.readouterr().err == "spmd: a text of more than the forty c...\n"
+        assert capsys.readouterr().err == "spmd: a text of more than the forty...\n"
         assert "note: a text\nof more than the forty columns of this terminal" in spmd.metrics.report()
         messages.say("short", "test", "and its full text")
         assert capsys.readouterr().err == "spmd: short\n" and "note: and its full text" in spmd.metrics.report()

@@ -84,6 +84,18 @@ class TestProcesses:
         error = capsys.readouterr().err
         assert "process 1 (pid " in error and "ended with exit code 1" in error and "the last word" in error
 
+    def test_first_cause_last(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The error of one process is the last line, though others end first with errors about it."""
+        code = (
+            "import os, time\n"
+            "class ProcessError(Exception): pass\n"
+            "index = int(os.environ['RANK'])\n"
+            "time.sleep(index / 4)\n"
+            "raise KeyError('lr') if index == 2 else ProcessError('another process has failed')\n"
+        )
+        assert self.run(code, 3, tmp_path) == 1
+        assert capsys.readouterr().err.splitlines()[-1] == "spmd launch: the first cause: process 2: KeyError: 'lr'"
+
     def test_one_ignores_sigterm(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local_processes, "_GRACE", 0.5)
         code = """

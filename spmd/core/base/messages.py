@@ -79,12 +79,15 @@ def width() -> int:
 
 
 def shortened(text: str, room: int) -> str:
-    """Returns a text of at most so many characters.
+    """Returns a text of at most so many characters, cut between words where it has several.
 
-    >>> shortened("a long line", 9)
-    'a long...'
+    >>> shortened("a long line", 9), shortened("a long line", 8)
+    ('a long...', 'a...')
     """
-    return text if len(text) <= room else text[: max(room - len(_END), 0)] + _END
+    if len(text) <= room:
+        return text
+    cut = max(room - len(_END), 0)
+    return (text[:cut] if text[cut] == " " else text[:cut].rpartition(" ")[0] or text[:cut]) + _END
 
 
 @contextlib.contextmanager
