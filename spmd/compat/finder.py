@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ from . import defaults
 from .torch_xla_names import HINTS, NAMES, VERSION
 
 ROOT = "torch_xla"
+_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the packages spmd and fsdp
 
 
 def install() -> None:
@@ -75,8 +77,12 @@ def preload() -> None:
     """Imports the packages that the table names, so that none of a script's own folders can take their place."""
     places = {place for names in NAMES.values() for place in names.values()}
     packages = {place.partition(":")[0].partition(".")[0] for place in places if not place.startswith("=")}
-    for module in sorted(packages - {ROOT}):
-        importlib.import_module(module)
+    sys.path.insert(0, _ROOT)  # the current folder may have one of these names, too
+    try:
+        for module in sorted(packages - {ROOT}):
+            importlib.import_module(module)
+    finally:
+        sys.path.remove(_ROOT)
 
 
 class _Facade(ModuleType):
@@ -108,6 +114,12 @@ def resolve(place: str) -> Any:
     path, *renamed = place.split()
     module, _, attribute = path.partition(":")
     value: Any = importlib.import_module(module)
+    if module == "fsdp" and not (value.__file__ or "").startswith(_ROOT):
+        raise ImportError(
+            f"torch_xla: {value.__file__ or next(iter(value.__path__))} hides this library's package fsdp; run the "
+            "script by `python -m spmd run`, or give it another name",
+            name=module,
+        )
     for part in attribute.split(".") if attribute else ():
         value = getattr(value, part)
     return _renamed(value, dict(pair.split("=") for pair in renamed)) if renamed else value

@@ -24,7 +24,7 @@ from ..mesh.placements import are_placements
 from .trees import Path, is_data, leaves, mapped, name_of, with_mask
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Placed:
     """A tensor's data on the devices: what a thread may make that records nothing. It is annotated by default."""
 

@@ -4,9 +4,11 @@ import copy
 import gc
 import threading
 import time
+from argparse import Namespace
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +220,21 @@ class TestStructures:
         assert str(one) == str(other)
         assert "xla" in str([moved.data.device] if isinstance(moved, PackedSequence) else moved)
         assert "xla" not in str(data)
+
+    def test_plain_objects(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
+        """Tensors among their attributes move, in a copy; an object may name the one that it is in."""
+        inner = Namespace(x=torch.arange(8.0), name="inner", rows={torch.ones(8)})
+        batch = Namespace(inner=inner, number=3)
+        inner.batch, text = batch, str(inner.x)
+        (moved,) = MpDeviceLoader([batch], input_sharding=ShardingSpec(mesh8, ("fsdp",)))
+        assert type(moved) is Namespace and moved.inner.x.partition_spec == ("fsdp",) and moved.inner.batch.number == 3
+        assert moved.number == 3 and next(iter(moved.inner.rows)).device.type == "xla" and str(inner.x) == text
+        sent = xla_model.send_cpu_data_to_device([batch], "xla")[0]
+        assert sent.inner.x.device.type == "xla" and inner.x.device.type == "cpu"
+        del sent.inner.batch
+        xla_model.save(sent, tmp_path / "a.pt")
+        assert torch.load(tmp_path / "a.pt", weights_only=False).inner.x.tolist() == inner.x.tolist()
+        assert sent.inner.x.device.type == "xla"
 
     def test_saved(self, tmp_path: Any) -> None:
         state = {"weight": torch.ones(2, device="xla"), "step": 3}

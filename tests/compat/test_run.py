@@ -1,8 +1,10 @@
 """`python -m spmd run` and `spmd-run`: a script as `python script.py` runs it."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ROOT, own_environment
@@ -61,6 +63,20 @@ class TestRun:
         out, _ = shown("--devices", "3", "script.py", "--devices", "9", "--", "-m", cwd=folder, code=3)
         given = ["script.py", "--devices", "9", "--", "-m"]
         assert out == f"{given!r} {folder / 'script.py'} 3\n"
+
+    def test_folder_called_fsdp(self, folder: Path) -> None:
+        """By `python -m spmd`, which has the current folder first; and one line without it."""
+        shutil.rmtree(folder / "spmd")
+        call = [sys.executable, "-W", "error"]
+        how: dict[str, Any] = {"capture_output": True, "text": True, "cwd": folder, "env": own_environment() | PLACE}
+        done = subprocess.run([*call, "-m", "spmd", "run", "--devices", "3", "script.py"], **how)
+        assert done.returncode == 3, done.stderr
+        (folder / "fsdp" / "__init__.py").write_text("")
+        alone = "import spmd; spmd.compat.install(); from torch_xla.distributed.fsdp import checkpoint_module"
+        done = subprocess.run([*call, "-c", alone], **how)
+        assert f"ImportError: torch_xla: {folder / 'fsdp' / '__init__.py'} hides this library's" in done.stderr, (
+            done.stderr
+        )
 
     def test_module_that_fails(self, folder: Path) -> None:
         out, error = shown("-m", "module", "fail", cwd=folder, code=1)
