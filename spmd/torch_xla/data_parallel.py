@@ -25,7 +25,7 @@ from .sharding_spec import ShardingSpec
 
 @dataclass
 class _State:
-    """num_replicas: the number of batches that a loader joins. has_loader: such a loader was iterated over."""
+    """num_replicas: the number of batches that a loader joins. has_loader: a loader was iterated over."""
 
     num_replicas: int = 1
     has_loader: bool = False
@@ -56,7 +56,7 @@ def end() -> None:
 
 
 def check_loader(caller: str) -> None:
-    """Warns, once a launch, where gradients are to be of all devices' batches and no loader has joined any."""
+    """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
     if _state.num_replicas > 1 and not _state.has_loader:
         _state.has_loader = True
         warnings.warn(
@@ -65,6 +65,11 @@ def check_loader(caller: str) -> None:
             "xr.use_spmd() and shard the batches",
             stacklevel=3,
         )
+
+
+def note_loader() -> None:
+    """Notes that batches come by a loader, joined or sharded by the script."""
+    _state.has_loader = True
 
 
 def spec_of_rows(dim: int) -> ShardingSpec:
@@ -93,7 +98,6 @@ def num_joined(loader: Any, count: int) -> int:
 
 def joined(loader: Iterable[Any], count: int, dim: int) -> Iterator[Any]:
     """Joins each `count` batches of a loader; those that are left are one, or none where the loader drops its last."""
-    _state.has_loader = True
     batches = iter(loader)
     while group := [*itertools.islice(batches, count)]:
         if len(group) == count or not getattr(loader, "drop_last", False):

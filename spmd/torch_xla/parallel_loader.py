@@ -66,6 +66,7 @@ class MpDeviceLoader:
 
     def __iter__(self) -> Iterator[Any]:
         self._threads = going_on(self._threads)
+        data_parallel.note_loader()
         given = self._parallel_loader_kwargs
         sharding, batches = given.get("input_sharding"), self._loader
         if self._joins():

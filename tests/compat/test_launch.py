@@ -160,7 +160,12 @@ class TestLoader:
     def test_sharded_by_the_script(self, mesh8: spmd.Mesh) -> None:
         spec = spmd.torch_xla.ShardingSpec(mesh8, ("fsdp",))
         rows = [torch.ones(8)] * 3
-        assert launched(lambda: len([*MpDeviceLoader(rows, input_sharding=spec)])) == 3
+
+        def steps() -> int:
+            optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1, device="xla"))], lr=0.1)
+            return len([xla_model.optimizer_step(optimizer) for _ in MpDeviceLoader(rows, input_sharding=spec)])
+
+        assert launched(steps) == 3
 
         def marks() -> int:
             xla_runtime.use_spmd()
