@@ -18,7 +18,7 @@ import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from ..core.pjrt.devices import devices
-from ..data.trees import Path, mapped, name_of
+from ..data.trees import Path, mapped, moves, name_of
 from ..mesh.mesh import Mesh
 from .sharding_spec import ShardingSpec
 
@@ -106,9 +106,11 @@ def joined(loader: Iterable[Any], count: int, dim: int) -> Iterator[Any]:
 
 def _is_leaf(value: Any) -> bool:
     """True for tensors and other values, and for lists of texts, which have one for each row."""
+    if moves(value) or callable(value):
+        return True
     if isinstance(value, (tuple, list)):
         return bool(value) and all(isinstance(item, (str, bytes)) for item in value)
-    return not (isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__"))
+    return not (isinstance(value, Mapping) or hasattr(value, "__dict__"))
 
 
 def _at(path: Path, batch: Any) -> Any:
@@ -124,6 +126,8 @@ def _join(values: list[Any], dim: int, path: Path) -> Any:
             return torch.cat(values, dim)
         if isinstance(first, np.ndarray) and first.ndim > dim:
             return np.concatenate(values, dim)
+        if isinstance(first, (tuple, list)) and moves(first):
+            raise ValueError("a packed sequence")
         if isinstance(first, (tuple, list)):
             return type(first)(itertools.chain.from_iterable(values))
         if all(bool(value == first) for value in values):

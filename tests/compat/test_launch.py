@@ -10,6 +10,7 @@ import pytest
 import torch
 from scripted import loaded
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -142,15 +143,29 @@ class TestLoader:
 
     def test_structures(self) -> None:
         batches = [
-            {"x": torch.full((2, 1), i), "names": [f"{i}a", f"{i}b"], "lr": 0.5, "n": np.full(1, i), "none": None}
+            {
+                "x": torch.full((2, 1), i),
+                "names": [f"{i}a", f"{i}b"],
+                "lr": 0.5,
+                "n": np.full(1, i),
+                "none": None,
+                "more": argparse.Namespace(y=torch.full((1,), i)),
+            }
             for i in range(RANKS)
         ]
         (batch,) = launched(lambda: [*MpDeviceLoader(batches)])
         assert batch["x"].shape == (16, 1) and batch["names"][-2:] == ["7a", "7b"] and len(batch["names"]) == 16
         assert batch["lr"] == 0.5 and batch["n"].tolist() == [*range(RANKS)] and batch["none"] is None
+        assert batch["more"].y.tolist() == [*range(RANKS)]
 
     @pytest.mark.parametrize(
-        "values", [[torch.ones(1, 2), torch.ones(1, 3)], [1, 2], [torch.tensor(1), torch.tensor(2)]]
+        "values",
+        [
+            [torch.ones(1, 2), torch.ones(1, 3)],
+            [1, 2],
+            [torch.tensor(1), torch.tensor(2)],
+            [pack_sequence([torch.ones(2)]) for _ in range(2)],
+        ],
     )
     def test_other_values(self, values: list[Any]) -> None:
         batches = [{"x": value} for value in values]
