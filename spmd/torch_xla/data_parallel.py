@@ -98,7 +98,7 @@ def num_joined(loader: Any, count: int) -> int:
 
 def joined(loader: Iterable[Any], count: int, dim: int) -> Iterator[Any]:
     """Joins each `count` batches of a loader; those that are left are one, or none where the loader drops its last."""
-    batches = iter(loader)
+    batches = (batch for batch in loader)  # `iter` of it begins nothing again, as that of a SampleGenerator does
     while group := [*itertools.islice(batches, count)]:
         if len(group) == count or not getattr(loader, "drop_last", False):
             yield mapped(group[0], _is_leaf, lambda path, _: _join([_at(path, batch) for batch in group], dim, path))
