@@ -71,7 +71,7 @@ NAMES = {
 }  # fmt: skip
 
 SIGNATURES = {
-    spmd.Mesh: "(device_ids, mesh_shape, axis_names=None, *, target=None)",
+    spmd.Mesh: "(device_ids, mesh_shape=None, axis_names=None, *, target=None)",
     spmd.Mesh.size: "(self)",
     spmd.Mesh.shape: "(self)",
     spmd.Mesh.get_logical_mesh: "(self)",
