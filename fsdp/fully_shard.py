@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
 from .attach import attach, materialise, move
@@ -22,8 +23,8 @@ _M = TypeVar("_M", bound=nn.Module)
 def fully_shard(module: _M, **how: Any) -> _M: ...
 @overload
 def fully_shard(module: list[_M], **how: Any) -> list[_M]: ...
-@spmd.core.ir.source.ends_at_user_line
-def fully_shard(  # type: ignore[misc]  # the overloads have the results' types, this has the keywords
+@ends_at_user_line  # type: ignore[misc]  # the overloads have the results' types, this has the keywords
+def fully_shard(
     module: nn.Module | Sequence[nn.Module],
     *,
     mesh: spmd.Mesh | None = None,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.notes import ends_at_user_line
 
 from .api import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .notices import ONE_VIEW, SCHEDULED, unknown_keyword, warn_without_meaning
@@ -73,7 +74,7 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
             if mesh is not None:
                 given["mesh"] = mesh
             keywords = translate(type(self).__name__, given, table, known)
-            spmd.core.ir.source.ends_at_user_line(init)(self, module, **keywords)
+            ends_at_user_line(init)(self, module, **keywords)
 
         return taking
 

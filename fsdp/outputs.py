@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
+from spmd.mesh.notes import note_whole
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
@@ -68,16 +69,7 @@ class BatchSplit:
             else:
                 whole.append(tuple(tensor.shape))
         if is_batch and whole and len(whole) == len(given):
-            _note_whole(whole[0], dim, self.ways)
-
-
-@functools.cache
-def _note_whole(shape: tuple[int, ...], dim: int, ways: int) -> None:
-    """Says once that a batch is not split, since the devices do not divide it."""
-    text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
-    spmd.core.base.messages.say(
-        f"fsdp: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle"
-    )
+            note_whole("fsdp", whole[0], dim, self.ways)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from .tensors.simulated import simulate
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
 and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and
-transformers take the device (docs/frameworks.md), and a folder beside the script that is called spmd does not hide the
+transformers take the device (docs/frameworks.md), and a folder next to the script that is called spmd does not hide the
 library. What follows the script is its own."""
 
 _EXAMPLES = """examples:

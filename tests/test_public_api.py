@@ -234,7 +234,7 @@ SIGNATURES = {
     spmd.ShardingRules.without: "(self, pattern)",
     spmd.ShardingRules.load: "(path)",
     spmd.ShardingRules.save: "(self, path)",
-    spmd.register_units: "(wrap, checkpoint)",
+    spmd.register_units: "(wrap, checkpoint, check_mark=None)",
     spmd.suggest: (
         "(step, *args, target=None, model=None, mp_policy=None, batches=None, grid=None, price=None, budget=600.0, "
         "max_trials=24, file=None, progress=True, **kwargs)"

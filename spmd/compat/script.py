@@ -26,7 +26,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
     """Runs a script, or a module, as `__main__` and returns the exit status; `import torch_xla` is served.
 
-    The library is loaded first, so that a folder beside the script that is called `spmd` or `fsdp` does not hide it.
+    The library is loaded first, so that a folder next to the script that is called `spmd` or `fsdp` does not hide it.
     An error is printed as Python does, from the script's own frames on. SystemExit and KeyboardInterrupt come out.
     """
     preload()

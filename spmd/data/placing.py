@@ -17,8 +17,8 @@ from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import abstract, wrap
 from ..core.pjrt import agreement, processes, transfer
 from ..core.sharding.value import Sharding
-from ..mesh.idle import note_idle
 from ..mesh.mesh import Mesh
+from ..mesh.notes import note_idle
 from ..mesh.partition_spec import PartitionSpec
 from ..mesh.placements import are_placements
 from .trees import Path, is_data, leaves, mapped, name_of, with_mask

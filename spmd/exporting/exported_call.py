@@ -183,7 +183,7 @@ def _take(
     wanted = dict.fromkeys([*(tensor._storage for tensor in returned), *written])
     roots = roots_of(wanted)
     if not roots and returned:  # arguments and state as they are: the program copies them
-        returned = [tensor.detach().clone() for tensor in returned]
+        returned = [tensor.detach().clone() for tensor in returned]  # type: ignore[misc]
         wanted = dict.fromkeys(tensor._storage for tensor in returned)
         roots = roots_of(wanted)
     if not roots:

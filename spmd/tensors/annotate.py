@@ -18,8 +18,8 @@ from ..core.pjrt.devices import devices
 from ..core.sharding.value import DEVICE, HOST, Sharding
 from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh
-from ..mesh.idle import note_idle
 from ..mesh.mesh import Mesh
+from ..mesh.notes import note_idle
 
 
 @ends_at_user_line

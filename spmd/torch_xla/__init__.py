@@ -26,11 +26,11 @@ from ..tensors.runtime import mark_step as mark_step
 from ..tensors.shards import XLAShard as XLAShard
 from . import compiled_step as compiled_step
 from . import custom_kernel as custom_kernel
+from . import device_replicas as device_replicas
 from . import execution_time as execution_time
 from . import one_process as one_process
 from . import parallel_loader as parallel_loader
 from . import purity as purity
-from . import replicas as replicas
 from . import sample_data as sample_data
 from . import script_tools as script_tools
 from . import syncfree as syncfree

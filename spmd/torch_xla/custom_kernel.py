@@ -50,7 +50,7 @@ def flash_attention(
 
 
 class FlashAttention:
-    """`apply` is `flash_attention`; its block sizes are read by nobody, as the kernel chooses its own.
+    """`apply` is `flash_attention`; its block sizes are not read: the kernel chooses its own.
 
     >>> import torch, spmd
     >>> q = torch.ones(1, 2, 4, 8, device="xla")

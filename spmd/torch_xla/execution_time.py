@@ -43,7 +43,7 @@ class _Ends:
                 has_ended = True
             else:
                 starts.append(launched[0])
-                # A result that a later program has overwritten tells no end: that is the later program's.
+                # A result that a later program has overwritten has no end of its own: that is the later program's.
                 with contextlib.suppress(RuntimeError, ValueError):  # an error is raised where the result is read
                     launched[1].block_until_ready()
                 has_ended = not launched[1].is_deleted()

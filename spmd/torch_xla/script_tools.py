@@ -1,4 +1,4 @@
-"""`torch_xla.utils.utils` (xu): what scripts use beside the made-up batches of `sample_data`."""
+"""`torch_xla.utils.utils` (xu): tools of scripts, and the made-up batches of `sample_data`."""
 
 import copy
 import os

@@ -31,7 +31,8 @@ def searched(lowered, options, platform):
         assert not miscompiles.has_moved_scatter(executable)
         used = {row.name: row for row in miscompiles.MISCOMPILES if row.applies(platform, options)}
         named = {name for name, _ in notes}
-        late = {name for name, row in used.items() if row.in_lowered(lowered) or row.in_optimized(executable)}
+        text = lowered.as_text()
+        late = {name for name, row in used.items() if row.in_lowered(lowered, text) or row.in_optimized(executable)}
         assert late <= named, (late, named)
         print("searched", sorted(named))
     return executable, notes

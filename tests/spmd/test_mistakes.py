@@ -52,8 +52,8 @@ def test_answer(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     messages.forget()
-    spmd.mesh.idle._note.cache_clear()
-    fsdp.outputs._note_whole.cache_clear()
+    spmd.mesh.notes._note.cache_clear()
+    spmd.mesh.notes.note_whole.cache_clear()
     code = "\n".join(line for line in lines if not line.startswith("# "))
     says = next(line.removeprefix("# says: ") for line in lines if line.startswith("# says: "))
     answer, file = _answer(name, code)

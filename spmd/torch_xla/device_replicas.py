@@ -9,7 +9,7 @@ from .parallel_loader import MpDeviceLoader
 
 
 class Context:
-    """What a loop function keeps between epochs, as attributes."""
+    """Attributes that a loop function keeps between epochs."""
 
     def __init__(self, device: Any):
         self.device = device
@@ -29,7 +29,7 @@ class DataParallel:
     >>> import torch, spmd
     >>> def loop(model, loader, device, context):
     ...     return sum(model(x).shape[0] for x in loader)
-    >>> model = spmd.torch_xla.replicas.DataParallel(torch.nn.Linear(4, 2), ["xla:0"])
+    >>> model = spmd.torch_xla.device_replicas.DataParallel(torch.nn.Linear(4, 2), ["xla:0"])
     >>> model(loop, [torch.ones(3, 4), torch.ones(3, 4)])
     [6]
     """
@@ -52,7 +52,7 @@ def run_multiprocess(fn: Callable[..., Any], *args: Any, start_method: str = "sp
     start_method: has no meaning here. Source: `torch_xla._internal.pjrt.run_multiprocess`.
 
     >>> import spmd
-    >>> spmd.torch_xla.replicas.run_multiprocess(abs, -3)
+    >>> spmd.torch_xla.device_replicas.run_multiprocess(abs, -3)
     {0: 3}
     """
     return {0: fn(*args, **kwargs)}

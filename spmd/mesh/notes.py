@@ -1,8 +1,9 @@
-"""One line for a dim that a mesh splits into more parts than it has rows for: devices that compute on padding alone."""
+"""Lines for a dim that a mesh does not divide, and errors that end at the user's line; `fsdp` takes them from here."""
 
 import functools
 
 from ..core.base.messages import say
+from ..core.ir.source import ends_at_user_line as ends_at_user_line
 from ..core.sharding.value import Sharding
 
 
@@ -18,3 +19,10 @@ def _note(caller: str, shape: tuple[int, ...], dim: int, ways: int, idle: int) -
     if idle > 0:
         text = f"dim {dim} of {list(shape)} is split {ways} ways: {idle} of {ways} parts are padding alone and idle"
         say(f"{caller}: {text}; make it a multiple of {ways}", "idle")
+
+
+@functools.cache
+def note_whole(caller: str, shape: tuple[int, ...], dim: int, ways: int) -> None:
+    """Prints, once for each shape, that each device computes all rows of a batch that the devices do not divide."""
+    text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
+    say(f"{caller}: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle")
