@@ -1,4 +1,4 @@
-"""Hugging Face's Mixtral, unmodified, with its experts computed on each device's own tokens.
+"""Hugging Face's Mixtral with its experts computed on each device's own tokens; the model's code is as it is.
 
     config = MixtralConfig(...)
     use_experts_per_shard(config, mesh, "fsdp")  # or ("fsdp", "expert"), expert="expert"

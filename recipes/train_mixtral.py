@@ -1,4 +1,4 @@
-"""Train Hugging Face's Mixtral, unmodified, under FSDP x expert parallel on eight simulated devices.
+"""Train Hugging Face's Mixtral under FSDP x expert parallel on eight simulated devices.
 
     python recipes/train_mixtral.py                            # fsdp=2, expert=4: each device has two of eight experts
     python recipes/train_mixtral.py --mesh fsdp=8              # FSDP alone: experts are gathered, tokens stay
@@ -8,9 +8,10 @@
 
 The experts' weights are sharded over `expert` and, as all others, by FSDP over `fsdp`; the batch is split over both.
 The devices of an axis of experts gather each other's tokens, compute their own experts' choices and reduce-scatter the
-sums (`mixtral.py`). The loss has the term that balances the experts. It prints the shardings with the bytes per device,
-the plan with its collectives, the losses, and the share of the held-out tokens that each expert gets before and after
-training; it leaves OUT/loss.png and OUT/experts.png. The same seed gives the same batches and weights on any mesh.
+sums: `use_experts_per_shard` of `mixtral.py`, without which sorting gathers the whole batch. The loss has the term
+that balances the experts. It prints the shardings with the bytes per device, the plan with its collectives, the
+losses, and the share of the held-out tokens that each expert gets before and after training; it leaves OUT/loss.png
+and OUT/experts.png. The same seed gives the same batches and weights on any mesh.
 """
 
 import argparse

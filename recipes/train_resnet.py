@@ -3,14 +3,14 @@
     python recipes/train_resnet.py                             # FSDP: parameters and batch split, units chosen by size
     python recipes/train_resnet.py --layout data               # data parallel: the batch split, parameters replicated
     python recipes/train_resnet.py --layout spatial            # each image's rows split; the compiler exchanges halos
-    python recipes/train_resnet.py --fake_data --batch_size 16 --num_epochs 1      # ResNet-18 at ImageNet's shapes
+    python recipes/train_resnet.py --fake-data --batch 16 --steps 4      # ResNet-18 at ImageNet's shapes
     python recipes/train_resnet.py --chart 4 16 64             # chart the bytes of each layout, too: six plans more
     python recipes/train_resnet.py --compile                   # the step recorded once and replayed, by spmd.compile
     python recipes/train_resnet.py --device cpu                # the same file in plain PyTorch, for comparison
     python recipes/train_resnet.py --target v5e:2x4            # plan the step for a TPU slice; nothing is trained
 
 It prints the plan of a step, trains on the digits of scikit-learn, tests on digits that it never trains on, and writes
-OUT/curves.png; with --chart also OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout.
+OUT/loss.png; with --chart also OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout.
 Batch norm is of the whole batch in every layout, so that losses are those of one device.
 """
 
@@ -19,6 +19,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
+from math import ceil
 from pathlib import Path
 
 import matplotlib
@@ -63,10 +65,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help='plan the step for these devices ("v5e:2x4", "cpu:8") into OUT/plan.html; nothing is trained',
     )
     training = parser.add_argument_group("training")
-    training.add_argument("--fake_data", action="store_true", help="random images of 3 x 224 x 224, 1,000 classes")
-    training.add_argument("--fake_images", type=int, default=64, metavar="N", help="of an epoch (default %(default)s)")
-    training.add_argument("--batch_size", type=int, metavar="N", help="images a step (default 64, fake ones 16)")
-    training.add_argument("--num_epochs", type=int, metavar="N", help="(default 6, of fake images 1)")
+    training.add_argument(
+        "--fake-data", "--fake_data", action="store_true", help="random images of 3 x 224 x 224, 1,000 classes"
+    )
+    training.add_argument(
+        "--fake-images", "--fake_images", type=int, default=64, metavar="N", help="of an epoch (default %(default)s)"
+    )
+    training.add_argument(
+        "--batch", "--batch_size", type=int, metavar="N", help="images a step (default 64, fake ones 16)"
+    )
+    length = training.add_mutually_exclusive_group()
+    length.add_argument("--steps", type=int, metavar="N", help="optimizer steps (default: those of the epochs)")
+    length.add_argument("--epochs", "--num_epochs", type=int, metavar="N", help="(default 6, of fake images 1)")
     training.add_argument("--width", type=int, metavar="N", help="channels of the first stage (default 16, fake 64)")
     training.add_argument("--lr", type=float, default=5e-3, help="peak learning rate (default %(default)s)")
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
@@ -82,17 +92,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)")
     args = parser.parse_args(arguments)
-    defaults = {"batch_size": 16, "num_epochs": 1, "width": 64} if args.fake_data else {}
-    for name, value in ({"batch_size": 64, "num_epochs": 6, "width": 16} | defaults).items():
+    defaults = {"batch": 16, "epochs": 1, "width": 64} if args.fake_data else {}
+    for name, value in ({"batch": 64, "epochs": 6, "width": 16} | defaults).items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-    if args.device == "xla" and not splits(args.layout, args.batch_size, args.devices):
-        parser.error(f"--batch_size {args.batch_size} must be a multiple of the {args.devices} devices that share it")
+    if args.device == "xla" and not splits(args.layout, args.batch, args.devices):
+        parser.error(f"--batch {args.batch} must be a multiple of the {args.devices} devices that share it")
     if args.target and args.device != "xla":
         parser.error("--target plans for devices of xla; leave --device out")
     if args.compile and args.device != "xla":
         parser.error("--compile is of steps on xla; leave --device out")
-    if args.num_epochs < 1 or (args.fake_data and args.fake_images < args.batch_size):
+    if args.steps is not None and args.steps < 1:
+        parser.error(f"--steps must be at least 1, got {args.steps}")
+    if args.epochs < 1 or (args.fake_data and args.fake_images < args.batch):
         parser.error("there must be at least one epoch of at least one batch")
     return args
 
@@ -209,8 +221,8 @@ class History:
 def train(place: Placement, args: argparse.Namespace, data: images.Images, console: Console) -> History:
     """Runs the training loop, written as for one device. Values are read after each epoch, so no step waits for one."""
     model, optimizer = make(place, args, data.classes)
-    steps = len(data.train[0]) // args.batch_size
-    total = args.num_epochs * steps
+    steps = len(data.train[0]) // args.batch
+    total = args.steps or args.epochs * steps
     factor = partial(learning_rate_factor, warmup=max(1, total // 10), steps=total)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     history, reporter = History(), Reporter(console, total, spmd.metrics.num_compiles)
@@ -222,18 +234,18 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
 
     update = compiled(update, args)
     with reporter.progress:
-        for epoch in range(args.num_epochs):
+        for epoch in range(ceil(total / steps)):
             started, found = time.perf_counter(), []
-            batches = images.batches(*data.train, batch=args.batch_size, seed=args.seed + epoch)
-            for number, batch in enumerate(batches, start=epoch * steps + 1):
+            batches = images.batches(*data.train, batch=args.batch, seed=args.seed + epoch)
+            for number, batch in enumerate(islice(batches, total - epoch * steps), start=epoch * steps + 1):
                 found.append((number, *update(*place.put(*batch))))
                 place.sync()
                 reporter.progress.update(reporter.task, completed=number, description=f"epoch {epoch + 1}")
             history.loss += [(number, loss.item()) for number, loss, _ in found]
             history.train += [(number, share.item()) for number, _, share in found]
-            rate = steps * args.batch_size / (time.perf_counter() - started)
-            line = f"epoch {epoch + 1}   loss {mean(history.loss[-steps:]):.4f}   "
-            line += f"training {mean(history.train[-steps:]):.1%}   {rate:,.0f} images/s"
+            rate = len(found) * args.batch / (time.perf_counter() - started)
+            line = f"epoch {epoch + 1}   loss {mean(history.loss[-len(found) :]):.4f}   "
+            line += f"training {mean(history.train[-len(found) :]):.1%}   {rate:,.0f} images/s"
             if len(data.heldout[0]):
                 history.heldout.append((number, evaluate(model, place, data, args.devices)))
                 line += f"   held-out {history.heldout[-1][1]:.1%}"
@@ -320,15 +332,15 @@ def main(arguments: list[str] | None = None) -> None:
     what = "random images of ImageNet's shapes" if args.fake_data else "scikit-learn's digits"
     place = MeshPlacement(args.layout, args.devices) if args.device == "xla" else Placement()
     if args.device == "xla":
-        planned = plan(place, args, args.batch_size, data)
+        planned = plan(place, args, args.batch, data)
         console.print(planned)
         if args.target:
             planned.save(args.out / "plan.html")
             return
     shown = f"{args.layout}, {args.devices} devices" if args.device == "xla" else "plain PyTorch"
     history = train(place, args, data, console)
-    draw_curves(history, title=f"A ResNet on {what} ({shown})", path=args.out / "curves.png")
-    made = [args.out / "curves.png"]
+    draw_curves(history, title=f"A ResNet on {what} ({shown})", path=args.out / "loss.png")
+    made = [args.out / "loss.png"]
     if args.device == "xla" and args.chart:
         made.append(args.out / "bytes.png")
         title = f"A training step of a ResNet on {what}, {args.devices} devices"

@@ -15,6 +15,22 @@ def test_figures() -> None:
     assert {one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d])", benchmarks)} == set()
 
 
+def test_marks_of_recipes() -> None:
+    rows = re.findall(r"^\| `(recipes/\w+\.py)` \| (\w?) ?(\w?) ?\|", README, re.MULTILINE)
+    assert len(rows) > 10
+    for name, *marks in rows:
+        source = (ROOT / name).read_text()
+        assert ("p" in marks) == ('"--target"' in source or "add_place_flags(" in source), name
+        assert ("l" in marks) == ('"loss.png"' in source), name
+
+
+def test_flags_are_the_same() -> None:
+    """The first name of a size is one word for all recipes; a flag of several words has hyphens."""
+    for path in sorted((ROOT / "recipes").glob("*.py")):
+        flags = re.findall(r'add_argument\(\s*"(--\w[\w-]*)"', path.read_text())
+        assert [flag for flag in flags if "_" in flag or flag in ("--batch-size", "--num-epochs")] == [], path
+
+
 def test_recipes() -> None:
     programs = {path.name for path in (ROOT / "recipes").glob("*.py") if 'name__ == "__main__"' in path.read_text()}
     assert {name for name in programs if f"`recipes/{name}`" not in README} == set()

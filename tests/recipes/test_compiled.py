@@ -17,7 +17,7 @@ from recipes import (
 )
 
 MODEL = "--layers=1 --width=16 --heads=4 --sequence=16 --batch=16 --warmup=2 --steps=6 --eval-every=3 --sample=0"
-DIGITS = "--width=4 --batch_size=240 --num_epochs=2"
+DIGITS = "--width=4 --batch=240 --epochs=2"
 RECIPES = {"gpt": (train_gpt, f"{MODEL} --dropout=0.1")}
 LONG = {
     "llama": (train_llama, f"{MODEL} --kv-heads=2"),

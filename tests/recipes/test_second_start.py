@@ -17,7 +17,7 @@ COMMANDS = {
     "gpt": f"train_gpt.py {MODEL} --steps=4 --eval-every=2 --sample=6",
     "llama": f"train_llama.py {MODEL} --kv-heads=2 --steps=6 --eval-every=3 --sample=5 --save-every=3",
     "hugging_face": f"wrap_hugging_face.py {MODEL} --steps=4 --eval-every=2 --sample=3",
-    "resnet": "train_resnet.py --width=4 --batch_size=360 --num_epochs=1 --layout=spatial --chart 8 --out=made",
+    "resnet": "train_resnet.py --width=4 --batch=360 --epochs=1 --layout=spatial --chart 8 --out=made",
 }
 LONG = pytest.mark.long
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from recipes import images, train_resnet
+from recipes.training import make_console
 from spmd import config
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train_resnet.py"
@@ -33,16 +34,16 @@ class TestReport:
     """It prints the plan and an epoch's loss and accuracies, and leaves two pictures."""
 
     def test_digits(self, tmp_path: Path) -> None:
-        sizes = ("--width=4", "--batch_size=360", "--num_epochs=1", "--chart", "8")
+        sizes = ("--width=4", "--batch=360", "--epochs=1", "--chart", "8")
         printed = run(tmp_path, "--layout=spatial", *sizes)
         assert "8 device(s) here (height=8)" in printed and "collective-permute" in printed, "rows of the neighbours"
         assert re.search(r"epoch 1   loss \d\.\d+   training [\d.]+%   [\d,]+ images/s   held-out [\d.]+%", printed)
         assert re.findall(r"(data|fsdp|spatial) +8 +[\d.]+ +[\d.]+", printed) == ["data", "fsdp", "spatial"]
-        for name in ("curves.png", "bytes.png"):
+        for name in ("loss.png", "bytes.png"):
             assert (tmp_path / "made" / name).read_bytes().startswith(b"\x89PNG")
 
     def test_planned_at_the_shapes_of_imagenet(self, tmp_path: Path) -> None:
-        sizes = ("--width=4", "--batch_size=8", "--fake_images=8")
+        sizes = ("--width=4", "--batch=8", "--fake_images=8")
         printed = run(tmp_path, "--fake_data", "--layout=spatial", *sizes, "--target=cpu:8")
         assert "cpu:8 (height=8)" in printed and "max_pool2d" in printed
         assert "epoch" not in printed, "nothing is trained"
@@ -100,10 +101,12 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ("--batch_size 12", "--batch_size 12 must be a multiple of the 8 devices"),
+            ("--batch 12", "--batch 12 must be a multiple of the 8 devices"),
             ("--layout model", "invalid choice: 'model'"),
-            ("--num_epochs 0", "at least one epoch"),
-            ("--fake_data --fake_images 8", "at least one batch"),
+            ("--steps 0", "--steps must be at least 1, got 0"),
+            ("--steps 3 --epochs 1", "not allowed with"),
+            ("--epochs 0", "at least one epoch"),
+            ("--fake-data --fake-images 8", "at least one batch"),
         ],
     )
     def test_refused(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +114,13 @@ class TestArguments:
             train_resnet.parse(arguments.split())
         assert message in capsys.readouterr().err
 
+    def test_steps_end_within_an_epoch(self) -> None:
+        args = train_resnet.parse(["--device=cpu", "--steps=3", "--batch=480", "--width=2"])
+        history = train_resnet.train(train_resnet.Placement(), args, images.digits(), make_console())
+        assert [number for number, _ in history.loss] == [1, 2, 3], "two batches an epoch"
+        assert [number for number, _ in history.heldout] == [2, 3]
+
     def test_defaults(self) -> None:
-        digits, fake = train_resnet.parse([]), train_resnet.parse(["--fake_data", "--layout", "spatial"])
-        assert (digits.batch_size, digits.num_epochs, digits.width) == (64, 6, 16)
-        assert (fake.batch_size, fake.num_epochs, fake.width) == (16, 1, 64)
+        digits, fake = train_resnet.parse([]), train_resnet.parse(["--fake-data", "--layout", "spatial"])
+        assert (digits.batch, digits.epochs, digits.width) == (64, 6, 16)
+        assert (fake.batch, fake.epochs, fake.width) == (16, 1, 64)
