@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from ..base.config import config
-from ..base.jax_private import compile_lowered, ir
+from ..base.jax_private import compile_lowered
 from ..hlo.hlo import Module
+from ..sharding.partitioner import callee_of, function_of, ops_of
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
 
 Options = dict[str, str | float]
@@ -53,33 +54,18 @@ class Miscompile(NamedTuple):
 
 def scatters_in_loop(lowered: Any, text: str) -> bool:
     """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the loop."""
-    calls: list[tuple[str, str, bool]] = []
-    scatters: set[str] = set()  # the functions that have one outside of a loop of their own
-    is_found = False
-
-    def visit(op: Any) -> Any:
-        nonlocal is_found
-        if op.operation.name in ("stablehlo.scatter", "func.call"):
-            function, is_in_loop = _place(op.operation)
-            if op.operation.name == "func.call":
-                calls.append((function, op.attributes["callee"].value, is_in_loop))
-            else:
-                scatters.add(function)
-                is_found |= is_in_loop
-        return ir.WalkResult.ADVANCE
-
-    lowered.compiler_ir().operation.walk(visit)
-    while more := {caller for caller, callee, _ in calls if callee in scatters} - scatters:
-        scatters |= more
-    return is_found or any(is_in_loop and callee in scatters for _, callee, is_in_loop in calls)
+    module = lowered.compiler_ir()
+    calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
+    holders = {function_of(op) for op in scatters}
+    while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:
+        holders |= more
+    return any(map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in holders))))
 
 
-def _place(op: Any) -> tuple[str, bool]:
-    is_in_loop = False
-    while op.name != "func.func":
-        is_in_loop |= op.name == "stablehlo.while"
+def _is_in_loop(op: Any) -> bool:
+    while op.name not in ("func.func", "stablehlo.while"):
         op = op.parent.operation
-    return str(op.attributes["sym_name"].value), is_in_loop
+    return bool(op.name == "stablehlo.while")
 
 
 def has_moved_scatter(executable: Any) -> bool:

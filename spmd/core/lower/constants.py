@@ -4,6 +4,7 @@ from typing import Any
 
 from ..base.jax_private import hlo, ir
 from ..ir.graph import Graph, walk
+from ..sharding.partitioner import ops_of
 
 
 def hide_complex_constants(graph: Graph, module: Any) -> None:
@@ -27,15 +28,8 @@ def has_complex(graph: Graph) -> bool:
 
 def hide(module: Any) -> None:
     """Puts the barriers into a module."""
-    ops: list[Any] = []
-
-    def collect(op: Any) -> Any:
-        ops.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(collect, ir.WalkOrder.PRE_ORDER)
     constants: set[Any] = set()
-    for op in ops:
+    for op in ops_of(module):
         if not all(value in constants or _may_be_known(value) for value in op.operands):
             continue
         for made in op.results:

@@ -141,36 +141,42 @@ def mark_manual_sorts(module: Any) -> None:
     Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and ends the process
     (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
     """
-    calls, manual = [], set()
-
-    def visit(op: Any) -> Any:
-        name = op.operation.name
-        if name == "func.call":
-            calls.append((_function_of(op.operation), op.attributes["callee"].value))
-            if any(_is_manual_part(operand.owner) for operand in op.operation.operands):
-                manual.add(calls[-1][1])
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
+    calls = ops_of(module, "func.call")
+    manual = {callee_of(call) for call in calls if any(_is_manual_part(operand.owner) for operand in call.operands)}
     if not manual:
         return
-    while more := {callee for caller, callee in calls if caller in manual} - manual:
+    while more := {callee_of(call) for call in calls if function_of(call) in manual} - manual:
         manual |= more
+    with module.context:
+        for sort in ops_of(module, "stablehlo.sort"):
+            count = len(sort.results)
+            if count > 1 and function_of(sort) in manual:
+                sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{', '.join(['{manual}'] * count)}}}")
 
-    def mark(op: Any) -> Any:
-        count = len(op.operation.results)
-        if op.operation.name == "stablehlo.sort" and count > 1 and _function_of(op.operation) in manual:
-            op.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{', '.join(['{manual}'] * count)}}}")
+
+def ops_of(module: Any, *names: str) -> list[Any]:
+    """The ops of a lowered program, in their order: those of these names, or all."""
+    ops: list[Any] = []
+
+    def collect(op: Any) -> Any:
+        if not names or op.operation.name in names:
+            ops.append(op.operation)
         return ir.WalkResult.ADVANCE
 
-    with module.context:
-        module.operation.walk(mark)
+    module.operation.walk(collect, ir.WalkOrder.PRE_ORDER)
+    return ops
 
 
-def _function_of(op: Any) -> str:
+def function_of(op: Any) -> str:
+    """The name of the function that an op stands in."""
     while op.name != "func.func":
         op = op.parent.operation
     return str(op.attributes["sym_name"].value)
+
+
+def callee_of(call: Any) -> str:
+    """The name of the function that an op calls."""
+    return str(call.attributes["callee"].value)
 
 
 def _is_manual_part(owner: Any) -> bool:
