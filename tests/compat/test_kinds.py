@@ -18,7 +18,7 @@ import fsdp
 import spmd
 from spmd.torch_xla import (
     custom_kernel,
-    replicas,
+    device_replicas,
     sample_data,
     script_tools,
     training_log,
@@ -276,7 +276,7 @@ class TestTools:
             context.calls = context.getattr_or("calls", 0) + 1
             return context.calls + sum(model(x).shape[0] for x in loader)
 
-        model = replicas.DataParallel(lambda: nn.Linear(2, 1), device_ids=["xla:0"])
+        model = device_replicas.DataParallel(lambda: nn.Linear(2, 1), device_ids=["xla:0"])
         assert model(loop, [torch.ones(3, 2)]) == [4] and model(loop, [torch.ones(3, 2)]) == [5]
 
 
