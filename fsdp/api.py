@@ -198,7 +198,7 @@ def axes_of(
         mesh, *replicas, shard_axis = view.root, *_axes_of_dims(caller, view)
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     if not isinstance(mesh, spmd.Mesh):
-        kind = f"{type(mesh).__module__}.{type(mesh).__name__}"
+        kind = f"{type(mesh).__module__}.{type(mesh).__name__}".removeprefix("builtins.")
         raise TypeError(
             f"{caller}: expected mesh to be a spmd.Mesh, got {kind}; write mesh=spmd.Mesh(range(8), (8,), ...)"
         )
