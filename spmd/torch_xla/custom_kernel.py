@@ -19,7 +19,6 @@ def flash_attention(
     q_segment_ids: torch.Tensor | None = None,
     kv_segment_ids: torch.Tensor | None = None,
     sm_scale: float = 1.0,
-    *,
     ab: torch.Tensor | None = None,
     partition_spec: Any = None,
     mesh: Any = None,
@@ -60,22 +59,7 @@ class FlashAttention:
 
     DEFAULT_BLOCK_SIZES: ClassVar[dict[str, int]] = {}  # scripts set it
 
-    @staticmethod
-    def apply(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        causal: bool,
-        q_segment_ids: torch.Tensor | None = None,
-        kv_segment_ids: torch.Tensor | None = None,
-        sm_scale: float = 1.0,
-        ab: torch.Tensor | None = None,
-        partition_spec: Any = None,
-        mesh: Any = None,
-    ) -> torch.Tensor:
-        """`flash_attention` of these arguments."""
-        segments = q_segment_ids, kv_segment_ids
-        return flash_attention(q, k, v, causal, *segments, sm_scale, ab=ab, partition_spec=partition_spec, mesh=mesh)
+    apply = staticmethod(flash_attention)
 
 
 @dataclass(frozen=True)
