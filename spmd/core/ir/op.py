@@ -72,7 +72,7 @@ class Lowering:
     @property
     def opaque(self) -> bool:
         """True if the op contains a user's function, which no other process can rebuild."""
-        return False
+        return any(node.op.lowering.opaque for region in self.regions for node in region.nodes)
 
     @property
     def any_memory(self) -> bool:

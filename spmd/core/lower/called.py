@@ -9,7 +9,7 @@ from ..ir.graph import Region
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from .lower import lower_region
-from .region import draws_in, is_opaque, kinds_of, mesh_in
+from .region import draws_in, kinds_of, mesh_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,6 @@ class Called(Lowering):
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
-
-    @property
-    def opaque(self) -> bool:
-        return is_opaque(self.regions)
 
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return draws_in(self.body.nodes)

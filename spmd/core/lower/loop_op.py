@@ -26,7 +26,7 @@ from ..sharding.value import DEVICE, HOST, Sharding
 from .loop_counter import count_up, first_iteration, row_at, with_row
 from .lower import lower_region
 from .numbers import EACH, Step, at_iteration, by_iteration
-from .region import draws_in, is_opaque, kinds_of, mesh_in, split_steps, strong
+from .region import draws_in, kinds_of, mesh_in, split_steps, strong
 from .stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 
 
@@ -95,10 +95,6 @@ class Loop(Lowering):
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
-
-    @property
-    def opaque(self) -> bool:
-        return is_opaque(self.regions)
 
     @property
     def takes_rows(self) -> bool:

@@ -26,7 +26,7 @@ from ..sharding.tracing import program
 from ..sharding.value import Sharding
 from .loop_op import Loop
 from .lower import lower_region, unreported
-from .region import Branches, While, draws_in, is_opaque
+from .region import Branches, While, draws_in
 
 Axes = tuple[str, ...]
 Over = frozenset[str]
@@ -243,10 +243,6 @@ class Manual(Lowering):
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
-
-    @property
-    def opaque(self) -> bool:
-        return is_opaque(self.regions)
 
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return draws_in(self.body.nodes)

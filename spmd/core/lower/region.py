@@ -32,10 +32,6 @@ class While(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.condition, self.body)
 
-    @property
-    def opaque(self) -> bool:
-        return is_opaque(self.regions)
-
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return ()  # the keys belong to this loop alone
 
@@ -73,10 +69,6 @@ class Branches(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.if_true, self.if_false)
 
-    @property
-    def opaque(self) -> bool:
-        return is_opaque(self.regions)
-
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return draws_in([*self.if_true.nodes, *self.if_false.nodes])
 
@@ -99,11 +91,6 @@ def region_op(name: str, lowering: While | Branches, operands: Sequence[Meta], r
 
 
 # --- what several kinds share -----------------------------------------------------------------------------------------
-
-
-def is_opaque(regions: Sequence[Region]) -> bool:
-    """See `Lowering.opaque`."""
-    return any(node.op.lowering.opaque for region in regions for node in region.nodes)
 
 
 def mesh_in(regions: Sequence[Region]) -> Sharding | None:
