@@ -12,7 +12,7 @@ from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
 from ..mesh.mesh import Mesh
 from ..mesh.placements import are_placements, placements_of
-from ..tensors.annotate import reshard
+from ..tensors.annotate import on_device, reshard
 from ..tensors.shards import Shard, load_local_shards_, local_shards
 from .sharding_spec import ShardingType, sharding_type
 
@@ -68,9 +68,7 @@ class XLAShardedTensor(metaclass=_ShardedType):
         for name in unknown:
             hint = did_you_mean(name, ("mesh_shape", "partition_spec"), "{}") or "expected mesh_shape or partition_spec"
             raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
-        if not isinstance(elem, XlaTensor):
-            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
-            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        on_device(elem, "XLAShardedTensor")
         return elem if requires_grad is None else elem.requires_grad_(requires_grad)
 
 

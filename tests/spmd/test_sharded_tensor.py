@@ -45,7 +45,7 @@ class TestInstance:
         assert spmd.torch_xla.wrap_if_sharded([1]) == [1]
         with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"):
             spmd.torch_xla.wrap_as_sharded_tensor(torch.ones(2))
-        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got list"):
+        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got 'list'"):
             XLAShardedTensor([1])
         x = torch.ones(2, device="xla")
         assert XLAShardedTensor(x, (8,), partition_spec=(None,)) is x
