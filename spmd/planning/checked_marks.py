@@ -274,7 +274,8 @@ def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
         reader = next(one for one in graph.nodes if value in one.operands)
         of = f"the input {shape} that {source_of(reader).op.name} reads at {_place(graph, reader)}"
     else:
-        of = f"the result {shape} of {source_of(node).op.name} at {_place(graph, node)}"
+        name = "gradient" if source_of(node).sequence >= 0 else "result"  # of a gradient in a hook of its tensor
+        of = f"the {name} {shape} of {source_of(node).op.name} at {_place(graph, node)}"
     return f"mark_sharding of {of} as {after}{instead}"
 
 

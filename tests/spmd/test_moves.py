@@ -1,5 +1,6 @@
 """Values that the partitioner moves unrequested: named by line, with both layouts, kept with the program."""
 
+import dataclasses
 import math
 
 import pytest
@@ -11,7 +12,9 @@ import fsdp
 import spmd
 from spmd import Mesh, P
 from spmd.core.base.move import Move
+from spmd.core.compile import cache
 from spmd.planning.report import Plan
+from spmd.profiler.labels import labels_of
 from tests.spmd.planning import bad_layouts
 
 
@@ -94,6 +97,56 @@ class TestThreeReports:
         _ = kept = torch.cat([cache[:, :, 4:], new], 2)
         assert moves() and all("torch.cat([cache[:, :, 4:], new], 2)" in move.line for move in moves())
         assert torch.equal(kept.cpu(), torch.cat([cache.cpu()[:, :, 4:], new.cpu()], 2))
+
+
+class TestBackward:
+    """What a backward op reads is named as the forward result that a step can annotate, or no annotation is advised."""
+
+    @staticmethod
+    def moved(mesh: Mesh, hidden: tuple[object, ...] | None) -> list[Move]:
+        x = marked(mesh, ("data", None), 32, 64)
+        up, down = (
+            marked(mesh, spec, *shape) for spec, *shape in ((("fsdp", None), 128, 64), (("fsdp", "data"), 64, 128))
+        )
+        for weight in (up, down):
+            weight.requires_grad_()
+        activation = nn.functional.linear(x, up).relu()
+        if hidden is not None:
+            activation = spmd.mark_sharding(activation, mesh, P(*hidden))
+        nn.functional.linear(activation, down).square().sum().backward()
+        return [move for move in moves() if move.op == "aten.linear_backward"]
+
+    def test_a_weight(self, mesh2x4: Mesh) -> None:
+        found = {move.value: move for move in self.moved(mesh2x4, None) if move.after}
+        assert found["operand 2"].after == "P(None, 'data')" and not found["operand 2"].mark
+
+    def test_an_activation(self, mesh2x4: Mesh) -> None:
+        found = {move.value: move for move in self.moved(mesh2x4, ("fsdp", "data"))}
+        assert found["operand 0"].mark == "mark_sharding of the result of aten.relu, [32, 128], as P(None, 'data')"
+
+    def test_one_layout_is_known(self) -> None:
+        move = Move("move", "aten.mm", "operand 0", (8, 4), collectives=("all-gather",), axes=("data",), bytes=64)
+        rest = ": all-gather over data, moves 64 B"
+        assert dataclasses.replace(move, before="P('data',)").text == f"operand 0 [8, 4], from P('data',){rest}"
+        assert dataclasses.replace(move, after="P('data',)").text == f"operand 0 [8, 4], to P('data',){rest}"
+        assert move.text == f"operand 0 [8, 4]{rest}"
+
+
+class TestCombined:
+    """XLA combines the reductions of several ops into one, which it names after the first."""
+
+    def test_gradients(self, mesh8: Mesh) -> None:
+        model = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 8)).to("xla")
+        x = spmd.mark_sharding(torch.ones(64, 16).to("xla"), mesh8, P("fsdp", None))
+        model(x).square().mean().backward()
+        spmd.sync()
+        program = cache.last_program()
+        assert program is not None
+        (row,) = [row for row in spmd.metrics.compiles()[-1].traffic if "combined" in row.op]
+        assert row.op == "6 gradients combined, the first of aten.linear_backward"
+        assert row.bytes == sum(4 * parameter.numel() for parameter in model.parameters())
+        of_profile = [label.ops for name, label in labels_of(program).items() if name.startswith("all-reduce")]
+        assert {"aten.linear_backward", "aten.native_layer_norm_backward"} in map(set, of_profile)
 
 
 class TestAsked:

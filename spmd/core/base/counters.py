@@ -29,7 +29,8 @@ class Collective:
         axes: the mesh axes of its devices. devices: the number that exchange data with each other.
         bytes: of the arrays that they gather, reduce or exchange, on one device: the gathered, the unreduced array.
         count: its number in one run; in a loop it counts once for each iteration.
-        op: the recorded op that it came from; line: the user's line of that op; path: the module or parameter it
+        op: the recorded op that it came from; of collectives that XLA has combined the number of arrays and the op of
+            the first, whose line it has; line: the user's line of that op; path: the module or parameter it
             belongs to, as `named_modules` names it ("" except in `spmd.plan`, which reads the modules).
         is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other, implements a
             reduce-scatter so.

@@ -45,7 +45,8 @@ class Move:
     def text(self) -> str:
         """The move in words, without its line."""
         of = f"{self.value} {list(self.shape)}" if self.value else "a value"
-        layouts = f", {self.before or 'a layout'} -> {self.after or 'another'}" if self.before or self.after else ""
+        known = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
+        layouts = f", {self.before} -> {self.after}" if self.before and self.after else known
         how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
         whole = "gathered and cut again, " if self.kind == "given up" else ""
         return f"{of}{layouts}: {whole}{how}{f'; {self.advice}' if self.mark else ''}"

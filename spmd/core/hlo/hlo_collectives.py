@@ -28,12 +28,14 @@ Exchange = tuple[Collective, int | None]
 
 
 class Placed(NamedTuple):
-    """A collective with its line of the program's text; the line of a chain is its first."""
+    """A collective with its line of the program's text; the line of a chain is its first. joined: the ops of its
+    operands, where XLA has combined collectives of several ops in one; `node` is the first op's."""
 
     row: Collective
     node: int | None
     computation: Computation
     line: Instruction
+    joined: tuple[int, ...] = ()
 
 
 def collectives(module: Module, graph: Graph) -> list[Placed]:
@@ -69,11 +71,18 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
                 node = node_index(scope_of(computation, line), num_nodes)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
-            row = Collective(
-                kind, axes, size, data, computation.count, is_sliced=is_sliced, link=link, is_async=is_async
-            )  # fmt: skip
-            found.append(Placed(row, node, computation, line))
+            count, together = computation.count, joined(computation, line, num_nodes)
+            row = Collective(kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async)
+            found.append(Placed(row, node, computation, line, together))
     return found
+
+
+def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
+    """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
+    makers = (computation.by_name[name] for name in line.operands if name in computation.by_name)
+    found = (node_index(scope_of(computation, maker), num_nodes) for maker in makers)
+    places = tuple(place for place in found if place is not None)
+    return places if len(set(places)) > 1 else ()
 
 
 def collective_kind(line: Instruction) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .hlo import Computation, Instruction, Module, num_bytes
-from .hlo_collectives import node_index, scope_of
+from .hlo_collectives import collective_kind, joined, node_index, scope_of
 
 _WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one
 
@@ -37,6 +37,8 @@ def _places(module: Module, computation: Computation, line: Instruction, num_nod
     own = node_index(scope_of(computation, line), num_nodes)
     if own is not None:
         yield own
+    if collective_kind(line) is not None:
+        yield from joined(computation, line, num_nodes)
     for _, name in line.called if line.opcode in _WITHIN else ():
         for inner in module.computations[name].lines:
             place = node_index(inner.scope, num_nodes)

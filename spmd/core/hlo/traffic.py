@@ -16,10 +16,16 @@ def exchanges(found: Iterable[Placed], graph: Graph) -> Exchanges:
     """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
     those belong to the run that recorded the ops, and the program may be reused by others."""
 
-    def op(node: int | None) -> str:
-        return "" if node is None else source_of(graph.nodes[node]).op.name
+    return tuple(_merged((dataclasses.replace(one.row, op=_op(one, graph)), one.node) for one in found))
 
-    return tuple(_merged((dataclasses.replace(one.row, op=op(one.node)), one.node) for one in found))
+
+def _op(one: Placed, graph: Graph) -> str:
+    """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
+    name = "" if one.node is None else source_of(graph.nodes[one.node]).op.name
+    if not one.joined:
+        return name
+    is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
+    return f"{len(one.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
 
 
 def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
@@ -32,9 +38,9 @@ def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda 
     for row, place in found:
         line = path = ""
         if place is not None:
-            node = graph.nodes[place]
-            own = node_line(source_of(node))
-            line, path = str(own if own.code is not None else lines[place]), paths(node)
+            source = source_of(node := graph.nodes[place])
+            line = str(own if (own := node_line(source)).code is not None else lines[place])
+            path = paths(node) if row.op == source.op.name else ""  # a combined one has several
         rows.append((dataclasses.replace(row, line=line, path=path), None))
     return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..base.move import Move
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value, origin
 from .chains import Chain, chain_of
 from .hlo import Module
 from .hlo_collectives import Placed, line_of, scope_of, source_of
@@ -92,11 +92,9 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
     if is_given_up and chain.afters[0] in chain.befores:  # it comes back: updated, or by two annotations
         value = value._replace(after=value.before)
     op, before, after = source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
-    mark = (
-        f"mark_sharding of {value.name} of {op}, {list(value.shape)}, as {after}"
-        if after not in ("", before) and not undoes(before, after, unused)
-        else ""
-    )
+    name = _markable(value)
+    is_advised = name and after not in ("", before) and not undoes(before, after, unused)
+    mark = f"mark_sharding of {name}, {list(value.shape)}, as {after}" if is_advised else ""
     move = dataclasses.replace(
         move,
         op=op,
@@ -108,6 +106,17 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
         mark=mark,
     )
     return move, layouts.places[value.node]
+
+
+def _markable(moved: Moved) -> str:
+    """The moved value as one that a step can annotate: of a backward op the forward result that it reads, else ""."""
+    value: Value = moved.node
+    if moved.name.startswith("operand") and source_of(moved.node).sequence >= 0:
+        value = moved.node.operands[int(moved.name.split()[1])]
+    maker = origin(value)
+    if maker is None or source_of(maker).sequence >= 0:  # a parameter or an input, or a gradient
+        return ""
+    return f"{'the result' if value is not moved.node else moved.name} of {source_of(maker).op.name}"
 
 
 def undoes(before: str, after: str, unused: str) -> bool:
