@@ -3,9 +3,8 @@
 import functools
 import importlib
 import re
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -146,43 +145,3 @@ def _number(text: str) -> tuple[float, str]:
     parts = re.findall(r"([\d.]+)([a-zA-Z]+)", text)
     unit = "_mb" if text.endswith("B") else "_sec" if parts else ""
     return (sum(float(digits) * _UNITS[name] for digits, name in parts) if parts else float(text)), unit
-
-
-def get_data_points_from_metrics_reports(metrics_reports: Sequence[str]) -> dict[str, list[Any]]:
-    """The numbers of several reports by name, one each; None where a report has none.
-
-    >>> import spmd
-    >>> reports = ["Counter: MarkStep\\n  Value: 3", ""]
-    >>> spmd.torch_xla.training_log.get_data_points_from_metrics_reports(reports)
-    {'MarkStep__Value': [3, None]}
-    """
-    parsed = [parse_metrics_report(report) for report in metrics_reports]
-    return {name: [one.get(name) for one in parsed] for name in dict.fromkeys(name for one in parsed for name in one)}
-
-
-_EXPRESSIONS = {"base_expression": "v <= v_mean + (v_stddev * 2.0)"}
-
-
-def compare_metrics(
-    data_points: Mapping[str, Sequence[Any]], metrics_report: str, config: Mapping[str, str] = _EXPRESSIONS
-) -> str:
-    """A line for each number of a report that fails its expression of `v`, `v_mean` and `v_stddev`; "" for none.
-
-    config: the expressions by name, "NAME_expression", and "base_expression" for all others.
-
-    >>> import spmd
-    >>> report = "Counter: MarkStep\\n  Value: 30"
-    >>> print(spmd.torch_xla.training_log.compare_metrics({"MarkStep__Value": [3, 3]}, report), end="")
-    MarkStep__Value: 30 fails v <= v_mean + (v_stddev * 2.0), of mean 3 and standard deviation 0
-    """
-    lines = ""
-    for name, value in sorted(parse_metrics_report(metrics_report).items()):
-        known = [one for one in data_points.get(name, ()) if one is not None]
-        if not known:
-            lines += f"{name}: {value} is a new fallback to the CPU\n" if name.startswith("aten::") else ""
-            continue
-        mean, spread = statistics.fmean(known), statistics.pstdev(known)
-        expression = config.get(f"{name}_expression", config["base_expression"])
-        if not eval(expression, None, {"v": value, "v_mean": mean, "v_stddev": spread}):
-            lines += f"{name}: {value} fails {expression}, of mean {mean:g} and standard deviation {spread:g}\n"
-    return lines
