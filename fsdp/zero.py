@@ -64,21 +64,17 @@ class ZeroRedundancyOptimizer(Optimizer):
         **defaults: Any,
     ):
         without_meaning = {
-            "optimizer_dtype": None if optimizer_dtype is None else "state has the dtype that the optimizer gives it",
-            "sharding_groups": None if sharding_groups is None else _AXES,
-            "grad_norm_groups": None if grad_norm_groups is None else _AXES,
-            "bucket_cap_mb_all_gather": SCHEDULED if bucket_cap_mb_all_gather else None,
-            "bucket_cap_mb_reduce_scatter": SCHEDULED if bucket_cap_mb_reduce_scatter else None,
-            "coalesce_cc": SCHEDULED if coalesce_cc else None,
-            "use_grad_acc_hook": "backward adds to parameter.grad, in the parameter's dtype"
-            if use_grad_acc_hook
-            else None,
-            "save_master_weights": "state_dict has no weights; parameters are updated as they are"
-            if save_master_weights
-            else None,
-            "higher_cc_precision": "gradients are reduced in their own dtype" if higher_cc_precision else None,
+            "optimizer_dtype": (optimizer_dtype, "state has the dtype that the optimizer gives it"),
+            "sharding_groups": (sharding_groups, _AXES),
+            "grad_norm_groups": (grad_norm_groups, _AXES),
+            "bucket_cap_mb_all_gather": (bucket_cap_mb_all_gather, SCHEDULED),
+            "bucket_cap_mb_reduce_scatter": (bucket_cap_mb_reduce_scatter, SCHEDULED),
+            "coalesce_cc": (coalesce_cc, SCHEDULED),
+            "use_grad_acc_hook": (use_grad_acc_hook, "backward adds to parameter.grad, in the parameter's dtype"),
+            "save_master_weights": (save_master_weights, "state_dict has no weights; parameters are updated directly"),
+            "higher_cc_precision": (higher_cc_precision, "gradients are reduced in their own dtype"),
         }
-        reasons = {name: reason for name, reason in without_meaning.items() if reason is not None}
+        reasons = {name: reason for name, (value, reason) in without_meaning.items() if value not in (None, False)}
         warn_without_meaning(type(self).__name__, reasons, stacklevel=3)
         self.mesh = mesh or spmd.torch_xla.get_global_mesh() or spmd.torch_xla.get_1d_mesh("fsdp")
         names = self.mesh.axis_names
