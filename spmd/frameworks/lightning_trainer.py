@@ -198,11 +198,8 @@ def _strategies(base: Any) -> tuple[Any, Any]:
             super().__init__(
                 mesh, data_axes, accelerator=accelerator, checkpoint_io=checkpoint_io, precision_plugin=precision_plugin
             )
-            self.auto_wrap_policy, self.activation_checkpointing, self.how = (
-                auto_wrap_policy,
-                activation_checkpointing,
-                how,
-            )
+            self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
+            self.how = how
 
         def teardown(self) -> None:
             # Lightning moves a model to the CPU in the end; one that is sharded may not fit there.
