@@ -2,9 +2,8 @@
 
 import sys
 import warnings
-from types import FrameType
 
-from ..ir.source import is_library
+from ..ir.source import outside
 
 # The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has no frame of these.
 _PLACING = ("accelerate.accelerator", "transformers.trainer")
@@ -14,15 +13,15 @@ _warned: list[bool] = []
 
 def tell() -> None:
     """Warns, once in a process, where the call of `model.to`, outside torch and this library, is one that places it."""
-    frame = _nearest(sys._getframe(1))
+    frame = outside(sys._getframe(1))
     while frame is not None and frame.f_code.co_name == "to":  # a model's class has its own, as transformers' have
-        frame = _nearest(frame.f_back)
+        frame = outside(frame.f_back)
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if _warned or name not in _PLACING:
         return
     _warned.append(True)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
-        frame = _nearest(frame.f_back)
+        frame = outside(frame.f_back)
     text = (
         f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call spmd.use() before the "
         "first Accelerator() or TrainingArguments(), or set ACCELERATE_TORCH_DEVICE=xla"
@@ -36,10 +35,3 @@ def tell() -> None:
 def forget() -> None:
     """Has the next such move warn again; for tests."""
     _warned.clear()
-
-
-def _nearest(frame: FrameType | None) -> FrameType | None:
-    """The nearest frame, from this one outwards, outside torch and this library."""
-    while frame is not None and is_library(frame.f_code):
-        frame = frame.f_back
-    return frame

@@ -169,11 +169,16 @@ def warn(text: str) -> None:
     warnings.warn_explicit(text, UserWarning, "?" if line.code is None else line.code.co_filename, line.number)
 
 
-def at_user_line(error: Exception) -> Exception:
-    """Repeats the user's frame at the end of an error's traceback: the last line printed is the one to change."""
-    frame: FrameType | None = sys._getframe(1)
+def outside(frame: FrameType | None) -> FrameType | None:
+    """Returns the nearest frame, from this one outwards, outside torch and this library."""
     while frame is not None and is_library(frame.f_code):
         frame = frame.f_back
+    return frame
+
+
+def at_user_line(error: Exception) -> Exception:
+    """Repeats the user's frame at the end of an error's traceback: the last line printed is the one to change."""
+    frame = outside(sys._getframe(1))
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

@@ -128,12 +128,13 @@ def _slices_and_name(target: str) -> tuple[int, str]:
     """Returns the number of a target's slices, and the name of one of them. Raises TypeError, ValueError."""
     if not isinstance(target, str):
         raise TypeError(f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}')
-    kind, _, chips = target[found.end() if (found := _SLICES.match(target)) else 0 :].partition(":")
+    found = _SLICES.match(target)
+    count, name = (1, target) if found is None else (int(found[1]), target[found.end() :])
+    kind, _, chips = name.partition(":")
     if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
         known = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
         raise ValueError(f"target: {target!r} is no TPU slice: expected {known}, a number of chips for each dim")
-    found = _SLICES.match(target)
-    return (1, target) if found is None else (int(found[1]), target[found.end() :])
+    return count, name
 
 
 def is_simulated(target: str) -> bool:
