@@ -49,9 +49,7 @@ def transformer_auto_wrap_policy(
     >>> transformer_auto_wrap_policy(nn.Linear(2, 2), False, 6, transformer_layer_cls={nn.Linear})
     True
     """
-    if isinstance(transformer_layer_cls, type):
-        name = transformer_layer_cls.__name__
-        raise TypeError(f"transformer_auto_wrap_policy: expected a set of classes, got {name}: write {{{name}}}")
+    _refuse_class("transformer_auto_wrap_policy", transformer_layer_cls)
     classes = tuple(transformer_layer_cls)
     if not classes or not all(isinstance(cls, type) for cls in classes):
         raise TypeError(
@@ -131,13 +129,16 @@ def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
         )
 
 
+def _refuse_class(caller: str, classes: Any) -> None:
+    if isinstance(classes, type):
+        name = classes.__name__
+        raise TypeError(f"{caller}: expected a set of classes, got {name}: write {{{name}}}")
+
+
 def _callable(policy: AnyPolicy) -> Policy:
     if isinstance(policy, (set, frozenset, list, tuple)):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
-    if isinstance(policy, type):
-        raise TypeError(
-            f"auto_wrap_policy: expected a set of classes, got {policy.__name__}: write {{{policy.__name__}}}"
-        )
+    _refuse_class("auto_wrap_policy", policy)
     if not callable(policy):
         raise TypeError(
             "auto_wrap_policy: expected a function (module, recurse, nonwrapped_numel) -> bool, a set of module "
