@@ -35,10 +35,6 @@ class Each(Lowering):
     def elements(self) -> tuple[Part, ...]:
         return self.parts
 
-    @property
-    def opaque(self) -> bool:
-        return any(part.op.lowering.opaque for part in self.parts)
-
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(op.metas)
         for group in self._groups(op, operands):

@@ -72,7 +72,8 @@ class Lowering:
     @property
     def opaque(self) -> bool:
         """True if the op contains a user's function, which no other process can rebuild."""
-        return any(node.op.lowering.opaque for region in self.regions for node in region.nodes)
+        inner = (*self.elements, *(node for region in self.regions for node in region.nodes))
+        return any(each.op.lowering.opaque for each in inner)
 
     @property
     def any_memory(self) -> bool:
