@@ -92,4 +92,5 @@ def pairs(text: Tensor) -> Tensor:
 
 def decode(tokens: Tensor) -> str:
     """Returns bytes as text, with a replacement character for invalid UTF-8."""
-    return bytes(tokens.tolist()).decode("utf-8", errors="replace")
+    written = bytes(tokens.tolist()).decode("utf-8", errors="replace")
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in written)

@@ -17,7 +17,7 @@ from ..core.base.counters import Collective
 from ..planning.layout import Finding, Row
 from ..planning.report import Plan
 from ..suggestions.suggestion import Suggestion, Trial, precision_name
-from ..verification.evidence import Verification
+from ..verification.evidence import Compared, Verification, share
 
 SHOWN = 20  # rows of the collectives' table
 _IN_A_PIPE = 200  # columns
@@ -231,7 +231,8 @@ def _alternatives(found: Suggestion) -> Iterator[Text]:
 
 
 def verified(found: Verification) -> Any:
-    """The table of a verification: the worst row of each value and precision, and the first op that differs."""
+    """The table of a verification: the worst row of each value and precision, equal ones of a kind as one row, and the
+    first op that differs."""
     wrong = len(found.differences)
     count = f"{len(found.rows):,} comparisons"
     said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
@@ -245,10 +246,14 @@ def verified(found: Verification) -> Any:
         table.add_column(name, justify="right")
     for name in ("layout, partitioner", ""):
         table.add_column(name, overflow="fold")
+    same: dict[Any, list[Compared]] = {}
     for row in found.worst():
+        same.setdefault((row.kind, row.dtype, "" if row.is_equal else row.path), []).append(row)
+    for rows in same.values():
+        row, several = max(rows, key=share), f"{len(rows)} {rows[0].kind}s, worst: " if len(rows) > 1 else ""
         figures = (f"{number:.3g}" for number in (row.difference, row.tolerance, row.magnitude))
         table.add_row(
-            Text(f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
+            Text(several + f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
             Text(f"{row.layout}, {row.partitioner}"), "" if row.is_equal else Text("differs", style="bold red"),
         )  # fmt: skip
     lines = [f"the first op that differs: {found.first}"] if found.first else []

@@ -74,14 +74,14 @@ class Verification:
         found: dict[tuple[str, str, str], Compared] = {}
         for row in self.rows:
             key = row.kind, row.path, row.dtype
-            if key not in found or _share(row) > _share(found[key]):
+            if key not in found or share(row) > share(found[key]):
                 found[key] = row
         return [*found.values()]
 
     def raise_on_difference(self) -> None:
         """Raises AssertionError where a value differs, with the worst rows and the first op."""
         if not self:
-            rows = sorted(self.differences, key=_share, reverse=True)
+            rows = sorted(self.differences, key=share, reverse=True)
             first = f"\nthe first op that differs: {self.first}" if self.first else ""
             first += f"\n{self.repair}" if self.repair else ""
             raise AssertionError(
@@ -112,6 +112,6 @@ class Verification:
         return str(view("table").text_of(self))
 
 
-def _share(row: Compared) -> float:
+def share(row: Compared) -> float:
     """The difference as a share of the tolerance."""
     return row.difference / row.tolerance if row.tolerance else float("inf") if row.difference else 0.0

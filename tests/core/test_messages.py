@@ -84,6 +84,18 @@ class TestWhileCompiling:
         with messages.status("test", lambda: "nothing"):
             assert "spmd-status" not in [thread.name for thread in threading.enumerate()]
 
+    def test_a_file_has_the_newest_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage, seen = ["recording"], {name: threading.Event() for name in ("recording", "compiling")}
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 0.01)
+        monkeypatch.setattr(messages, "_SHORTEST", 0.01)
+        monkeypatch.setattr(messages, "_EVERY_IN_A_FILE", 0.01)
+        monkeypatch.setattr(messages, "_is_in_place", lambda file: False)
+        monkeypatch.setattr(messages, "_print", lambda text, kind: seen[text].set())
+        with messages.status("test", lambda: stage[0]):
+            assert seen["recording"].wait(30)
+            stage[0] = "compiling"
+            assert seen["compiling"].wait(30), "the line stayed at the first stage"
+
 
 class TestLines:
     """One line of a message."""

@@ -3,6 +3,10 @@
 import re
 from pathlib import Path
 
+import torch
+
+from recipes import text
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -29,6 +33,10 @@ def test_flags_are_the_same() -> None:
     for path in sorted((ROOT / "recipes").glob("*.py")):
         flags = re.findall(r'add_argument\(\s*"(--\w[\w-]*)"', path.read_text())
         assert [flag for flag in flags if "_" in flag or flag in ("--batch-size", "--num-epochs")] == [], path
+
+
+def test_samples_have_no_control_codes() -> None:
+    assert text.decode(torch.tensor([*b"a\x1b[2J\tb\x07\n"])) == "a\ufffd[2J\tb\ufffd\n"
 
 
 def test_recipes() -> None:

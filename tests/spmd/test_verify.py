@@ -53,6 +53,13 @@ class TestEqual:
         # Tolerances that would accept anything prove nothing: in float64 they are a small part of each value.
         assert all(row.tolerance < 1e-11 * row.magnitude for row in found.rows if row.dtype == "float64")
 
+    def test_equal_rows_are_one(self, mesh8: Mesh) -> None:
+        _, _, step = training()
+        text = str(spmd.verify(step, torch.randn(ROWS, WIDTH), meshes=[mesh8]))
+        lines = [line.split() for line in text.splitlines() if "float64" in line]
+        first = {" ".join(line[:3]) for line in lines}
+        assert len(lines) == 3 and {"4 gradients, worst:", "4 parameters, worst:"} <= first
+
     def test_rules(self, mesh2x4: Mesh) -> None:
         rules = spmd.ShardingRules({"0.weight": P("fsdp", None), "3.weight": P(None, "fsdp")})
         _, _, step = training()

@@ -21,6 +21,7 @@ MOST = 3  # lines of a kind in a minute
 _MINUTE = 60.0
 _WIDTH = 120  # columns, where none are known: in a file or a pipe
 _EVERY = 0.5  # seconds between two updates of a status
+_EVERY_IN_A_FILE = 30.0  # the same, where each is a line
 _SHORTEST = 0.2  # seconds of a status that is shown
 _START = "spmd: "
 _END = "..."
@@ -119,6 +120,8 @@ def _show(kind: str, describe: Callable[[], str], after: float, ended: threading
         return
     if not _is_in_place(sys.stderr):
         _print(describe(), kind)
+        while not ended.wait(_EVERY_IN_A_FILE):
+            _print(describe(), kind)
         return
     with _lock:
         _open.append(describe)

@@ -55,6 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
 _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
+    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows a cell's result
     str(_ROOT / "spmd") + os.sep,
     str(_ROOT / "fsdp") + os.sep,
     contextlib.__file__,  # its frames stand for those of their caller
