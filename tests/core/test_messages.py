@@ -86,8 +86,7 @@ class TestWhileCompiling:
 
     def test_a_file_has_the_newest_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stage, seen = ["recording"], {name: threading.Event() for name in ("recording", "compiling")}
-        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 0.01)
-        monkeypatch.setattr(messages, "_SHORTEST", 0.01)
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
         monkeypatch.setattr(messages, "_EVERY_IN_A_FILE", 0.01)
         monkeypatch.setattr(messages, "_is_in_place", lambda file: False)
         monkeypatch.setattr(messages, "_print", lambda text, kind: seen[text].set())
