@@ -13,7 +13,7 @@ from ..core.engine.abstract import recording
 from ..core.engine.streamed import Filling, can_fill
 from ..core.ir.graph import DeviceData
 from ..core.ir.meta import dense_meta
-from ..core.ir.source import user_frame, user_line
+from ..core.ir.source import ends_at_user_line, user_frame, user_line
 from ..core.lazy.annotations import current_sharding
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import abstract, wrap
@@ -68,6 +68,7 @@ def _written(indices: Sequence[slice]) -> str:
     return f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
 
 
+@ends_at_user_line
 def local_shards(tensor: torch.Tensor) -> list[Shard]:
     """The shards of a tensor on this process's devices, in order of device id; a sync.
 
