@@ -64,7 +64,8 @@ def mark_sharding(
     """
     target = on_device(tensor, "mark_sharding")
     layout = layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind)
-    note_idle("mark_sharding", tuple(tensor.shape), layout)
+    if not isinstance(tensor, torch.nn.Parameter):  # FSDP and rules split small ones, too, for their state's sake
+        note_idle("mark_sharding", tuple(tensor.shape), layout)
     for check in CHECKS:
         check(tensor, layout)
     return marked(target, layout, gradient=gradient)
