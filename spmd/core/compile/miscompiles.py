@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from packaging.version import Version
-
 from ..base.config import config
 from ..base.jax_private import compile_lowered
+from ..base.versions import release
 from ..hlo.hlo import Module
 from ..sharding.partitioner import callee_of, function_of, ops_of
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
@@ -40,7 +39,7 @@ class Miscompile(NamedTuple):
     def is_here(self) -> bool:
         """True if the installed version of the package has it."""
         try:
-            return not self.fixed or Version(importlib.metadata.version(self.package)) < Version(self.fixed)
+            return not self.fixed or release(importlib.metadata.version(self.package)) < release(self.fixed)
         except importlib.metadata.PackageNotFoundError:
             return False
 

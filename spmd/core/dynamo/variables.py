@@ -406,7 +406,9 @@ def _rules() -> dict[int, Any]:
     """The kind of variable of each function, by its id; the functions are looked up at the first trace."""
     found = [(trace_rules.load_object(name), kind) for kind, names in _KINDS.items() for name in names]
     # None: a function of a folder that cannot be imported, without torch.distributed
-    return {id(function): kind for function, kind in found if function is not None}
+    present = [(function, kind) for function, kind in found if function is not None]
+    # One that is decorated (`ends_at_user_line`) is called by its decoration, which Dynamo traces.
+    return {id(form): kind for function, kind in present for form in (function, inspect.unwrap(function))}
 
 
 def register() -> None:
