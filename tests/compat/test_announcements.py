@@ -157,12 +157,12 @@ class TestImageNet:
     """The script on fake data, by PJRT_DEVICE: it trains on the CPU; elsewhere one sentence says what is not here."""
 
     def test_on_the_cpu(self, tmp_path: Path) -> None:
-        # The code that users run: by the tests' simple code another rounding turns a ReLU on or off in the second step.
-        variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "GPU_NUM_DEVICES": "4", "XLA_FLAGS": ""}
+        variables = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4", "GPU_NUM_DEVICES": "4"}
         saved = ran(tmp_path, "imagenet.py", "--fake_data", "--metrics_debug", **variables)
-        model = SHAPES.resnet18()
-        batch = joined(SHAPES.images(1, 64) * 4, 4)[0]
-        losses = trained(model, [batch] * len(saved["losses"]), momentum=0.9, lr=0.05, epoch=2)
+        # In float32 on one thread torch itself is 0.5 % off in the third step, where a ReLU turns on by rounding.
+        model = SHAPES.resnet18().double()
+        data, target = joined(SHAPES.images(1, 64) * 4, 4)[0]
+        losses = trained(model, [(data.double(), target)] * len(saved["losses"]), momentum=0.9, lr=0.05, epoch=2)
         assert saved["losses"] == pytest.approx(losses, rel=2e-5) and losses[-1] < losses[0]
         assert "Epoch 1 train end" in saved["printed"] and "Epoch 1 test end, Accuracy=" in saved["printed"]
         assert "Metric: CompileTime" in saved["printed"]
