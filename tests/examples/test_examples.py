@@ -39,7 +39,7 @@ COMMANDS = {
 # One device plays these, a state or a batch of one a step, or a matrix with the optimizer's stacks.
 ALONE = {"reinforce", "actor_critic", "time_sequence", "gaussian_process", "ppo", "neural_ode", "nanochat"}
 # The most programs of short jobs, which take most of their time to compile.
-PROGRAMS = {"gaussian_process": 12, "tabnet": 4, "ppo": 9, "neural_ode": 16, "nanochat": 2}
+PROGRAMS = {"gaussian_process": 8, "tabnet": 4, "ppo": 8, "neural_ode": 12, "nanochat": 2}
 # Of each kind one runs in `make test`.
 SHORT = {"mnist", "dcgan", "gat", "transformer", "actor_critic", "vision_transformer", "time_sequence", *PROGRAMS}
 SHORT_SHARDED = {"vae", "gat", "vision_transformer", "gru"}

@@ -1,7 +1,7 @@
 """Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -11,11 +11,11 @@ from ..base import counters, interrupt, observation, spans
 from ..base.config import config
 from ..explain import failing, step_hints, waiting_device
 from ..ir.errors import AbstractError
-from ..ir.graph import DeviceData, Node, is_data, is_unpadded, origin
+from ..ir.graph import DeviceData, is_unpadded, origin
 from ..ir.lent import READERS, Lender
 from ..ir.source import describe, user_line
 from ..lazy import body, recorders
-from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
+from ..lazy.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
 from ..passes import dynamic
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
@@ -110,24 +110,11 @@ _LARGEST_IN_A_PLAN = 1 << 24
 
 
 def _settle_by_host(storage: Storage) -> None:
-    """Gives the storage its value where the host can compute it from data and other work, which need not be run, is
-    pending."""
+    """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
         nodes = dynamic.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
-        if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
+        if nodes is not None:
             storage.settle(dynamic.known(storage.value, nodes))
-
-
-def _is_more_pending(nodes: Sequence[Node]) -> bool:
-    """True if anything but these ops waits to be run by this thread; the last recorded values are checked first."""
-    is_run_here = recorders.is_run_here()
-    for ref in reversed(LIVE):
-        storage = ref()
-        if storage is None or is_data(storage.value) or origin(storage.value) in nodes:
-            continue
-        if is_run_here(storage.recorder):
-            return True
-    return False
 
 
 class Lease(NamedTuple):

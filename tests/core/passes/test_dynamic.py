@@ -216,11 +216,11 @@ class TestNumbersThatTheHostKnows:
         assert spmd.metrics.counter("runs") == before
         assert state.tolist() == [820.0] * 3
 
-    def test_alone_it_runs_on_the_device(self) -> None:
+    def test_alone_it_needs_no_program_either(self) -> None:
         times = torch.tensor([981, 961]).to("xla")
         before = spmd.metrics.counter("runs")
         assert (times[0] - 20).item() == 961
-        assert spmd.metrics.counter("runs") == before + 1
+        assert spmd.metrics.counter("runs") == before
 
     def test_forbidden_as_any_read(self) -> None:
         times = torch.tensor([981, 961]).to("xla")
