@@ -2,10 +2,11 @@
 
     python recipes/benchmarks/large_plans.py                         # T5-large and Whisper-large, on v5e:2x4
     python recipes/benchmarks/large_plans.py --models llama --target h100:8 --show
+    python recipes/benchmarks/large_plans.py --models vit --batch 64 --target v5p:2x2x2
     python recipes/benchmarks/large_plans.py --models t5 --layers 2 --target cpu:8
 
-T5 and Whisper are in float32, Llama-1B in bfloat16 with 4,096 tokens a sequence. Needs the extras `recipes` and `tpu`
-or `gpu-plan`.
+T5, Whisper and ViT-B are in float32, Llama-1B and eight layers of a Mixtral of width 2,048 in bfloat16 with 4,096 and
+1,024 tokens a sequence. Needs the extras `recipes` and `tpu` or `gpu-plan`.
 """
 
 import argparse
@@ -37,17 +38,39 @@ def t5(layers: int | None, batch: int) -> Made:
     return model, {type(model.encoder.block[0])}, {"input_ids": ids, "labels": ids}
 
 
-def whisper(layers: int | None, batch: int) -> Made:
+def whisper(
+    layers: int | None, batch: int, *, width: int = 1280, own: int = 32, mel_bins: int = 128, vocabulary: int = 51_866
+) -> Made:
     config = hf.WhisperConfig(
-        d_model=1280, encoder_layers=layers or 32, decoder_layers=layers or 32, encoder_attention_heads=20,
-        decoder_attention_heads=20, encoder_ffn_dim=5120, decoder_ffn_dim=5120, num_mel_bins=128, vocab_size=51_866,
+        d_model=width, encoder_layers=layers or own, decoder_layers=layers or own, encoder_attention_heads=width // 64,
+        decoder_attention_heads=width // 64, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
+        num_mel_bins=mel_bins, vocab_size=vocabulary,
     )  # fmt: skip
     model = hf.WhisperForConditionalGeneration(config)
     inputs = {
-        "input_features": torch.empty(batch, 128, 3000, device="meta"),
+        "input_features": torch.empty(batch, mel_bins, 3000, device="meta"),
         "labels": torch.zeros(batch, 448, dtype=torch.long, device="meta"),
     }
     return model, {type(model.model.encoder.layers[0]), type(model.model.decoder.layers[0])}, inputs
+
+
+def vit(layers: int | None, batch: int) -> Made:
+    model = hf.ViTForImageClassification(hf.ViTConfig(num_hidden_layers=layers or 12, num_labels=1000))
+    inputs = {
+        "pixel_values": torch.empty(batch, 3, 224, 224, device="meta"),
+        "labels": torch.zeros(batch, dtype=torch.long, device="meta"),
+    }
+    return model, {hf.models.vit.modeling_vit.ViTLayer}, inputs
+
+
+def mixtral(layers: int | None, batch: int) -> Made:
+    config = hf.MixtralConfig(
+        hidden_size=2048, intermediate_size=3584, num_hidden_layers=layers or 8, vocab_size=32_000,
+        experts_implementation="grouped_mm",
+    )  # fmt: skip
+    model = hf.MixtralForCausalLM(config).bfloat16()
+    ids = torch.zeros(batch, 1024, dtype=torch.long, device="meta")
+    return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
 
 
 def llama(layers: int | None, batch: int) -> Made:
@@ -60,7 +83,14 @@ def llama(layers: int | None, batch: int) -> Made:
     return model, {type(model.model.layers[0])}, {"input_ids": ids, "labels": ids}
 
 
-MODELS: dict[str, Callable[[int | None, int], Made]] = {"t5": t5, "whisper": whisper, "llama": llama}
+MODELS: dict[str, Callable[[int | None, int], Made]] = {
+    "t5": t5,
+    "whisper": whisper,
+    "whisper-base": partial(whisper, width=512, own=6, mel_bins=80, vocabulary=51_865),
+    "llama": llama,
+    "vit": vit,
+    "mixtral": mixtral,
+}
 
 
 def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan:
