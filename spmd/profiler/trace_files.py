@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,6 +46,9 @@ def complete(folder: Path, programs: Mapping[int, Program]) -> Path:
 
 
 def _read(path: Path) -> Iterator[_Event]:
+    # jaxlib makes this type at the first event; where warnings are errors, Python's warning of it ends the process.
+    # The filter stays: other threads may set and put back theirs meanwhile.
+    warnings.filterwarnings("ignore", "builtin type event_stats has no __module__", DeprecationWarning)
     for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
         for line in plane.lines:
             for event in line.events:
