@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch._library.opaque_object import MemberType, register_opaque_type
+from torch._library import opaque_object
 from torch.torch_version import TorchVersion
 
 
@@ -15,7 +15,11 @@ def constant_of_graphs(cls: Any, *members: str) -> None:
     if TorchVersion(torch.__version__) < "2.12":
         return
     cls.__fx_repr__ = _as_text
-    register_opaque_type(cls, typ="value", members=dict.fromkeys(members, MemberType.USE_REAL))
+    real = dict.fromkeys(members, opaque_object.MemberType.USE_REAL)
+    if hasattr(opaque_object, "register_custom_class"):  # torch 2.15, which warns of the names before
+        opaque_object.register_custom_class(cls, typ="constant", members=real)
+    else:
+        opaque_object.register_opaque_type(cls, typ="value", members=real)
 
 
 def _as_text(value: Any) -> tuple[str, dict[str, Any]]:
