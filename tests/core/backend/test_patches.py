@@ -53,7 +53,7 @@ class TestFrameworks:
         """The warnings of lines of a script, for which all of the packages' modules are empty."""
         for name in PATCHES:
             (folder / name.replace(".", "/")).mkdir(parents=True, exist_ok=True)
-        for package in (path for path in folder.glob("**") if path != folder):
+        for package in (path for path in folder.glob("**/") if path != folder):
             (package / "__init__.py").write_text('__version__ = "0.0.7"\n')
         script = ["import importlib, warnings", "with warnings.catch_warnings(record=True) as seen:"]
         script += ["    " + line for line in ("warnings.simplefilter('always')", *lines)]
