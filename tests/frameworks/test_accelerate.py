@@ -30,9 +30,10 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-    losses = []
+    losses: list[float] = []
 
     def epoch() -> None:
+        found = []
         for x, y in loader:
             with accelerator.accumulate(model):
                 loss = nn.functional.cross_entropy(model(x), y)
@@ -42,7 +43,9 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-            losses.append(loss.detach())
+            found.append(loss.detach())
+        # Read here, so that an epoch is a program: in one program of two XLA may round the second in another order.
+        losses.extend(loss.item() for loss in found)
 
     epoch()
     accelerator.save_state(str(folder))
@@ -55,7 +58,7 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
             guess, answer = accelerator.gather_for_metrics((model(x).argmax(-1), y))
             correct.append((guess == answer).float().sum().item())
     accelerator.save_model(model, str(folder / "model"))
-    return [loss.item() for loss in losses], correct, accelerator.unwrap_model(model)
+    return losses, correct, accelerator.unwrap_model(model)
 
 
 @pytest.fixture(scope="module")
