@@ -34,7 +34,7 @@ def chain_of(module: Module, first: Placed, by_line: Mapping[tuple[str, str], Pl
     links = [first]
     for line, _ in _readers(module, first.computation, first.line, by_line):
         found = by_line.get((first.computation.name, line.name))
-        if found is not None and found.node == first.node and found not in links:
+        if found is not None and _is_next(first, found) and found not in links:
             links.append(found)
     last = links[-1]
     count = _num_elements(last)
@@ -42,6 +42,11 @@ def chain_of(module: Module, first: Placed, by_line: Mapping[tuple[str, str], Pl
     wholes = [shape for shape in [_shape(last.line), *shapes] if math.prod(shape) == count]
     cut = _own_slice(module, last)
     return Chain(links, _befores(module, first), wholes if cut is None else [cut], cut is not None)
+
+
+def _is_next(first: Placed, found: Placed) -> bool:
+    """True for collectives of one op, or of one value, whose scope XLA gives to what moves it (jaxlib 0.12)."""
+    return found.node == first.node or (found.node is not None and "" != found.line.scope == first.line.scope)
 
 
 def _num_elements(link: Placed) -> int:

@@ -66,9 +66,7 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
             if is_sliced and kind_in(computation, kind) != kind:
                 kind, is_sliced = kind_in(computation, kind), False
             data *= size if kind == "all-gather" else 1
-            node = _reader_of_argument(line.scope, graph)
-            if node is None:
-                node = node_index(scope_of(computation, line), num_nodes)
+            node = node_index(scope_of(computation, line), num_nodes)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
             count, together = computation.count, joined(computation, line, num_nodes)
@@ -146,7 +144,29 @@ def kind_between_slices(line: Instruction) -> str | None:
 
 
 def scope_of(computation: Computation, line: Instruction) -> str:
-    """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands."""
+    """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands, or else
+    that of its reader. From jaxlib 0.12 on what moves data has the scope of the data: here that of its reader."""
+    of_reader = _is_move(line) and _scope_behind(computation, line)
+    return of_reader or _scope_before(computation, line) or _scope_behind(computation, line)
+
+
+def _is_move(line: Instruction) -> bool:
+    return 'is_spmd_generated="true"' in line.rest and line.opcode not in _NO_MOVES
+
+
+_NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
+
+
+def _scope_behind(computation: Computation, line: Instruction) -> str:
+    readers = [*computation.readers.get(line.name, ())]
+    for reader in readers:
+        if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
+            return reader.scope
+        readers += [one for one in computation.readers.get(reader.name, ()) if one not in readers]
+    return ""
+
+
+def _scope_before(computation: Computation, line: Instruction) -> str:
     seen: set[tuple[str, str]] = set()
     todo = [(computation, line)]
     while todo and len(seen) < 64:
@@ -163,23 +183,6 @@ def scope_of(computation: Computation, line: Instruction) -> str:
         else:
             todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
     return ""
-
-
-_ARGUMENT = re.compile(r"arguments\[(\d+)\]")
-
-
-def _reader_of_argument(scope: str, graph: Graph) -> int | None:
-    """Returns the place of the first op that reads an argument, if a line has the argument's name: from jaxlib 0.12 on
-    the gather of an argument has it."""
-    named = _ARGUMENT.fullmatch(scope)
-    if named is None:
-        return None
-    inputs = graph.arguments()
-    if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
-        return None
-    places = inputs[int(named[1])].places
-    given = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
-    return next((i for i, node in enumerate(graph.nodes) if not given.isdisjoint(node.operands)), None)
 
 
 def _shape_of(operand: str, computation: Computation) -> str:

@@ -40,7 +40,8 @@ def moves(module: Module, graph: Graph, found: Sequence[Placed], unused: str = "
             continue
         chain = chain_of(module, one, by_line)
         done |= {(link.computation.name, link.line.name) for link in chain.links}
-        move, place = _move(one.node, chain, layouts, unused)
+        last = chain.links[-1].node
+        move, place = _move(one.node if last is None else last, chain, layouts, unused)
         if move is not None:
             key = dataclasses.replace(move, bytes=0), place
             before = made.get(key)
