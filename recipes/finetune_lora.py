@@ -5,6 +5,7 @@
     python recipes/finetune_lora.py --mesh data=2,fsdp=4     # two replicas of a four-way FSDP
     python recipes/finetune_lora.py --compile                # the step recorded once and replayed
     python recipes/finetune_lora.py --device cpu             # the same file in plain PyTorch, for comparison
+    python recipes/finetune_lora.py --target v5e:2x4         # plan the step for a TPU slice; nothing is trained
 
 A small Llama learns Python's documentation and is saved as Hugging Face saves it, in several safetensors files with
 an index (OUT/base; --base takes such a folder instead). `adapt` builds it again on the devices without values, with
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.utils import logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
@@ -40,7 +41,7 @@ import spmd
 from recipes import text, training
 from recipes.placement import show_bytes
 from recipes.training import History
-from recipes.wrap_hugging_face import LAYERS, configure, heldout_loss, to_devices, train, wrap
+from recipes.wrap_hugging_face import LAYERS, configure, heldout_loss, plan, to_devices, train, wrap
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 FILE = "1MB"  # the most that one of the base's files holds
@@ -56,10 +57,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: fsdp and data (default fsdp=8)",
     )
-    where.add_argument(
-        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without mesh or FSDP (default xla)"
-    )
-    where.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
+    training.add_device_flag(where)
+    training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--base", type=Path, metavar="DIR", help="a Llama over bytes, as save_pretrained writes it")
     model.add_argument("--rank", type=int, default=8, metavar="N", help="rank of the adapters (default %(default)s)")
@@ -67,14 +66,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     more.add_argument("--base-steps", type=int, default=150, metavar="N", help="of the base (default %(default)s)")
     args = parser.parse_args(arguments)
     args.model = "llama"
-    if args.device == "xla" and args.batch % prod(args.mesh.values()):
-        parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
-    if args.compile and args.device != "xla":
-        parser.error("--compile is of steps on xla; leave --device out")
+    if wrong := training.fault(args):
+        parser.error(wrong)
     if args.base and not (args.base / "config.json").is_file():
         parser.error(f"--base {args.base} has no config.json: expected a folder of save_pretrained, such as out/model")
-    if min(args.steps, args.base_steps) < 1:
-        parser.error("--steps and --base-steps must be at least 1")
+    if args.base_steps < 1:
+        parser.error(f"--base-steps must be at least 1, got {args.base_steps}")
     return args
 
 
@@ -94,18 +91,25 @@ def mover(args: argparse.Namespace) -> Callable[[Tensor], Tensor]:
     return to_devices if args.device == "xla" else Tensor.cpu
 
 
-def adapt(base: Path, args: argparse.Namespace) -> nn.Module:
-    """Returns the base of a folder with new adapters, the base frozen; on xla sharded, and loaded shard by shard."""
-    lora = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules=TARGETS, lora_dropout=0.0)
-    if args.device == "cpu":
-        return get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora)
+def lora(args: argparse.Namespace) -> LoraConfig:
+    return LoraConfig(r=args.rank, lora_alpha=2 * args.rank, target_modules=TARGETS, lora_dropout=0.0)
+
+
+def wrap_adapted(config: PretrainedConfig, args: argparse.Namespace) -> nn.Module:
+    """Returns the model of a configuration with adapters, sharded, a unit of FSDP a layer."""
     mesh = spmd.Mesh(range(prod(args.mesh.values())), tuple(args.mesh.values()), tuple(args.mesh))
     with torch.device("xla"):
-        config = AutoConfig.from_pretrained(base)
-        model = get_peft_model(AutoModelForCausalLM.from_config(config), lora)
+        model = get_peft_model(AutoModelForCausalLM.from_config(config), lora(args))
     policy = fsdp.policy_from_config({"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]})
     data = "data" if "data" in args.mesh else None
-    model = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, extra_data_axis=data)
+    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, extra_data_axis=data)
+
+
+def adapt(base: Path, args: argparse.Namespace) -> nn.Module:
+    """Returns the base of a folder with new adapters, the base frozen; on xla sharded, and loaded shard by shard."""
+    if args.device == "cpu":
+        return get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora(args))
+    model = wrap_adapted(AutoConfig.from_pretrained(base), args)
     names = {base_name(name): name for name in model.state_dict()}
     left = fsdp.load_checkpoint(model, base, rename=lambda name: names.get(name, name), strict=False)
     if left.unexpected_keys or any("lora_" not in name for name in left.missing_keys):
@@ -180,6 +184,12 @@ def main(arguments: list[str] | None = None) -> None:
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
 
+    if args.target:
+        config = AutoConfig.from_pretrained(args.base) if args.base else configure(args)
+        planned = plan(wrap_adapted(config, args), args)
+        planned.save(args.out / "plan.html")
+        console.print(planned)
+        return
     documentation, code = text.load(), text.load_code()
     base = args.base or train_base(documentation, args, console)
     console.print(f"the base: {base}, {len([*base.glob('*.safetensors')])} files, {files_size(base)}", highlight=False)

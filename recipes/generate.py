@@ -4,6 +4,7 @@
     python recipes/generate.py --load out/model                # the target is one that wrap_hugging_face.py has left
     python recipes/generate.py --mesh tensor=2 --batches 1 4   # two devices; one prompt, and four at once
     python recipes/generate.py --device cpu                    # the same file in plain PyTorch, for comparison
+    python recipes/generate.py --target v5e:2x4                # plan the step of a token for a TPU slice
 
 The target and a smaller draft are Llamas of `transformers` over bytes, from a configuration; nothing is downloaded. The
 lines that make it distributed are in `Place`: the model's own plan shards heads, hidden units and vocabulary over the
@@ -52,10 +53,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: tensor shards the model, data the prompts (default data=2,tensor=4)",
     )
-    where.add_argument(
-        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without a mesh (default xla)"
-    )
-    where.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
+    training.add_device_flag(where)
+    training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--draft-layers", type=int, default=1, metavar="N", help="of the draft (default %(default)s)")
     model.add_argument("--draft-width", type=int, default=64, metavar="N", help="of the draft (default %(default)s)")
@@ -69,17 +68,17 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     args = parser.parse_args(arguments)
     args.model = "llama"
-    tensor, data = args.mesh["tensor"], args.mesh.get("data", 1)
+    tensor = args.mesh["tensor"]
     if args.device == "xla" and max(1, args.heads // 2) % tensor:
         parser.error(
             f"--heads {args.heads}: half as many heads of keys must be a multiple of the mesh's tensor={tensor}"
         )
-    if args.device == "xla" and args.batch % data:
-        parser.error(f"--batch {args.batch} must be a multiple of the mesh's data={data}")
+    if wrong := training.fault(args):
+        parser.error(wrong)
     if args.load and not (args.load / "config.json").is_file():
         parser.error(f"--load {args.load} has no config.json: expected a folder of save_pretrained, such as out/model")
-    if min(args.steps, args.tokens, args.ahead, *args.batches) < 1:
-        parser.error("--steps, --tokens, --ahead and --batches must be at least 1")
+    if min(args.tokens, args.ahead, *args.batches) < 1:
+        parser.error("--tokens, --ahead and --batches must be at least 1")
     return args
 
 
@@ -352,6 +351,15 @@ def make(place: Place, corpus: text.Text, args: argparse.Namespace, console: Con
     return target, draft
 
 
+@torch.no_grad()
+def plan(place: Place, args: argparse.Namespace) -> spmd.Plan:
+    """Returns the plan of a token for the most prompts, on the devices of --target; nothing is allocated for it."""
+    model = place.model(AutoConfig.from_pretrained(args.load) if args.load else configure(args)).eval()
+    rows = max(args.batches)
+    step = Decoding(model, place, rows, args.prompt + args.tokens).next
+    return training.plan_step(step, place.put(torch.zeros(rows, 1, dtype=torch.long)), target=args.target)
+
+
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
@@ -359,6 +367,11 @@ def main(arguments: list[str] | None = None) -> None:
     place = Place(args)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.target:
+        planned = plan(place, args)
+        planned.save(args.out / "plan.html")
+        console.print(planned)
+        return
     corpus = text.load()
     models = make(place, corpus, args, console)
 

@@ -61,7 +61,8 @@ def _experts(
     *, mesh: spmd.Mesh, axes: tuple[str, ...], expert: str | None,
 ) -> torch.Tensor:  # fmt: skip
     operands = hidden_states, top_k_index.int(), top_k_weights, module.gate_up_proj, module.down_proj
-    return spmd.call_jax(_on_each_shard, *operands, mesh=mesh.sharding((axes,), 1).jax.mesh, axes=axes, expert=expert)
+    abstract = mesh.get_jax_mesh().abstract_mesh  # without devices: a plan's are not those of the mesh
+    return spmd.call_jax(_on_each_shard, *operands, mesh=abstract, axes=axes, expert=expert)
 
 
 def _on_each_shard(*operands: jax.Array, mesh: Any, axes: tuple[str, ...], expert: str | None) -> jax.Array:

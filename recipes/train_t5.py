@@ -4,6 +4,7 @@
     python recipes/train_t5.py --mesh data=2,fsdp=4    # two replicas of a four-way FSDP
     python recipes/train_t5.py --compile               # the step recorded once per shape and replayed
     python recipes/train_t5.py --device cpu            # the same file in plain PyTorch, for comparison
+    python recipes/train_t5.py --target v5e:2x4        # plan the step for a TPU slice; nothing is trained
 
 The model reads 417 digit by digit and writes "four hundred seventeen". It is made from a configuration; nothing is
 downloaded. The two lines that make it distributed are in `wrap` and `load`. Batches have several lengths: each is
@@ -58,10 +59,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: fsdp and data (default fsdp=8)",
     )
-    where.add_argument(
-        "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without mesh or FSDP (default xla)"
-    )
-    where.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
+    training.add_device_flag(where)
+    training.add_place_flags(where)
     model = parser.add_argument_group("the model")
     model.add_argument("--layers", type=int, default=2, metavar="N", help="of encoder and decoder each (default 2)")
     model.add_argument("--width", type=int, default=128, metavar="N", help="features per token (default %(default)s)")
@@ -77,14 +76,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     more.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="folder of the results")
     training.add_compile_flag(more)
     args = parser.parse_args(arguments)
-    if args.device == "xla" and args.batch % prod(args.mesh.values()):
-        parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
     if args.width % args.heads:
         parser.error(f"--width {args.width} must be a multiple of --heads {args.heads}")
-    if args.compile and args.device != "xla":
-        parser.error("--compile is of steps on xla; leave --device out")
-    if args.steps < 1:
-        parser.error(f"--steps must be at least 1, got {args.steps}")
+    if wrong := training.fault(args):
+        parser.error(wrong)
     return args
 
 
@@ -121,6 +116,13 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch,
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
+
+
+def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
+    """Returns the plan of a step on the longest batches, on the devices of --target; nothing is allocated for it."""
+    batch = {name: torch.ones(args.batch, LENGTHS[-1], dtype=torch.long).to("xla") for name in PADDING}
+    optimizer = training.make_optimizer(model, args)
+    return training.plan_step(train_step, model, optimizer, batch, clip=args.clip, target=args.target)
 
 
 def generate(model: Any, heldout: list[Batch], mesh: spmd.Mesh | None) -> list[tuple[str, str, str]]:
@@ -223,6 +225,11 @@ def main(arguments: list[str] | None = None) -> None:
     model = wrap(model, mesh)
     if mesh is not None:
         console.print(str(fsdp.show(model)), markup=False, highlight=False, soft_wrap=True)
+    if args.target:
+        planned = plan(model, args)
+        planned.save(args.out / "plan.html")
+        console.print(planned)
+        return
     history = train(model, mesh, args, console)
 
     heldout = spelling.heldout(batch=args.batch, count=HELDOUT)

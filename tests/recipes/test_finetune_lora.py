@@ -74,6 +74,17 @@ class TestSharded:
         return loss.item()
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
+class TestTarget:
+    """--target plans the step for other devices; nothing is trained."""
+
+    def test_planned(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        finetune_lora.main([*TINY, "--target=cpu:8", "--out", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert "cpu:8 (fsdp=8)" in printed and "optimizer state" in printed and "held-out" not in printed
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
 class TestArguments:
     """A wrong command line is an error that says what to do, before anything runs."""
 
@@ -83,7 +94,7 @@ class TestArguments:
             ("--mesh tensor=8", "the axes are fsdp and, if wanted, data, each once"),
             ("--batch 12", "--batch 12 must be a multiple of the 8 devices that share it"),
             ("--base nowhere", "--base nowhere has no config.json"),
-            ("--base-steps 0", "--steps and --base-steps must be at least 1"),
+            ("--base-steps 0", "--base-steps must be at least 1"),
         ],
     )
     def test_refused(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

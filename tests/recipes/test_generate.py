@@ -81,6 +81,16 @@ class TestSharded:
         assert per_call == args.ahead + 1
 
 
+class TestTarget:
+    """--target plans the step for other devices; nothing is trained."""
+
+    def test_planned(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        generate.main([*TINY, "--target=cpu:8", "--out", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert "cpu:8 (data=2, tensor=4)" in printed and "all-reduce" in printed and "held-out" not in printed
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
 class TestArguments:
     """A wrong command line is an error that says what to do, before anything runs."""
 

@@ -59,3 +59,13 @@ def test_report(where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert ("calls recorded" in printed) == (where == "--compile")
     for name in ("loss.png", "experts.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+class TestTarget:
+    """--target plans the step for other devices; nothing is trained."""
+
+    def test_planned(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train_mixtral.main([*TINY, "--target=cpu:8", "--out", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert "cpu:8 (fsdp=2, expert=4)" in printed and "optimizer state" in printed and "held-out" not in printed
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]

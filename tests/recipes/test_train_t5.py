@@ -91,6 +91,16 @@ class TestData:
         assert not any(spelling.is_heldout(n) for n in spelling.drawn(50, 4, torch.Generator(), heldout=False))
 
 
+class TestTarget:
+    """--target plans the step for other devices; nothing is trained."""
+
+    def test_planned(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        train_t5.main([*TINY, "--target=cpu:8", "--out", str(tmp_path)])
+        printed = capsys.readouterr().out
+        assert "cpu:8 (fsdp=8)" in printed and "optimizer state" in printed and "held-out" not in printed
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
+
+
 class TestArguments:
     """A wrong command line is an error that says what to do, before anything runs."""
 
