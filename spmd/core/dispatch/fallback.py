@@ -22,10 +22,14 @@ def no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     refuse_op(base_name(func))
     if config.fallback == "cpu" and kind_of(func) is not VIEW:
         return _on_cpu(func, args, kwargs)
+    on_cpu = (
+        "its result is a view, which no run on the CPU gives"
+        if kind_of(func) is VIEW
+        else 'set spmd.config.fallback = "cpu" to run such ops on the CPU'
+    )
     raise NotImplementedError(
         f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
-        'spmd.register_lowering, move its inputs with .cpu(), or set spmd.config.fallback = "cpu" to run such '
-        "ops on the CPU."
+        f"spmd.register_lowering, or move its inputs with .cpu(); {on_cpu}."
     )
 
 

@@ -87,18 +87,31 @@ def _after(check: Callable[..., None], handler: Handler) -> Handler:
 # --- decomposition ----------------------------------------------------------------------------------------------------
 
 
-# The key of kernels that are written in other ops and leave the gradient to their own formula.
-_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
-# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the device has the other.
-_DEVICE_KEYS = (torch._C.DispatchKey.XLA, torch._C.DispatchKey.PrivateUse1)
+# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the device has the
+# second, and the last is of kernels that are written in other ops.
+_KERNELS = (
+    torch._C.DispatchKey.XLA, torch._C.DispatchKey.PrivateUse1, torch._C.DispatchKey.CompositeExplicitAutograd,
+)  # fmt: skip
+_AUTOGRAD, _ALL_AUTOGRAD = torch._C.DispatchKey.AutogradXLA, torch._C.DispatchKey.AutogradFunctionality
 
 
 def _kernel(overload: OpOverload) -> Handler | None:
-    """The kernel that a package has registered for this device; torch's own are in other tables."""
-    if overload.namespace in ("aten", "c10d"):
+    """The kernel that a package has registered for this device; torch's own are in other tables.
+
+    It is called as torch calls that of another device: autograd records its ops, unless a kernel above it hides them.
+    Where it does not, that of AutogradXLA comes first, which torch does not look up for this device.
+    """
+    if overload.namespace in ("aten", "c10d", "prims"):
         return None
-    key = next((key for key in _DEVICE_KEYS if overload.has_kernel_for_dispatch_key(key)), None)
-    return None if key is None else lambda func, args, kwargs: func._op_dk(key, *args, **kwargs)
+    key = next((key for key in _KERNELS if overload.has_kernel_for_dispatch_key(key)), None)
+    has_autograd = overload.has_kernel_for_dispatch_key(_AUTOGRAD)
+
+    def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.overrides.enable_reentrant_dispatch():
+            is_hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(_ALL_AUTOGRAD)
+            return func._op_dk(_AUTOGRAD if has_autograd and not is_hidden else key, *args, **kwargs)
+
+    return call if key is not None or has_autograd else None
 
 
 def _decomposition(plan: Plan) -> Handler:
@@ -110,8 +123,6 @@ def _decomposition(plan: Plan) -> Handler:
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
     if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
-    if overload.namespace != "aten" and plan.kind is not VIEW and overload.has_kernel_for_dispatch_key(_COMPOSITE):
-        return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)
     view = _copied_view(overload)
     if view is not None:
         return lambda func, args, kwargs: _copies(view(*args, **kwargs))

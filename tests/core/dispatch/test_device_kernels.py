@@ -5,12 +5,40 @@ from typing import Any
 import pytest
 import torch
 from support import check
+from torch.autograd import Function
 
 _library = torch.library.Library("spmdkernels", "DEF")
 for _name in ("by_key", "by_private_key", "late", "lost"):
     _library.define(f"{_name}(Tensor x) -> Tensor")
 torch.library.impl(_library, "by_key", "XLA")(lambda x: x + 1)
 torch.library.impl(_library, "by_private_key", "PrivateUse1")(lambda x: x + 2)
+for _name in ("part", "composite_part"):
+    _library.define(f"{_name}(Tensor(a) x) -> Tensor(a)")
+for _name in ("below", "above", "composite", "sevenfold"):
+    _library.define(f"{_name}(Tensor x) -> Tensor")
+
+
+class _Sevenfold(Function):
+    """A kernel for autograd as packages write it: the op itself below, its gradient by hand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.spmdkernels.sevenfold(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0] * 7
+
+
+for _device in ("CPU", "XLA"):
+    torch.library.impl(_library, "part", _device)(lambda x: x[1])
+    torch.library.impl(_library, "below", _device)(lambda x: x.sin())
+    torch.library.impl(_library, "above", f"Autograd{_device}")(lambda x: x.cos())
+    torch.library.impl(_library, "sevenfold", _device)(lambda x: x.detach() * 7)
+    torch.library.impl(_library, "sevenfold", f"Autograd{_device}")(_Sevenfold.apply)
+torch.library.impl(_library, "composite", "CompositeExplicitAutograd")(lambda x: x.exp())
+torch.library.impl(_library, "composite_part", "CompositeExplicitAutograd")(lambda x: x[1])
 
 
 @torch.library.custom_op("spmdkernels::scaled_sin", mutates_args=(), device_types="xla")
@@ -82,3 +110,23 @@ class TestKernels:
         x = torch.ones(2, 2, device="xla")
         op(x[1])
         assert x.tolist() == [[1, 1], [expected, expected]]
+
+    @pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")  # torch's, on the CPU as well
+    @pytest.mark.parametrize("name", ["part", "composite_part", "below", "above", "composite", "sevenfold"])
+    def test_gradients_as_on_the_cpu(self, name: str) -> None:
+        """A kernel's own ops have their gradients, without a formula of the op; AutogradXLA's kernel comes first."""
+        op, data = getattr(torch.ops.spmdkernels, name), torch.randn(2, 3)
+        grads = []
+        for device in ("cpu", "xla"):
+            x = data.clone().to(device).requires_grad_()
+            op(x * 1).sum().backward()
+            grads.append(x.grad)
+        check(grads[1], grads[0])
+        with torch.no_grad():
+            check(op(data.to("xla")), op(data))
+
+    @pytest.mark.parametrize("name", ["part", "composite_part"])
+    def test_views(self, name: str) -> None:
+        x = torch.zeros(2, 2, device="xla")
+        getattr(torch.ops.spmdkernels, name)(x).add_(1)
+        assert x.tolist() == [[0, 0], [1, 1]]

@@ -25,6 +25,8 @@ def ops():
         "pair(Tensor[] xs) -> (Tensor, Tensor)": lambda xs: (sum(xs), xs[0].clone()),
         "bump_(Tensor(a!) x, float by) -> Tensor(a!)": lambda x, by: x.add_(by),
         "fill_both(Tensor(a!) x, Tensor(b!) y) -> ()": lambda x, y: (x.fill_(3), y.fill_(4), None)[2],
+        "first(Tensor(a) x) -> Tensor(a)": lambda x: x[0],
+        "parts(Tensor(a) x) -> Tensor(a)[]": lambda x: list(x),
     }.items():
         name = library.define(schema)
         library.impl(name, function, "CPU")
@@ -56,6 +58,12 @@ class TestFallback:
         assert ops().bump_(y, 1.0) is y
         ops().fill_both(x, y)
         assert x.sum().item() == 18 and y.sum().item() == 8
+
+    def test_a_view_is_no_copy(self, fallback):
+        """A view that the CPU made would be detached from its base."""
+        for op in (ops().first, ops().parts):
+            with pytest.raises(NotImplementedError, match="its result is a view, which no run on the CPU gives"):
+                op(torch.zeros(2, 3, device="xla"))
 
     def test_forbidden_inside_no_host_transfer(self, fallback):
         with (
