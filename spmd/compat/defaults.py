@@ -1,4 +1,5 @@
-"""PyTorch/XLA's ways while the drop-in is on: ops without a rule run on the CPU, `einsum` promotes its operands."""
+"""PyTorch/XLA's ways while the drop-in is on: ops without a rule run on the CPU, `einsum` promotes its operands, and
+ops of `torch.ops.xla` that are not here say what serves instead."""
 
 import functools
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 import torch
 
 from ..core.base.config import config, has_variable
+from .torch_xla_names import HINTS
 
 _before: list[tuple[str, Any]] = []  # the fallback and the einsum of the time before
 
@@ -16,12 +18,28 @@ def begin() -> None:
     if not has_variable("fallback"):
         config.fallback = "cpu"
     torch.einsum = torch.functional.einsum = _promoting(torch.functional.einsum)
+    torch.ops.xla.__class__ = _Ops
 
 
 def end() -> None:
     """Takes back what `begin` changed."""
     config.fallback, torch.functional.einsum = _before.pop()
     torch.einsum = torch.functional.einsum
+    torch.ops.xla.__class__ = type(torch.ops.aten)
+
+
+class _Ops(type(torch.ops.aten)):  # type: ignore[misc]
+    """The namespace of PyTorch/XLA's ops."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name[:2] == "__":  # Python and tools look for it in every module
+                raise
+            kernels = "torch_xla.experimental.custom_kernel"
+            hint = HINTS.get(f"{kernels}.{name}", HINTS[f"{kernels}.*"])
+            raise AttributeError(f"torch.ops.xla.{name} of PyTorch/XLA is not in spmd.compat: {hint}") from None
 
 
 def _promoting(einsum: Any) -> Any:

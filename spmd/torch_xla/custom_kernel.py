@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import grouped_mm, scaled_dot_product_attention
 
 from ..mesh.mesh import Mesh
 from ..tensors.annotate import mark_sharding
@@ -60,6 +60,58 @@ class FlashAttention:
     DEFAULT_BLOCK_SIZES: ClassVar[dict[str, int]] = {}  # scripts set it
 
     apply = staticmethod(flash_attention)
+
+
+def gmm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Any = None,
+    group_offset: torch.Tensor | None = None,
+    transpose_rhs: bool = False,
+) -> torch.Tensor:
+    """`torch.nn.functional.grouped_mm` of rows in groups. tiling: has no meaning here, as the kernel chooses its own.
+
+    Args:
+        lhs: (rows, k), in as many groups of rows, one after the other, as rhs has matrices. group_sizes: their rows.
+        rhs: (groups, k, n), or (groups, n, k) with transpose_rhs.
+
+    Raises NotImplementedError for a group_offset. Source: `torch_xla.experimental.custom_kernel.gmm`.
+
+    >>> import torch, spmd
+    >>> lhs, rhs, sizes = torch.ones(4, 8), torch.ones(2, 8, 8), torch.tensor([1, 3])
+    >>> spmd.torch_xla.custom_kernel.gmm(lhs.to("xla"), rhs.to("xla"), sizes.to("xla")).shape
+    torch.Size([4, 8])
+    """
+    return _grouped("gmm", lhs, rhs.mT if transpose_rhs else rhs, group_sizes, group_offset)
+
+
+def tgmm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Any = (512, 512, 512),
+    group_offset: torch.Tensor | None = None,
+    num_actual_groups: int | None = None,
+) -> torch.Tensor:
+    """`gmm`'s gradient by rhs: of lhs (k, rows) and rhs (rows, n), in groups of rows, a matrix (k, n) for each group.
+
+    Raises NotImplementedError for a group_offset, and for fewer num_actual_groups than group_sizes has. Source:
+    `torch_xla.experimental.custom_kernel.tgmm`.
+
+    >>> import torch, spmd
+    >>> lhs, rhs, sizes = torch.ones(8, 4), torch.ones(4, 8), torch.tensor([1, 3])
+    >>> spmd.torch_xla.custom_kernel.tgmm(lhs.to("xla"), rhs.to("xla"), sizes.to("xla")).shape
+    torch.Size([2, 8, 8])
+    """
+    part = group_offset if num_actual_groups in (None, len(group_sizes)) else num_actual_groups
+    return _grouped("tgmm", lhs, rhs, group_sizes, part)
+
+
+def _grouped(name: str, lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, part: Any) -> torch.Tensor:
+    if part is not None:
+        raise NotImplementedError(f"{name}: expected all groups, got a part of them ({part}); index rhs or the result")
+    return grouped_mm(lhs, rhs, offs=group_sizes.cumsum(0).int())
 
 
 @dataclass(frozen=True)

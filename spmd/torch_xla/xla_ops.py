@@ -12,7 +12,7 @@ from ..mesh.device_mesh import DeviceMesh
 from ..mesh.mesh import Mesh
 from ..tensors.annotate import mark_sharding, mark_sharding_with_gradients
 from ..tensors.memory import place_to_device, place_to_host
-from .custom_kernel import flash_attention
+from .custom_kernel import flash_attention, gmm, tgmm
 
 XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
@@ -35,6 +35,8 @@ for _schema, _function in {
     "aot_mark_sharding(Tensor t, str mesh, str partition_spec) -> Tensor": _aot_mark_sharding,
     "dynamo_set_buffer_donor_(Tensor(a!) t, bool should_donoate) -> Tensor(a!)": lambda t, should_donoate: t,
     "flash_attention(Tensor q, Tensor k, Tensor v, bool casual=False) -> Tensor": flash_attention,
+    "gmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor": gmm,
+    "tgmm(Tensor lhs, Tensor rhs, Tensor group_sizes, int[]? tiling=None) -> Tensor": tgmm,
     "place_to_host(Tensor t) -> Tensor": place_to_host,
     "place_to_device(Tensor t) -> Tensor": place_to_device,
     "einsum_linear_forward(Tensor input, Tensor weight, Tensor? bias) -> Tensor": nn.functional.linear,

@@ -146,6 +146,31 @@ class TestNames:
         t = torch.ones(2, device="xla")
         assert torch.ops.xla.dynamo_set_buffer_donor_(t, True) is t
 
+    def test_ops_that_are_not_here(self) -> None:
+        for name, hint in {
+            "ragged_paged_attention": r"call a Pallas kernel by spmd\.call_jax", "bgmv": "or torch's own op",
+            "quantized_matmul": r"torch\._weight_int8pack_mm", "gmm_backward": "gmm, which has gradients",
+        }.items():  # fmt: skip
+            with pytest.raises(AttributeError, match=rf"torch\.ops\.xla\.{name} of PyTorch/XLA is not .*{hint}"):
+                getattr(torch.ops.xla, name)
+        assert not hasattr(torch.ops.xla, "paged_attention")
+
+    def test_products_of_groups(self) -> None:
+        kernels = importlib.import_module("torch_xla.experimental.custom_kernel")
+        rows, weights, sizes = torch.randn(8, 16), torch.randn(3, 16, 8), torch.tensor([3, 0, 5])
+        grad, parts = torch.randn(8, 8), rows.split(sizes.tolist())
+        expected = torch.cat([part @ weight for part, weight in zip(parts, weights, strict=True)])
+        of_weights = torch.stack([part.T @ one for part, one in zip(parts, grad.split(sizes.tolist()), strict=True)])
+        x, w = rows.to("xla").requires_grad_(), weights.to("xla").requires_grad_()
+        for gmm, tgmm in ((kernels.gmm, kernels.tgmm), (torch.ops.xla.gmm, torch.ops.xla.tgmm)):
+            made = gmm(x, w, sizes.to("xla"), tiling=(8, 8, 8))
+            check(made, expected)
+            check(tgmm(x.detach().T, grad.to("xla"), sizes.to("xla")), of_weights)
+        check(torch.autograd.grad(made, w, grad.to("xla"))[0], of_weights)
+        check(kernels.gmm(x, w.mT, sizes.to("xla"), transpose_rhs=True), expected)
+        with pytest.raises(NotImplementedError, match="gmm: expected all groups, got a part of them"):
+            kernels.gmm(x, w, sizes.to("xla"), group_offset=torch.tensor([1]))
+
     def test_linear_patch(self) -> None:
         xu = importlib.import_module("torch_xla.distributed.fsdp.utils")
         model, x = nn.Sequential(nn.Linear(4, 2)), torch.randn(3, 4)
