@@ -79,8 +79,14 @@ class TestTraining:
 
     @pytest.mark.parametrize(
         "options",
-        [[], ["--drop_last", "--rows", "95", "--batch_size", "3"], ["--sampler_drops", "--start", "spawn"]],
-        ids=["repeats", "drop_last", "sampler_drops"],
+        [
+            [],
+            ["--rows", "100", "--batch_size", "3"],
+            ["--drop_last", "--rows", "100", "--batch_size", "3"],
+            ["--sampler_drops", "--start", "spawn"],
+            ["--sampler_drops", "--drop_last", "--rows", "95", "--batch_size", "4"],
+        ],
+        ids=["repeats", "a shorter last batch", "drop_last", "sampler_drops", "both drop"],
     )
     def test_as_eight_ranks(self, options: list[str], partitioner: None) -> None:
         self._check(options, RANKS)
