@@ -262,6 +262,41 @@ class TestTpu:
         assert printed.startswith("LoweringError a kernel of aten._grouped_mm") and "does not compile" in printed
         assert "more devices or a smaller batch do not change" in printed and "exceeded scoped vmem limit" in printed
 
+    @pytest.mark.long  # 25 s
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_layers_of_mixtral_are_a_loop(self) -> None:
+        """Four layers of Hugging Face's Mixtral with experts by grouped_mm, forward and backward."""
+        printed = run_script(
+            """
+            from functools import partial
+            import torch, fsdp, spmd
+            from transformers import MixtralConfig, MixtralForCausalLM
+            from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+            config = MixtralConfig(
+                vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
+                num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2, use_cache=False,
+            )
+            config._experts_implementation = "grouped_mm"
+            with torch.device("meta"):
+                model = MixtralForCausalLM(config)
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
+            policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={MixtralDecoderLayer})
+            model = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy)
+            optimizer = torch.optim.AdamW(model.parameters())
+            def step(tokens):
+                loss = model(input_ids=tokens, labels=tokens).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss
+            plan = spmd.plan(step, torch.zeros(8, 32, dtype=torch.long, device="meta"), target="v5e:2x4")
+            print(model.config._experts_implementation, *plan.notes, sep="\\n")
+            """,
+            timeout=300,
+        )
+        assert printed.startswith("grouped_mm\n")
+        assert printed.count("4 equal layers of model.layers.* are one loop of the program") == 2, printed
+
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_offloaded_activations_take_less(self) -> None:
         """Equal layers that offload a wide value are one loop, and a chip holds less than if it kept them."""
