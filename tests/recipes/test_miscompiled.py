@@ -19,11 +19,18 @@ RECIPES = {
     "train_vit": ["--layers=1", "--width=32", "--heads=2"],
     "train_resnet": ["--batch=16", "--width=8"],
     "train_diffusion": ["--width=16", "--batch=16"],
-    "train_mixtral": [*BLOCKS, "--experts=4"],
     "train_t5": ["--layers=1", "--width=32", "--heads=2", "--batch=16"],
     "wrap_hugging_face": BLOCKS,
     "finetune_lora": BLOCKS,
-    "generate": [*BLOCKS, "--prompt=8", "--tokens=8", "--draft-width=16"],
+    "generate": [
+        "--layers=2",
+        "--width=64",
+        "--heads=8",
+        "--sequence=16",
+        "--prompt=8",
+        "--tokens=8",
+        "--draft-width=16",
+    ],
     "sample_stable_diffusion": [],
     "offload": ["--layers=2", "--width=128"],
 }
@@ -58,7 +65,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_no_pattern(recipe: str, target: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SEARCHED, str(ROOT / "recipes" / f"{recipe}.py"), *RECIPES[recipe]]
     done = subprocess.run(
-        [*command, "--target", target, f"--out={tmp_path}"],
+        [*command, "--target", target],
         cwd=tmp_path, capture_output=True, text=True, timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
