@@ -147,7 +147,7 @@ def grouped_product(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> ja
     [groups, out, in]."""
     return _by_platform(
         lambda rows, weights, sizes: lax.ragged_dot(rows, jnp.swapaxes(weights, 1, 2), sizes),
-        partial(_kernel, gmm, transpose_rhs=True), rows, weights, sizes,
+        partial(_product_by_kernel, transpose_rhs=True), rows, weights, sizes,
     )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _grouped_forward(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> t
 
 def _grouped_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     rows, weights, sizes = kept
-    to_rows = _by_platform(lax.ragged_dot, partial(_kernel, gmm), gradient, weights, sizes)
+    to_rows = _by_platform(lax.ragged_dot, _product_by_kernel, gradient, weights, sizes)
     return to_rows, _by_platform(_outer, _outer_by_kernel, gradient, rows, sizes), None
 
 
@@ -170,20 +170,29 @@ def _outer(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
     return lax.ragged_dot_general(gradient, rows, sizes, dims)
 
 
+def _product_by_kernel(rows: jax.Array, weights: jax.Array, sizes: jax.Array, **how: Any) -> jax.Array:
+    return _kernel(gmm, _padded(rows), weights, sizes, **how)[: len(rows)]
+
+
 def _outer_by_kernel(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    return _kernel(tgmm, gradient.T, rows, sizes)
+    return _kernel(tgmm, _padded(gradient).T, _padded(rows), sizes)
 
 
 _ROWS = 512  # rows of a block of the kernels, which take full blocks only
 
 
+def _padded(rows: jax.Array) -> jax.Array:
+    """The rows, and zeros up to a full block, which belong to no group."""
+    return jnp.pad(rows, ((0, -len(rows) % _ROWS), (0, 0)))
+
+
 def _kernel(kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array, **how: Any) -> jax.Array:
+    side = 1024 if left.dtype == jnp.bfloat16 else 512  # wider blocks of float32 do not fit into a core's VMEM
     with jax.enable_x64(False):  # the kernels' own indices are of 32 bits
-        return kernel(left, right, sizes, preferred_element_type=left.dtype, tiling=(_ROWS, 1024, 1024), **how)
+        return kernel(left, right, sizes, preferred_element_type=left.dtype, tiling=(_ROWS, side, side), **how)
 
 
-def _by_platform(by_xla: Any, by_kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+def _by_platform(by_xla: Any, by_kernel: Any, *operands: jax.Array) -> jax.Array:
     """The product by jax's kernels on a TPU, else by XLA. On a TPU XLA's partitioner (GSPMD) ends the process at a
     ragged product, and its product for weights multiplies all rows for every group."""
-    kernels = {"tpu": by_kernel} if len(left) % _ROWS == 0 else {}
-    return lax.platform_dependent(left, right, sizes, default=by_xla, **kernels)
+    return lax.platform_dependent(*operands, default=by_xla, tpu=by_kernel)

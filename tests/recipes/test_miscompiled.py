@@ -19,6 +19,7 @@ RECIPES = {
     "train_vit": ["--layers=1", "--width=32", "--heads=2"],
     "train_resnet": ["--batch=16", "--width=8"],
     "train_diffusion": ["--width=16", "--batch=16"],
+    "train_mixtral": [*BLOCKS, "--experts=4"],
     "train_t5": ["--layers=1", "--width=32", "--heads=2", "--batch=16"],
     "wrap_hugging_face": BLOCKS,
     "finetune_lora": BLOCKS,

@@ -4,6 +4,8 @@ import copy
 import re
 from functools import partial
 
+import jax
+import numpy as np
 import pytest
 import torch
 from support import check
@@ -12,6 +14,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
 
 import fsdp
 import spmd
+from recipes import mixtral
 from recipes.mixtral import use_experts_per_shard
 from spmd import config
 from spmd.core.compile import cache
@@ -54,3 +57,23 @@ class TestExperts:
             use_experts_per_shard(tiny(), mesh8, "data")
         with pytest.raises(ValueError, match="expected hidden_act 'silu', got 'gelu'"):
             use_experts_per_shard(MixtralConfig(hidden_act="gelu"), mesh8, "fsdp")
+
+
+@pytest.mark.parametrize("rows", [512, 40])
+def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TPU's kernels, interpreted, and XLA's products; of rows that fill a block, or do not."""
+    generator = np.random.default_rng(0)
+    x, grad = (generator.standard_normal((rows, width), np.float32) for width in (24, 16))
+    weights = generator.standard_normal((3, 16, 24), np.float32)
+    sizes = np.array([7, 0, rows - 7], np.int32)
+    made = []
+    for is_kernel in (False, True):
+        if is_kernel:
+            monkeypatch.setattr(mixtral, "_kernel", partial(mixtral._kernel, interpret=True))
+            monkeypatch.setattr(
+                mixtral, "_by_platform", lambda by_xla, by_kernel, *operands: jax.jit(by_kernel)(*operands)
+            )
+        product, backward = jax.vjp(lambda x, w: mixtral.grouped_product(x, w, sizes), x, weights)
+        made.append((product, *backward(grad)))
+    for ours, theirs in zip(*made, strict=True):
+        check(torch.tensor(np.asarray(ours)), torch.tensor(np.asarray(theirs)))
