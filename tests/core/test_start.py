@@ -160,16 +160,26 @@ class TestDevices:
     @pytest.mark.parametrize(
         ("environment", "asked"), [({"PJRT_DEVICE": "GPU"}, "cuda"), ({"PJRT_DEVICE": "TPU"}, "tpu")]
     )
-    @pytest.mark.parametrize("use", ["torch.ones(2, device='xla').sum().item()", "spmd.Mesh(range(1), (1,), ('x',))"])
+    @pytest.mark.parametrize(
+        "use",
+        [
+            "torch.ones(2, device='xla').sum().item()",
+            "spmd.Mesh(range(1), (1,), ('x',))",
+            "x = torch.ones(2, device='xla') + 1; spmd.sync()",
+            "spmd.compile(lambda: torch.ones(2, device='xla') + 1)()",
+            "spmd.torch_xla.xla_runtime.global_runtime_device_count()",
+        ],
+    )
     def test_a_platform_that_is_not_here(self, environment: dict[str, str], asked: str, use: str) -> None:
-        """At the first use, in one sentence in place of jax's frames; simulate leaves the platform alone."""
+        """At the first use, in one sentence in place of jax's frames, at this line; simulate leaves the platform."""
         script = f"""
-            import torch, spmd
+            import torch, spmd, traceback
             spmd.simulate(8)
             try:
                 {use}
             except RuntimeError as error:
                 assert error.__cause__ is None and error.__context__ is None
+                assert traceback.extract_tb(error.__traceback__)[-1].filename == "<string>"
                 print(error)
             """
         printed = run_script(script, **environment)

@@ -11,7 +11,7 @@ from ..base.state import held
 from ..compile import compiler
 from ..explain import waiting_device
 from ..ir.graph import DeviceData, Graph, is_data, topological
-from ..ir.source import user_line
+from ..ir.source import ends_at_user_line, user_line
 from ..lazy import recorders
 from ..lazy.annotations import unmarked_op
 from ..lazy.body import refuse
@@ -74,6 +74,7 @@ class Watch:
                 function(done)
 
 
+@ends_at_user_line
 def sync(*, wait: bool = False, for_read: bool = False) -> None:
     """Runs everything that this thread has recorded, as one program, and returns at once unless `wait`.
 

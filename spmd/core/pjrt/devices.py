@@ -17,6 +17,7 @@ from ..base.config import (
     set_pool_width,
 )
 from ..base.jax_private import backends_are_initialized
+from ..ir.source import ends_at_user_line
 from ..sharding.topology import all_devices
 from ..sharding.value import Sharding
 from . import processes
@@ -67,6 +68,7 @@ def prepare() -> None:
         _prepared = True
 
 
+@ends_at_user_line
 def devices() -> tuple[jax.Device, ...]:
     """Returns every device of every process, in the order of their ordinals."""
     forking.check()
