@@ -42,6 +42,7 @@ def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
             _as_main(name)
     except Exception as error:
         error.__traceback__ = _own_frames(error.__traceback__)
+        sys.last_value = error  # as Python does for a script
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0

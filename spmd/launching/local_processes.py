@@ -1,6 +1,7 @@
 """Processes of one script on this machine: started together, watched, and ended together."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -43,7 +44,8 @@ class _Process:
 
     def error(self) -> str:
         """The line of the first error in its log that is its own, not that of another process; else empty."""
-        lines = [] if self.log is None else self.log.read_text(errors="replace").splitlines()
+        text = "" if self.log is None else self.log.read_text(errors="replace")
+        lines = re.sub(r"^\[rank\d+\]: ?", "", text, flags=re.MULTILINE).splitlines()  # as torch.distributed prints it
         raised = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
         ends = (next((line for line in lines[i + 1 :] if line[:1].strip()), "") for i in raised)
         return next((line for line in ends if "ProcessError" not in line), "")

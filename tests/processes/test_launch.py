@@ -63,6 +63,15 @@ class TestScripts:
         assert done.returncode == code, done.stderr
         assert words in done.stderr
         assert how == "kill" or "ValueError: a fault of this process alone" in done.stderr
+        if how == "raise":  # the first cause comes first, ahead of the traceback of a process that waits for this one
+            said = [line for line in done.stderr.splitlines() if line.startswith(("spmd: process", "Traceback"))]
+            assert said[0] == (
+                "spmd: process 1 has ended by ValueError('a fault of this process alone'), and others go on to "
+                "programs of all processes."
+            )
+            assert done.stderr.splitlines()[-1] == (
+                "spmd launch: the first cause: process 1: ValueError: a fault of this process alone"
+            )
 
 
 class TestProcesses:

@@ -176,6 +176,7 @@ def _record(num_texts: int = _LAST) -> dict[str, Any]:
         "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
         "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
+        "error": repr(sys.last_value) if hasattr(sys, "last_value") else "",
         **watchdog.present(),
     }
 
@@ -198,7 +199,8 @@ def _compare(records: list[dict[str, Any]]) -> None:
             why = f"{_apart(own, other, start)}, and every program is one of all processes"
         elif (other["ended"] and other["count"] < own["count"]) or (own["ended"] and own["count"] < other["count"]):
             ended = other if other["ended"] and other["count"] < own["count"] else own
-            why = f"process {ended['process']} has ended, and others go on to programs of all processes"
+            by = f" by {ended['error']}" if ended["error"] else ""
+            why = f"process {ended['process']} has ended{by}, and others go on to programs of all processes"
         else:
             continue
         text = f"{why}.\n{_reported(own, start)}\n{_reported(other, start)}\n{_ADVICE}"
@@ -263,6 +265,8 @@ def _with_own(text: str, start: int) -> str:
 
 def _raise_mismatch() -> None:
     if _state.mismatch is not None:
+        if not _state.has_reported:  # the cause, ahead of this process's own frames
+            messages.say(_state.mismatch.partition("\n")[0], "mismatch", is_error=True)
         _has_reported()
         raise ProcessError(_state.mismatch)
 
