@@ -206,7 +206,7 @@ def _check_tensors(values: Sequence[Any], paths: Sequence[str], kwargs: dict[str
 
 
 def _mesh_of(values: Sequence[Any]) -> Mesh:
-    """The one mesh of these tensors. Raises ValueError for none or several."""
+    """The mesh that these tensors share. Raises ValueError for none or several."""
     found: dict[Mesh, None] = {}
     for value in values:
         sharding = value._storage.sharding if type(value) is XlaTensor and value._view is None else None

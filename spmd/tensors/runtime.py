@@ -20,7 +20,7 @@ from .closures import end_step
 
 
 def device(index: int | None = None) -> torch.device:
-    """The one logical device, `xla:0`, for all physical devices.
+    """The logical device, `xla:0`, for all physical devices.
 
     Raises ValueError for another index than 0.
 

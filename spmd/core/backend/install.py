@@ -1,4 +1,4 @@
-"""The one owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
+"""The owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The one guarded place of changes in other packages: a package of another version than expected stays as it is.
+"""The guarded place of changes in other packages: a package of another version than expected stays as it is.
 
 Each change declares the names that it needs. Where one is missing, or takes other parameters, the change is left out
 with a warning that says the package's version, and the import goes on. A module that takes long to import is changed

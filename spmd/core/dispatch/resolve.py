@@ -21,7 +21,7 @@ PLANS: dict[Op, Plan] = {}
 
 
 def plan_of(op: Op) -> Plan:
-    """The one plan of an op, complete before it is in the table; not of an op that may have a kernel later."""
+    """The plan of an op, kept and complete before it is in the table; not of an op that may have a kernel later."""
     plan = PLANS.get(op) or new_plan(op)
     return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
 
