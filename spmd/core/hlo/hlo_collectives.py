@@ -67,6 +67,8 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
                 kind, is_sliced = kind_in(computation, kind), False
             data *= size if kind == "all-gather" else 1
             node = node_index(scope_of(computation, line), num_nodes)
+            if node is None:
+                node = _reader_of_argument(line.scope, graph)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
             count, together = computation.count, joined(computation, line, num_nodes)
@@ -162,7 +164,8 @@ def _scope_behind(computation: Computation, line: Instruction) -> str:
     for reader in readers:
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope
-        readers += [one for one in computation.readers.get(reader.name, ()) if one not in readers]
+        if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
+            readers += [one for one in computation.readers.get(reader.name, ()) if one not in readers]
     return ""
 
 
@@ -183,6 +186,23 @@ def _scope_before(computation: Computation, line: Instruction) -> str:
         else:
             todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
     return ""
+
+
+_ARGUMENT = re.compile(r"arguments\[(\d+)\]")
+
+
+def _reader_of_argument(scope: str, graph: Graph) -> int | None:
+    """Returns the place of the first op that reads an argument, if a line has the argument's name: from jaxlib 0.12 on
+    the gather of an argument has it."""
+    named = _ARGUMENT.fullmatch(scope)
+    if named is None:
+        return None
+    inputs = graph.arguments()
+    if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
+        return None
+    places = inputs[int(named[1])].places
+    given = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
+    return next((i for i, node in enumerate(graph.nodes) if not given.isdisjoint(node.operands)), None)
 
 
 def _shape_of(operand: str, computation: Computation) -> str:
