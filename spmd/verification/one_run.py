@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
@@ -179,7 +180,7 @@ def _quickly() -> dict[str, Any]:
 _QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
+    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),  # which has dropped it
 }
 
 
