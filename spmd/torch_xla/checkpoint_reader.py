@@ -21,7 +21,9 @@ _CLASSES: dict[tuple[str, str], Any] = {
     ("torch", "Size"): torch.Size,
     ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
     **{
-        ("pathlib", name): lambda *parts: os.path.join(*parts) for name in ("Path", "PosixPath", "WindowsPath")
+        (module, name): lambda *parts: os.path.join(*parts)
+        for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
+        for name in ("Path", "PosixPath", "WindowsPath")
     },  # of the folder's old name
     **{("builtins", name): getattr(builtins, name) for name in ("dict", "list", "set", "tuple", "int", "str")},
 }
