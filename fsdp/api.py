@@ -125,7 +125,10 @@ class Settings:
     def _check(self, name: str, kind: Any, expected: str) -> None:
         value = getattr(self, name)
         if type(value).__module__.startswith("torch.distributed.fsdp") and type(value).__name__ in _POLICIES:
-            value = _POLICIES[type(value).__name__](**vars(value))
+            policy = _POLICIES[type(value).__name__]
+            # torch 2.15 has fields that are none of ours, and None.
+            known = {key for key, field in vars(value).items() if field is not None} | {*policy.__dataclass_fields__}
+            value = policy(**{key: field for key, field in vars(value).items() if key in known})
             object.__setattr__(self, name, value)
         if not isinstance(value, kind):
             raise TypeError(f"{self.caller}: expected {name} to be {expected}, got {type(value).__name__} ({value!r})")

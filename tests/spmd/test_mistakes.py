@@ -55,9 +55,9 @@ def test_answer(
     spmd.mesh.notes._note.cache_clear()
     spmd.mesh.notes.note_whole.cache_clear()
     code = "\n".join(line for line in lines if not line.startswith("# "))
-    says = next(line.removeprefix("# says: ") for line in lines if line.startswith("# says: "))
+    says = [line.removeprefix("# says: ") for line in lines if line.startswith("# says: ")]  # a build of torch each
     answer, file = _answer(name, code)
     printed = capsys.readouterr().err
     answer = " ".join((printed if answer == "no error" and printed else answer).split())
-    assert says in answer
+    assert any(line in answer for line in says), (answer, says)
     assert "# ends elsewhere" in lines or file == f"<mistake: {name}>", file
