@@ -46,6 +46,14 @@ class TestWorkflow:
         named = set(WORKFLOW["jobs"]["tests"]["strategy"]["matrix"]["target"])
         assert named <= run_here and {"lint", "site", "test"} <= named, run_here ^ named
 
+    @pytest.mark.parametrize(
+        ("commit", "target"), [("1e", "smoke-newest"), ("f0", "smoke-newest"), ("ef", "smoke-oldest")]
+    )
+    def test_short_forms_alternate(self, commit: str, target: str) -> None:
+        (line,) = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if "smoke" in line]
+        script = f"git() {{ echo {commit}; }}; make() {{ echo $1; }}; {line}"
+        assert subprocess.run(["bash", "-euc", script], capture_output=True, text=True).stdout == f"{target}\n"
+
 
 class TestVersions:
     """Pins lie in the ranges of pyproject.toml, and the oldest are its floors."""
