@@ -1,4 +1,4 @@
-"""Composite ops of torch that are recorded as one op with one gradient: linear layers and cross entropy.
+"""Composite ops of torch: recorded as one op with one gradient (linear layers, cross entropy), or with better errors.
 
 torch decomposes a composite op before the device sees it. The kernels here are registered in place of that, on
 autograd's key.
@@ -16,6 +16,7 @@ from ..lazy.tensor import XlaTensor
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from .overloads import by_arguments
+from .refusals import refusal
 from .values import on_host
 
 aten = torch.ops.aten
@@ -225,8 +226,25 @@ def ctc_loss(
     return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
 
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+def _checked(name: str) -> Any:
+    """A composite of torch, whose own checks of shapes are before any op: their errors are in the words of dispatch."""
+    overload = getattr(aten, name).default
+
+    def layer(*args: Any, **kwargs: Any) -> torch.Tensor:
+        try:
+            return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        except RuntimeError as error:
+            raise at_user_line(refusal(overload, error, args, kwargs)) from None
+
+    return layer
+
+
 # By torch's name of the overload; autograd is inside.
 KERNELS: dict[str, Any] = {
+    **{name: _checked(name) for name in ("batch_norm", "group_norm", "rms_norm", "prelu")},
     "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
 }  # fmt: skip
 # The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.

@@ -109,11 +109,11 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
-        raise refusal(plan, RuntimeError(str(error)), args, kwargs) from error
+        raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
         if type(error) not in (RuntimeError, IndexError):
             raise
-        raise at_user_line(refusal(plan, error, args, kwargs)) from None
+        raise at_user_line(refusal(plan.overload, error, args, kwargs, plan.twin)) from None
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
     return made

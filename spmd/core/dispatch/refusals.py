@@ -3,14 +3,15 @@
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..ops.checks import run_on_cpu
 from ..ops.meta_rules import META_FUNCTIONS
-from .overloads import Plan
 
 # By op: two arguments, the dims of them that must be equal, and the words for these.
 _FACTORS = {
     "linear": ("input", -1, "features", "weight", 1, "expects {}"),
+    "batch_norm": ("input", 1, "features", "weight", 0, "expects {}"),
     **{name: (a, 1, "columns", b, 0, "has {} rows") for name, a, b in (
         ("mm", "self", "mat2"), ("addmm", "mat1", "mat2"), ("mv", "self", "vec"), ("addmv", "mat", "vec"),
     )},
@@ -21,24 +22,30 @@ _FACTORS = {
 }  # fmt: skip
 
 
-def refusal(plan: Plan, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Exception:
-    """The error of the same class that names the arguments: what came, and what was expected."""
-    name = plan.overload._schema.name.partition("::")[2]
-    given = {**{a.name: v for a, v in zip(plan.overload._schema.arguments, args, strict=False)}, **kwargs}
+def refusal(
+    overload: OpOverload,
+    error: Exception,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    twin: OpOverload | None = None,
+) -> Exception:
+    """The error of the same class that names the arguments: what came, and what was expected. twin: runs on the CPU."""
+    name = overload._schema.name.partition("::")[2]
+    given = {**{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)}, **kwargs}
     shapes = {argument: shape for argument, value in given.items() if (shape := _shape(value))}
     if name in _FACTORS:
         left, dim, what, right, other, there = _FACTORS[name]
-        a, b = shapes[left], shapes[right]
+        a, b = shapes[left], shapes.get(right, [])
         if len(a) > max(dim, 0) and len(b) > other and a[dim] != b[other]:
             return type(error)(f"{name}: {left} {a} has {a[dim]} {what}, {right} {b} {there.format(b[other])}")
     words = str(error)
     if words.partition(": ")[0].isidentifier():
         return error  # words of this library
-    if plan.overload not in META_FUNCTIONS and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
-        plan.overload.name(), "CPU"
+    if overload not in META_FUNCTIONS and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        overload.name(), "CPU"
     ):
         try:
-            run_on_cpu(plan.twin or plan.overload, *args, **kwargs)
+            run_on_cpu(twin or overload, *args, **kwargs)
         except type(error) as on_cpu:
             words = str(on_cpu)
     shown = ", ".join(f"{argument} {shape}" for argument, shape in shapes.items())
