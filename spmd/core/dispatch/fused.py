@@ -237,6 +237,8 @@ def _checked(name: str) -> Any:
         try:
             return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise
             raise at_user_line(refusal(overload, error, args, kwargs)) from None
 
     return layer
