@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from accelerate.state import AcceleratorState
 from tokenizers import Tokenizer, models
 from transformers import (
@@ -41,8 +42,8 @@ FSDP = {
 def float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models in float64 stay in it, where transformers converts to float32 for norms, softmax and losses.
 
-    In float32, Adam makes of the rounding errors of a gradient that is almost 0 steps of the size of the others: under
-    transformers 4 torch's own kinds of attention differ by more than the tolerance after four steps.
+    In float32, Adam makes of the rounding errors of a gradient that is almost 0 steps of the size of the others: with
+    transformers 4 losses of the device and of the CPU differ by 6e-5 after four steps, in float64 by less than 1e-9.
     """
     doubled = types.ModuleType("torch")
     vars(doubled).update(vars(torch), float32=torch.float64)
@@ -178,7 +179,7 @@ class TestSharded:
         resumed = trainer(tmp_path / "xla", llama().double(), fsdp="full_shard", fsdp_config=FSDP, **given)
         resumed.train(resume_from_checkpoint=str(tmp_path / "xla" / "checkpoint-2"))
         # One is for transformers 4's sum of losses alone, which begins in float32.
-        assert spmd.metrics.num_compiles() - before <= 7
+        assert spmd.metrics.num_compiles() - before <= (7 if transformers.__version__ < "5" else 6)
         expected = trainer(tmp_path / "cpu", llama().double(), use_cpu=True, **given)
         expected.train()
         check(made, expected, 1e-9)
