@@ -39,12 +39,12 @@ def t5(layers: int | None, batch: int) -> Made:
 
 
 def whisper(
-    layers: int | None, batch: int, *, width: int = 1280, own: int = 32, mel_bins: int = 128, vocabulary: int = 51_866
+    layers: int | None, batch: int, *, width: int = 1280, depth: int = 32, mel_bins: int = 128, vocabulary: int = 51_866
 ) -> Made:
     config = hf.WhisperConfig(
-        d_model=width, encoder_layers=layers or own, decoder_layers=layers or own, encoder_attention_heads=width // 64,
-        decoder_attention_heads=width // 64, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
-        num_mel_bins=mel_bins, vocab_size=vocabulary,
+        d_model=width, encoder_layers=layers or depth, decoder_layers=layers or depth,
+        encoder_attention_heads=width // 64, decoder_attention_heads=width // 64, encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width, num_mel_bins=mel_bins, vocab_size=vocabulary,
     )  # fmt: skip
     model = hf.WhisperForConditionalGeneration(config)
     inputs = {
@@ -86,7 +86,7 @@ def llama(layers: int | None, batch: int) -> Made:
 MODELS: dict[str, Callable[[int | None, int], Made]] = {
     "t5": t5,
     "whisper": whisper,
-    "whisper-base": partial(whisper, width=512, own=6, mel_bins=80, vocabulary=51_865),
+    "whisper-base": partial(whisper, width=512, depth=6, mel_bins=80, vocabulary=51_865),
     "llama": llama,
     "vit": vit,
     "mixtral": mixtral,

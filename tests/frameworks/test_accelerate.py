@@ -33,7 +33,7 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
     losses: list[float] = []
 
     def epoch() -> None:
-        found = []
+        of_epoch = []
         for x, y in loader:
             with accelerator.accumulate(model):
                 loss = nn.functional.cross_entropy(model(x), y)
@@ -43,9 +43,9 @@ def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], lis
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-            found.append(loss.detach())
+            of_epoch.append(loss.detach())
         # Read here, so that an epoch is a program: in one program of two XLA may round the second in another order.
-        losses.extend(loss.item() for loss in found)
+        losses.extend(loss.item() for loss in of_epoch)
 
     epoch()
     accelerator.save_state(str(folder))
