@@ -173,6 +173,7 @@ class Unit:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
                         spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
+            self._gather_stored()  # made here, a compiled call does not see it appear in the first forward pass
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
         held, settings = self._held_spec(parameter), self.settings

@@ -205,6 +205,7 @@ _EXPERTS = (
     Hand({"data": 2, "fsdp": 32, "tensor": 2}, _LAYERS),
 )  # fmt: skip
 
+
 def _without_dots(hands: tuple[Hand, ...]) -> tuple[Hand, ...]:
     """The same with others in place of those that save products: such a UNet takes libtpu more than five minutes."""
     others = Hand({"data": 4, "fsdp": 2}, reshard=False), Hand({"data": 2, "fsdp": 4}, reshard=False)

@@ -12,6 +12,7 @@ from ..core.lazy import grad_shardings
 from ..core.lazy.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import runs
+from ..core.sharding.value import Sharding
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .annotate import on_device
@@ -92,7 +93,12 @@ class use_sharding:
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._runs, self._iteration, self._first = runs.stamp(), -1, 0
-        self._reads = self._bound()
+        for tensor in self._tensors:
+            if tensor._view is not None:
+                raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
+            if partition_spec is not None:
+                mesh.sharding(partition_spec, tensor.dim(), "use_sharding")
+        self._reads: list[Read] = []  # looked up when the context is entered, by the marks of that moment
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding(
@@ -168,27 +174,15 @@ class use_sharding:
 
     def _bind(self) -> None:
         """Looks the reads up again where a tensor has got another storage."""
-        if not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = self._bound()
+        if len(self._reads) != len(self._tensors) or not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = [read_in(tensor._storage, self._layout_of(tensor)) for tensor in self._tensors]
+            join(self._reads)
 
-    def _bound(self) -> list[Read]:
-        """The read of each tensor's present storage."""
-        reads = []
-        for tensor in self._tensors:
-            if tensor._view is not None:
-                raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
-            spec = self._spec_of(tensor)
-            reads.append(read_in(tensor._storage, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
-        join(reads)
-        return reads
-
-    def _spec_of(self, tensor: XlaTensor) -> Sequence[Any]:
-        stored = tensor._storage.sharding
-        if self._spec is not None:
-            return self._spec
-        if self._over is None or stored is None:
-            return (None,) * tensor.dim()
-        return PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
+    def _layout_of(self, tensor: XlaTensor) -> Sharding:
+        spec, stored = self._spec, tensor._storage.sharding
+        if spec is None and self._over is not None and stored is not None:
+            spec = PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
+        return self._mesh.sharding((None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding")
 
 
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:

@@ -159,9 +159,14 @@ def _is_move(line: Instruction) -> bool:
 _NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
 
 
+_MOST_LINES = 64  # that a search for a scope looks at
+
+
 def _scope_behind(computation: Computation, line: Instruction) -> str:
     readers = [*computation.readers.get(line.name, ())]
-    for reader in readers:
+    for place, reader in enumerate(readers):
+        if place == _MOST_LINES:
+            break
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope
         if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
@@ -172,7 +177,7 @@ def _scope_behind(computation: Computation, line: Instruction) -> str:
 def _scope_before(computation: Computation, line: Instruction) -> str:
     seen: set[tuple[str, str]] = set()
     todo = [(computation, line)]
-    while todo and len(seen) < 64:
+    while todo and len(seen) < _MOST_LINES:
         inside, one = todo.pop(0)
         if node_index(one.scope, 1 << 60) is not None:
             return one.scope

@@ -133,6 +133,7 @@ class TestSteps:
         found, step = run(spmd.compile)
         assert found == expected
         assert step.num_replayed == 4, step.explain()
+        assert not any("_attached" in cause for cause in step.causes), step.causes  # no state of a unit's own changes
 
     def test_a_step_with_tensor_parallelism(self, mesh2x4: spmd.Mesh) -> None:
         def make() -> Training:

@@ -1,5 +1,6 @@
 """spmd.plan with rules: how a model lies, what the rules leave to be desired, and nothing changed afterwards."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,12 @@ class TestOfAModel:
         plan.save(tmp_path / "plan.html")
         page = (tmp_path / "plan.html").read_text()
         assert "blocks.*.norm1.weight" in page and "Findings" in page and "idle rule" in page
+
+    def test_a_peak_below_the_temporaries(self, mesh: Mesh) -> None:
+        """libtpu counts the two apart; a table that shows such a peak says what it counts."""
+        plan = spmd.plan(meta_llama(layers=1), mesh=mesh, rules=RULES)
+        below = dataclasses.replace(plan, temporaries=plan.peak + 1)
+        assert "in use at once" in str(below) and "in use at once" not in str(plan)
 
     def test_a_plan_from_before_there_were_layouts(self, mesh: Mesh) -> None:
         values = json.loads(spmd.plan(meta_llama(layers=1), mesh=mesh, rules=RULES).to_json())
