@@ -8,6 +8,7 @@ import grain
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 from torch.utils import data
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import BatchEncoding, default_data_collator
@@ -96,6 +97,8 @@ def values(batches: Any) -> list[Any]:
 
 # The order of the epochs after a resumed one is another with torchdata 0.11 by itself, too, without workers.
 NEXT_EPOCHS = [make for make in SOURCES if make is not stateful]
+# Before 5.1 the state of a shuffled stream has no rows of its buffer, and other rows follow, as datasets warns.
+RESUMED = [make for make in SOURCES if make is not stream or Version(datasets.__version__) >= Version("5.1")]
 
 
 class TestSources:
@@ -111,7 +114,7 @@ class TestSources:
         leaves = torch.utils._pytree.tree_leaves(batches)
         assert all(leaf.device.type == "xla" for leaf in leaves)
 
-    @pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+    @pytest.mark.parametrize("make", RESUMED, ids=lambda make: make.__name__)
     def test_resume(self, make: Callable[[], Any], mesh1: Mesh) -> None:
         torch.manual_seed(1)
         loader = spmd.DataLoader(make(), mesh1, P("fsdp"))

@@ -52,7 +52,13 @@ def tuned(folder: Path, lora: LoraConfig | None = None, **given: Any) -> SFTTrai
 
 def check(made: SFTTrainer, expected: SFTTrainer, tolerance: float = 2e-5) -> None:
     assert (made.args.device.type, expected.args.device.type) == ("xla", "cpu")
-    names = ("loss", "grad_norm", "entropy", "mean_token_accuracy")
+    # trl 0.20 logs no entropy of a model with adapters, on the CPU either.
+    names = [
+        name
+        for name in ("loss", "grad_norm", "mean_token_accuracy", "entropy")
+        if name in expected.state.log_history[0]
+    ]
+    assert names[:3] == ["loss", "grad_norm", "mean_token_accuracy"]
     found = [[[log[name] for name in names] for log in one.state.log_history[:-1]] for one in (made, expected)]
     assert len(found[0]) == 3
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
