@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ class Lender:
         with _changed:
             name = id(array)
             if name not in _lent:
-                _lent[name] = _Lent(weakref.ref(array, lambda _: _lent.pop(name, None)), _bytes(array))
+                _lent[name] = _Lent(weakref.ref(array, partial(_lent.pop, name)), _bytes(array))
             _lent[name].lenders.append(self)
 
     def give_back(self, array: jax.Array) -> None:

@@ -1,0 +1,24 @@
+"""Arrays that are lent to a reader."""
+
+import gc
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from spmd.core.ir import lent
+
+
+def test_an_array_that_outlives_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the interpreter a module's names are None; an array that is freed then says nothing."""
+    said: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    known, array = lent._lent, jnp.ones(3)
+    lent.Lender().lend(array)
+    name = id(array)
+    with monkeypatch.context() as at_exit:
+        at_exit.setattr(lent, "_lent", None)
+        del array
+        gc.collect()
+    assert name not in known and not said
