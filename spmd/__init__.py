@@ -13,7 +13,6 @@ from .core.backend.recompute import remat as remat
 from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
-from .core.compile.given_programs import load_programs as load_programs
 from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
@@ -27,10 +26,15 @@ from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.dynamo import join_compiler as _dynamo  # noqa: F401  # torch.compile
+from .core.explain import graph_text as _graph_text  # noqa: F401  # config.print_graphs, config.graphs_file
+from .core.explain import slow_compiles as _slow_compiles  # noqa: F401  # the line of a compilation that takes long
+from .core.explain import waiting_device as _waiting_device  # noqa: F401  # its hint
 from .core.explain.allowed_collectives import CollectiveError as CollectiveError
 from .core.explain.allowed_collectives import allow as allow
+from .core.explain.given_programs import load_programs as load_programs
 from .core.explain.recompile import RecompileError as RecompileError
 from .core.explain.recompile import no_recompile as no_recompile
+from .core.hlo import of_programs as _of_programs  # noqa: F401  # collectives and moves in the compile log
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.ir.errors import AbstractError as AbstractError

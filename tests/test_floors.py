@@ -13,8 +13,8 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
-    "base", "ops", "sharding", "persistent", "ir", "pjrt", "hlo", "lower", "explain", "compile", "passes", "lazy",
-    "engine", "dispatch", "debug", "interop", "backend", "control", "manual", "dynamo",
+    "base", "ops", "sharding", "persistent", "ir", "pjrt", "lower", "compile", "passes", "lazy", "engine", "dispatch",
+    "interop", "backend", "control", "manual", "dynamo", "hlo", "explain", "debug",
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),

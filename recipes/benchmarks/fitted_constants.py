@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from spmd.core.hlo.hlo import Module
+from spmd.core.compile.hlo import Module
 from spmd.planning import figures
 from spmd.planning.chips import CHIPS
 from spmd.planning.clock import WAITING

@@ -249,8 +249,8 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`. mesh: of ours."""
     from types import SimpleNamespace
 
+    from spmd.core.compile.hlo import Module
     from spmd.core.hlo.costs import cycles, repeated_flops
-    from spmd.core.hlo.hlo import Module
     from spmd.core.hlo.hlo_collectives import collectives
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())

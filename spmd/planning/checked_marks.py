@@ -11,15 +11,14 @@ import torch
 from ..core.base import counters
 from ..core.base.move import Move
 from ..core.compile.compiler import compile_graph
+from ..core.compile.program import Program
 from ..core.engine import executables
-from ..core.hlo.hlo_collectives import line_of, source_of
-from ..core.hlo.program import Program
 from ..core.hlo.shard_layouts import Entries, spec_text
 from ..core.hlo.unrequested_moves import Placement, undoes
 from ..core.ir.graph import DeviceData, Graph, Node, Value, origin, value_name
 from ..core.ir.meta import Meta
 from ..core.ir.op import OpSpec
-from ..core.ir.source import Line
+from ..core.ir.source import Line, line_of, source_of
 from ..core.lazy.annotations import mark_op, unmarked_op
 from ..core.lower.lower import LoweringError
 from ..core.passes.graph_edits import Edits, edited, is_mark

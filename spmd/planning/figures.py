@@ -12,16 +12,15 @@ import torch
 from ..core.base import counters
 from ..core.base.counters import Collective
 from ..core.base.move import Move
+from ..core.compile.hlo import Module
+from ..core.compile.program import Program
 from ..core.engine import executables
 from ..core.hlo.costs import cycles, kernels
-from ..core.hlo.hlo import Module
-from ..core.hlo.hlo_collectives import line_of, source_of
-from ..core.hlo.program import Program
 from ..core.hlo.traffic import table
 from ..core.hlo.unrequested_moves import Placement, listed
 from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
-from ..core.ir.source import Line, node_line
+from ..core.ir.source import Line, line_of, node_line, source_of
 from ..core.passes import scan_layers
 from ..core.sharding.topology import all_devices, slices, stand_in
 from ..core.sharding.value import DEVICE, Sharding

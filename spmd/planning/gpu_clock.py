@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.compile.hlo import Computation, Instruction, Module
 from ..core.hlo.gpu_kernels import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
-from ..core.hlo.hlo import Computation, Instruction, Module
 from ..core.hlo.hlo_collectives import groups_of
 from .chips import Chip
 from .clock import HOST, WAITING, Clock, ring_bytes

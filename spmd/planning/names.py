@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
-from ..core.hlo.hlo_collectives import source_of
 from ..core.ir.graph import DeviceData, Node, Value, next_serial, origin, result_index
 from ..core.ir.module_paths import plain_name
+from ..core.ir.source import source_of
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
 from .reachable import Reachable, outermost

@@ -14,9 +14,8 @@ from ..core.base.config import config, gpu_memory_fraction
 from ..core.compile.options import compiled_with
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
-from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.ir.graph import DeviceData, Graph, Node
-from ..core.ir.source import Line, ends_at_user_line, node_line, user_line
+from ..core.ir.source import Line, ends_at_user_line, line_of, node_line, source_of, user_line
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding

@@ -7,10 +7,9 @@ from typing import Any
 
 from ..core.compile import stored
 from ..core.compile.options import compiled_with
+from ..core.compile.program import Program
+from ..core.compile.requested import Requested, listing
 from ..core.engine import executables
-from ..core.explain.difference import Requested
-from ..core.explain.listing import listing
-from ..core.hlo.program import Program
 from ..core.ir.graph import Graph
 from ..core.ir.source import Line
 from ..core.ir.store_rows import file_of_stack

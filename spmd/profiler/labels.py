@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..core.hlo.hlo import Module
+from ..core.compile.hlo import Module
+from ..core.compile.program import Program
 from ..core.hlo.instructions import Origin, origins
-from ..core.hlo.program import Program
 
 _SHOWN = 3  # names in a row's title; its arguments have all
 

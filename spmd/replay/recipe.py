@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ..core.hlo.program import Program
+from ..core.compile.program import Program
 from ..core.ir.graph import DeviceData
 from ..core.ir.meta import Meta
 from ..core.lazy.storage import Storage

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_unflatten
 
 from ..core.base import seed
 from ..core.base.observation import DrawNumber, Scalar
+from ..core.compile import failing
 from ..core.engine import executables
 from ..core.engine.placement import bring
-from ..core.explain import allowed_collectives, failing
 from ..core.ir.graph import DeviceData, buffers_of, pack_numbers, refill
 from ..core.ir.store import Store
 from ..core.lazy.storage import Storage
@@ -426,7 +426,8 @@ class _Task:
 
     def refuse(self) -> None:
         """Raises CollectiveError for a program that `spmd.allow` does not allow."""
-        allowed_collectives.refuse(self._run.program)
+        for look in executables.before_run:
+            look(self._run.program)
 
     def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""

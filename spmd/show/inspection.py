@@ -11,9 +11,8 @@ import torch
 
 from ..core.backend.modules import to_come
 from ..core.engine import propagation
-from ..core.hlo.hlo_collectives import source_of
 from ..core.ir.graph import DeviceData, origin
-from ..core.ir.source import Line, node_line
+from ..core.ir.source import Line, node_line, source_of
 from ..core.lazy import annotations
 from ..core.lazy.storage import LOCK, SYNC_LOCK
 from ..core.lazy.tensor import XlaTensor

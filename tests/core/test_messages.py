@@ -15,6 +15,7 @@ from support import ROOT
 
 import spmd
 from spmd.core.base import messages
+from spmd.core.compile import cache
 from spmd.core.explain import slow_compiles
 
 # libtpu, if installed, says on stderr that it finds no TPU.
@@ -131,7 +132,7 @@ class TestLines:
         waited = threading.Event()
         monkeypatch.setattr(messages, "_print", lambda text, kind: (print(text), waited.set()))
         line = slow_compiles.Line(None, 0)
-        with slow_compiles.part(3, 12), slow_compiles.while_compiling(2_500, line, "first program of this sync; more"):
+        with cache.in_part(3, 12), slow_compiles.while_compiling(2_500, line, "first program of this sync; more"):
             assert waited.wait(10)
         said = capsys.readouterr().out
         assert said.startswith("compiling program 3 (3 of 12; 2 from disk), 2,500 ops, no line of yours: first program")
@@ -140,8 +141,8 @@ class TestLines:
     def test_a_sync_states_its_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "max_program_ops", 20)
         seen = []
-        part = slow_compiles.part
-        monkeypatch.setattr(slow_compiles, "part", lambda *given: (seen.append(given), part(*given))[1])
+        part = cache.in_part
+        monkeypatch.setattr(cache, "in_part", lambda *given: (seen.append(given), part(*given))[1])
         value = torch.ones(3, device="xla")
         for number in range(60):
             value = value.sin() * number + value.roll(number)

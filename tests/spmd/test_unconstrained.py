@@ -9,7 +9,7 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.core.explain import sharding_check
+from spmd.core.compile import sharding_check
 
 U = P.UNCONSTRAINED
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from ..base.naming import only_device
-from ..debug.check import recorded
 from ..dispatch import fused, recurrent
 from ..dispatch.call import dispatch
 from ..dispatch.deterministic import fill_of
 from ..dispatch.specials import attention
+from ..dispatch.watching import recorded
 from ..lazy.tensor import XlaTensor
 
 aten = torch.ops.aten

@@ -1,29 +1,31 @@
 """Maps graph keys to executables, and states why a program was compiled."""
 
+import contextlib
 import gc
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from ..base import counters, messages, spans
+from ..base import counters, spans
 from ..base.config import config
-from ..explain import graph_text, recompile, slow_compiles, step_hints
-from ..explain.compile_log import taken
-from ..explain.difference import Requested, changed_input, difference, is_of_shapes
-from ..hlo.program import MANY, Program
+from ..base.state import held
 from ..ir.graph import Graph
 from ..ir.op import OpSpec
 from ..ir.source import Line
 from ..ir.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import given_programs, loop_copies, memory_maps, stack_groups, stored
+from . import loop_copies, memory_maps, stack_groups, stored
+from .compile_log import taken
 from .compiler import agree_on, compile_graph
 from .garbage import collected_later
+from .program import Program
+from .requested import Requested
 from .stack_groups import Form
 
 
@@ -54,6 +56,29 @@ class _Known:
         return not all(program.is_planned for program in self)
 
 
+# What other packages do about a compilation: before it, where one may raise RefusedError, with the graph, the program's
+# name, the user's line, the cause, and whether its sync has run none before; before a program is made that no file has;
+# around it, with the number of ops, the line and the cause; after it, with the program, its graph and a headline.
+before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
+before_making: list[Callable[[Graph, Line], None]] = []
+while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
+after_compiling: list[Callable[[Program, Graph, str], None]] = []
+
+
+def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
+    return f"another graph than before, of {len(graph.nodes):,} ops"
+
+
+_difference = _plain_difference
+
+
+def describe_by(function: Callable[[Program, Graph, Line, int], str]) -> None:
+    """Has a function say in what a graph differs from a program's. It gets both, the line of the sync (of another sync:
+    the program's), and the number of programs of the sync that have the ops of the graph on any shapes."""
+    global _difference
+    _difference = function
+
+
 _MOVED = "the same ops, on data in other stores"
 _NONE = _Known()
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
@@ -61,6 +86,30 @@ _count = itertools.count(1)
 _MAPS_COUNTED_EVERY = 8  # programs between two counts of the memory maps: some 30 ms if there are many
 _lock = threading.RLock()
 _last: Program | None = None
+_num_runs = 0  # so far; the programs of one run are compiled together
+
+
+def next_run() -> None:
+    """Counts a run."""
+    global _num_runs
+    _num_runs += 1
+
+
+class _Part(threading.local):
+    of_sync = (1, 1)
+
+
+_part = _Part()
+
+
+def part() -> tuple[int, int]:
+    """Returns the number of the program that this thread compiles among those of its sync, and how many these are."""
+    return _part.of_sync
+
+
+def in_part(number: int, count: int) -> AbstractContextManager[None]:
+    """States which of the programs of its sync is compiled inside."""
+    return held(_part, of_sync=(number, count))
 
 
 def find(graph: Graph) -> Program | None:
@@ -92,13 +141,16 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
     cause, is_first = (_MOVED, False) if known.is_run() else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
-    recompile.refuse(graph, name, line, cause, is_first=is_first)
+    for note in before_compiling:
+        note(graph, name, line, cause, is_first)
     program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
         with (
-            slow_compiles.while_compiling(len(graph.nodes), line, cause),
+            contextlib.ExitStack() as around,
             spans.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
         ):
+            for context in while_compiling:
+                around.enter_context(context(len(graph.nodes), line, cause))
             program = _formed_and_made(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
@@ -106,10 +158,9 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
         taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
-    step_hints.note_compile(program.record)
-    if config.graphs_file:
-        graph_text.append(config.graphs_file, graph, f"{name} at {line}, {cause}")
-    program.requested = Requested(graph, recompile.num_runs)
+    program.requested = Requested(graph, _num_runs)
+    for tell in after_compiling:
+        tell(program, graph, f"{name} at {line}, {cause}")
     with _lock:
         _last = program
     return program
@@ -176,7 +227,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
     """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
-        given_programs.tell_missing(graph.recorded or graph, line)
+        for note in before_making:
+            note(graph.recorded or graph, line)
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
@@ -204,14 +256,12 @@ def _all_programs() -> Iterator[Program]:
 
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     """Returns why a graph has no program, and whether its sync has run no program before."""
-    earlier = [p for p in _all_programs() if p.name == name and p.requested.run != recompile.num_runs]
+    earlier = [p for p in _all_programs() if p.name == name and p.requested.run != _num_runs]
     here = [program for program in earlier if program.is_at(line)]
     before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
     if before is None:
         return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
-    if count == MANY:
-        _hint(line, graph, before)
-    return difference(before.requested, graph, num_equal=count), False
+    return _difference(before, graph, line, count), False
 
 
 _LATEST = 32  # the newest programs of other syncs that are compared
@@ -223,7 +273,7 @@ def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     before = _nearest(graph, programs)
     if before is None or not _has_most(before, graph):
         return ""
-    return f"; compared with the nearest program, of {before.line}: {difference(before.requested, graph)}"
+    return f"; compared with the nearest program, of {before.line}: {_difference(before, graph, before.line, 0)}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
@@ -253,18 +303,6 @@ def _has_names(program: Program, graph: Graph) -> bool:
     return len(program.entries) == len(graph.nodes) and all(
         old.name == node.op.name for old, node in zip(program.entries, graph.nodes, strict=True)
     )
-
-
-def _hint(line: Line, graph: Graph, before: Program) -> None:
-    """Prints a hint, once, for a sync whose many programs differ by their shapes alone."""
-    changed = changed_input(before.requested, graph)
-    if changed is not None and is_of_shapes(changed):
-        messages.say(
-            f"{MANY} programs at {slow_compiles.place(line)} differ by shapes alone: pad to a few sizes",
-            "many shapes",
-            f"{MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
-            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
-        )
 
 
 def most_similar(graph: Graph, line: Line) -> Program | None:

@@ -12,12 +12,6 @@ import numpy as np
 
 from ..base import counters, interrupt
 from ..base.config import config
-from ..explain import failing
-from ..explain.compile_log import record
-from ..explain.difference import Requested
-from ..explain.listing import listing
-from ..explain.sharding_check import chosen_shardings, compare
-from ..hlo.program import Program
 from ..ir.graph import Graph, Node, pack_numbers
 from ..ir.source import Line, describe
 from ..lower.build import argument_struct, build
@@ -26,9 +20,14 @@ from ..ops import split
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
 from ..sharding.tracing import program_devices
+from . import failing
+from .compile_log import record
 from .donation import alias_by_memory
 from .miscompiles import compile_right
 from .options import is_here, options_of, refusal
+from .program import Program
+from .requested import Requested, listing
+from .sharding_check import chosen_shardings, compare
 
 
 def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:

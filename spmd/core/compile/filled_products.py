@@ -7,7 +7,7 @@ product with its reader, its packing reads beyond that number: the results are a
 
 from typing import Any
 
-from ..hlo.hlo import Module
+from .hlo import Module
 
 # Turns off all fusions by YNNPACK; every XLA that makes them knows the option.
 WITHOUT_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}

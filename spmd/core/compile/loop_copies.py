@@ -4,9 +4,9 @@ memory."""
 import math
 from typing import Any
 
-from ..hlo.hlo import Computation, Module, arrays
 from ..ir.graph import Graph
 from ..lower.loop_op import Loop
+from .hlo import Computation, Module, arrays
 
 _FILLS = ("broadcast", "constant")
 

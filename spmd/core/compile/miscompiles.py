@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from ..base.config import config
 from ..base.jax_private import compile_lowered
 from ..base.versions import release
-from ..hlo.hlo import Module
 from ..sharding.partitioner import callee_of, function_of, ops_of
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
+from .hlo import Module
 
 Options = dict[str, str | float]
 

@@ -15,8 +15,6 @@ from jax.experimental import serialize_executable
 from ..base import counters, messages
 from ..base.jax_private import dump_executable, initialize_lapack
 from ..base.move import Move
-from ..explain.compile_log import taken
-from ..hlo.program import Program
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
@@ -26,7 +24,9 @@ from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
+from .compile_log import taken
 from .options import is_here
+from .program import Program
 
 
 def _is_kept(graph: Graph) -> bool:

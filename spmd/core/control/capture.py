@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..base import pace, seed
-from ..debug.check import watching
 from ..dispatch.call import dispatch
+from ..dispatch.watching import watching
 from ..ir.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta
 from ..lazy import body

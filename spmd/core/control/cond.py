@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..debug.check import recorded
+from ..dispatch.watching import recorded
 from ..ir.graph import Region, Value, value_name
 from ..ir.meta import dense_meta
 from ..ir.source import ends_at_user_line

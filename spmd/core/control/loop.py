@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..base.seed import Draw
-from ..debug.check import recorded
+from ..dispatch.watching import recorded
 from ..ir.graph import Region, Value, next_serial, value_name
 from ..ir.meta import dense_meta
 from ..lazy.annotations import annotate

@@ -11,8 +11,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..base import seed
-from ..debug.check import recorded
 from ..dispatch.precision import matmul_precision
+from ..dispatch.watching import recorded
 from ..ir.graph import Region, Value, next_serial, value_name
 from ..ir.op import OpSpec
 from ..lazy import grad_shardings

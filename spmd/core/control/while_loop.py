@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..base import seed
-from ..debug.check import recorded
+from ..dispatch.watching import recorded
 from ..ir.graph import Node, Region
 from ..ir.meta import dense_meta
 from ..ir.source import ends_at_user_line

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,40 +9,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..dispatch.call import dispatch
+from ..dispatch.watching import after_own_op, watcher, watching
 from ..engine.syncs import sync
 from ..ir.source import THREADS, forward_line, user_line
-from ..lazy.tensor import XlaTensor, handle_calls_by
+from ..lazy.tensor import XlaTensor
 from ..passes import nans
-
-_thread = threading.local()  # .watcher: receives this thread's calls in place of dispatch
-_lock = threading.Lock()
-_num_watchers = 0
-
-Watcher = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def _watched(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-    watcher = getattr(_thread, "watcher", None)
-    return dispatch(func, types, args, kwargs) if watcher is None else watcher(func, types, args, kwargs or {})
-
-
-@contextlib.contextmanager
-def watching(watcher: Watcher) -> Iterator[None]:
-    """Sends this thread's calls through a watcher; without one the tensor class calls dispatch itself, at no cost."""
-    global _num_watchers
-    before = getattr(_thread, "watcher", None)
-    with _lock:
-        _num_watchers += 1
-        handle_calls_by(_watched)
-    _thread.watcher = watcher
-    try:
-        yield
-    finally:
-        _thread.watcher = before
-        with _lock:
-            _num_watchers -= 1
-            if not _num_watchers:
-                handle_calls_by(dispatch)
 
 
 @contextlib.contextmanager
@@ -71,10 +41,13 @@ def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return made
 
 
-def recorded() -> None:
+def _run_own_op() -> None:
     """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
-    if getattr(_thread, "watcher", None) is _run_now:
+    if watcher() is _run_now:
         sync(wait=True)
+
+
+after_own_op.append(_run_own_op)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Ops without a rule: a clear error, or the CPU fallback."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,8 +9,7 @@ from torch.utils._pytree import tree_map
 
 from ..base import counters
 from ..base.config import config
-from ..explain import step_hints
-from ..ir.source import user_line
+from ..ir.source import Line, user_line
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
 from ..pjrt.host import leaving
@@ -33,6 +32,10 @@ def no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     )
 
 
+# Called after each op that ran on the CPU, with the op, the user's line, and the seconds.
+after_fallback: list[Callable[[str, Line, float], None]] = []
+
+
 def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The CPU fallback: copies operands to the host, and results (and what the op wrote) back to the device."""
     leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
@@ -48,7 +51,8 @@ def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     started = counters.now()
     copies, keywords = tree_map(to_cpu, (args, kwargs))
     made = func(*copies, **keywords)
-    step_hints.note_fallback(str(func), user_line(), counters.now() - started)
+    for note in after_fallback:
+        note(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in written.values()}
     for argument, given, copy in _arguments(func, args, kwargs, copies, keywords):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -8,9 +8,8 @@ import numpy as np
 
 from ..base import counters, in_flight, observation, spans
 from ..base.config import config
-from ..compile import cache, stack_groups
-from ..explain import allowed_collectives, failing, step_hints, waiting_device
-from ..hlo.program import Program
+from ..compile import cache, failing, stack_groups
+from ..compile.program import Program
 from ..ir import lent, module_paths
 from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
@@ -50,7 +49,8 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
     be gone; the next use of their device data raises LostError.
     """
-    allowed_collectives.refuse(program)
+    for look in (*before_run, *before_recorded_run):
+        look(program)
     failing.check_memory(program, graph)
     if config.module_paths and not any(program.paths):
         program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
@@ -61,7 +61,6 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
-    waiting_device.note_launch(id(program), len(graph.nodes), program.line, is_idle=runs.is_idle())
     try:
         made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
@@ -69,6 +68,9 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     return stacks.given(program, graph, made, weakref.ref(program))
 
 
+# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
+before_run: list[Callable[[Program], None]] = []
+before_recorded_run: list[Callable[[Program], None]] = []
 # Called after each launch with its start (`counters.now`) and one of its results.
 on_launch: list[Callable[[float, jax.Array], None]] = []
 
@@ -85,8 +87,6 @@ def launch(
         numbers = b"".join(map(bytes, vectors))
         what = f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
         event = agreement.note(what, program.fingerprint + numbers, program.line)
-    if config.hints > 1:
-        step_hints.note_run(program)
     buffers = arguments()
     lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     for i, sharding in program.foreign:
@@ -106,7 +106,6 @@ def launch(
     for note in on_launch:
         note(started, made[program.smallest])
     counters.add("runs")
-    waiting_device.note_launched()
     return made
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..base import counters, observation
 from ..compile import cache
-from ..explain import recompile, slow_compiles
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy import recorders
@@ -89,7 +88,7 @@ def run_schedule(
 ) -> None:
     """Runs the subgraphs of a graph in order, each of which needs only those before it; `rest`, which reads their
     results, stays recorded."""
-    recompile.next_run()
+    cache.next_run()
     changing.note_run(line)
     todo, left = list(subgraphs), list(roots)
     passed: set[DeviceData] = set()
@@ -99,7 +98,7 @@ def run_schedule(
     try:
         while here < len(todo):
             subgraph = todo[here]
-            with slow_compiles.part(here + 1, len(todo)):
+            with cache.in_part(here + 1, len(todo)):
                 cut = (
                     _run_on_host(subgraph, left, flow)
                     if subgraph.where is None

@@ -4,10 +4,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ..explain.allowed_collectives import CollectiveError
-from ..explain.failing import RunError
-from ..explain.recompile import RecompileError
-from ..ir.errors import LostError
+from ..compile.failing import RunError
+from ..ir.errors import LostError, RefusedError
 from ..ir.graph import DeviceData, Node, Value, is_data, origin, topological
 from ..lazy.storage import ASIDE, LIVE, Storage
 from ..passes import nans
@@ -19,9 +17,8 @@ FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
 
 def give_up(storages: Sequence[Storage], error: Exception) -> None:
     """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
-    annotation or the rule can be corrected. Values whose program must not be compiled or run now (RecompileError,
-    CollectiveError) stay pending."""
-    if isinstance(error, (RecompileError, CollectiveError)):
+    annotation or the rule can be corrected. Values whose program must not be compiled or run now stay pending."""
+    if isinstance(error, RefusedError):
         return
     if isinstance(error, FINAL):
         _abandon([storage for storage in storages if not is_data(storage.value)], error)

@@ -1,7 +1,7 @@
 """Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -9,11 +9,11 @@ import numpy as np
 
 from ..base import counters, interrupt, observation, spans
 from ..base.config import config
-from ..explain import failing, step_hints, waiting_device
+from ..compile import failing
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, is_unpadded, origin
 from ..ir.lent import READERS, Lender
-from ..ir.source import describe, user_line
+from ..ir.source import Line, describe, user_line
 from ..lazy import body, recorders
 from ..lazy.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
 from ..passes import dynamic
@@ -212,6 +212,10 @@ def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
                 return Loan(array, row, device_data.sharding)
 
 
+# Called after each read of a value that the devices have, with the user's call, the line, and the seconds.
+after_read: list[Callable[[str, Line, float], None]] = []
+
+
 def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:
     """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
     Padded data is read with its padding, so that no length needs a program.
@@ -231,8 +235,8 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
             raise explained from error
-        step_hints.note_read(call, line, counters.now() - started)
-        waiting_device.note_read()
+        for note in after_read:
+            note(call, line, counters.now() - started)
         return _without_padding(array, storage)
 
 

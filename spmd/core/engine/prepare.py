@@ -1,14 +1,12 @@
 """The loop over the passes: what is done with the graph of a sync that has no program."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ..base.config import config
 from ..compile import cache
-from ..explain import graph_text
-from ..hlo.program import Program
+from ..compile.program import Program
 from ..ir.graph import Graph, Node, origin, value_name
 from ..ir.source import Line
 from ..lazy import recorders
@@ -80,13 +78,16 @@ def formed(graph: Graph, may_scan: bool = True) -> Graph:
     return graph
 
 
+# Called with each graph that a pass has changed, and a headline.
+after_pass: list[Callable[[Graph, str], None]] = []
+
+
 def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
     """The graph that a pass has returned, with a note of what it says."""
     if config.check_graphs:
         checker.check(graph, name)
-    if is_changed and config.print_graphs:
-        text = graph_text.text_of(graph, f"after '{name}' ({what})")
-        print(f"spmd: {text}", file=sys.stderr, flush=True)
+    for look in after_pass if is_changed else ():
+        look(graph, f"after '{name}' ({what})")
     return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
 
 

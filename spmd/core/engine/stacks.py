@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..hlo.program import Program
+from ..compile.program import Program
 from ..ir import store_rows
 from ..ir.graph import DeviceData, Graph
 from ..ir.store import StackGroup, Store, store_of

@@ -9,7 +9,6 @@ from typing import Any
 from ..base import counters, interrupt, pace, spans
 from ..base.state import held
 from ..compile import compiler
-from ..explain import waiting_device
 from ..ir.graph import DeviceData, Graph, is_data, topological
 from ..ir.source import ends_at_user_line, user_line
 from ..lazy import recorders
@@ -88,6 +87,10 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
         _sync(wait=wait, for_read=for_read)
 
 
+# Called when a sync has waited for the devices.
+after_wait: list[Callable[[], None]] = []
+
+
 def _sync(*, wait: bool, for_read: bool) -> None:
     interrupt.watch()
     if processes.several():
@@ -112,7 +115,8 @@ def _sync(*, wait: bool, for_read: bool) -> None:
             recorders.note_step(num_nodes)
     if wait:
         runs.wait()
-        waiting_device.note_read()
+        for note in after_wait:
+            note()
     watch.notify(len(storages))
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from ..base import counters, interrupt, messages, observation, pace
 from ..base.config import config
-from ..explain.slow_compiles import place
 from ..ir.graph import Node, origin, topological
 from ..ir.source import user_line
 from ..lazy import recorders
@@ -120,7 +119,7 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
     if not _hinted and nodes:
         _hinted = True
         messages.say(
-            f"{config.max_pending_ops:,} ops without a sync run now: spmd.sync() once a step ({place(user_line())})",
+            f"{config.max_pending_ops:,} ops without a sync run now: spmd.sync() once a step ({user_line().short()})",
             "no sync",
             f"{config.max_pending_ops:,} ops were recorded without a sync; they run now, in programs of at most "
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "

@@ -6,15 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.counters import Collective
+from ..compile.program import Program
+from ..engine import executables
 from ..hlo.hlo_collectives import KINDS
-from ..hlo.program import Program
+from ..ir.errors import RefusedError
 
 _thread = threading.local()  # .limits: the contexts that this thread is in, the innermost last
 
 Axes = str | Iterable[str] | bool
 
 
-class CollectiveError(RuntimeError):
+class CollectiveError(RefusedError):
     """A program inside `allow` has collectives that it does not name. Recorded ops stay recorded: a sync outside runs
     them.
 
@@ -40,6 +42,8 @@ class Limit(contextlib.ContextDecorator):
     def __enter__(self) -> "Limit":
         if not hasattr(_thread, "limits"):
             _thread.limits = []
+        if _refuse not in executables.before_run:  # before the first of them, no run pays for it
+            executables.before_run.append(_refuse)
         _thread.limits.append(self)
         return self
 
@@ -94,7 +98,7 @@ def _axes(name: str, axes: Any) -> frozenset[str] | bool:
     return found
 
 
-def refuse(program: Program) -> None:
+def _refuse(program: Program) -> None:
     """Raises CollectiveError if this thread is in a context that does not allow a collective of a program."""
     limits = getattr(_thread, "limits", None)
     if not limits or program.record is None:

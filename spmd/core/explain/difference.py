@@ -1,18 +1,18 @@
 """States in words why a graph has no program yet: a flag, an input, an op, a sharding, a result that is kept."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from ..base.config import config
-from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value
+from ..base import messages
+from ..compile import cache
+from ..compile.program import Program
+from ..compile.requested import Requested
+from ..ir.graph import DeviceData, Graph, Node
 from ..ir.op import PADDED, OpSpec
 from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
-
-# The flags that make two programs of one graph.
-SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes")
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
 _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
@@ -21,45 +21,6 @@ _COUNTS = "; the graph has"
 _OPERAND = re.compile(r"\[?(?:bool|(?:u?int|float|bfloat|complex)\d+\w*)\[[-\d,]*\].*")
 # Differing stretches longer than this are compared op by op and not aligned, which takes the square of their length.
 _ALIGNED = 2_000
-
-Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
-
-
-class Requested:
-    """The graph for which a program was compiled: ops and their lines, inputs (meta, sharding), the places of the
-    operands of each op and of the results (roots), the shardings requested for the results, the donated inputs, the
-    flags.
-
-    run: the number of the run that needed it first.
-    """
-
-    __slots__ = ("donated", "entries", "inputs", "lines", "pinned", "roots", "run", "settings", "wiring")
-
-    def __init__(self, graph: Graph, run: int):
-        self.entries = [node.op for node in graph.nodes]
-        self.lines = [node_line(node) for node in graph.nodes]
-        self.inputs = list(zip((data.meta for data in graph.inputs), graph.shardings, strict=True))
-        place = _places(graph)
-        self.wiring = [tuple(map(place, node.operands)) for node in graph.nodes]
-        self.roots = list(map(place, graph.roots))
-        self.pinned = list(graph.pinned)
-        self.donated = graph.donated
-        self.settings = {name: getattr(config, name) for name in SETTINGS}
-        self.run = run
-
-    def value(self, place: Place) -> str:
-        """Describes a value by its place."""
-        at, _ = place
-        if at < 0:
-            return f"input {~at} ({self.inputs[~at][0]!r})"
-        return f"the result of {self.entries[at].name} at {self.lines[at]}"
-
-
-def _places(graph: Graph) -> Callable[[Value], Place]:
-    """Returns the function from a value of a graph to its place."""
-    position: dict[Value, int] = {device_data: ~i for i, device_data in enumerate(graph.inputs)}
-    position |= {node: i for i, node in enumerate(graph.nodes)}
-    return lambda value: (position[value.node], value.index) if type(value) is TupleElement else (position[value], 0)
 
 
 def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
@@ -313,3 +274,23 @@ def _changed_donation(before: Requested, graph: Graph) -> str | None:
             at = _read_at(device_data, graph.nodes)
             return f"the input {device_data.meta!r} {now}: the other holders of its tensor have changed{at}"
     return None
+
+
+# The number of programs of one sync, different in shapes alone, at which a hint is printed.
+_MANY = 4
+
+
+def _described(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
+    """Describes a difference; prints a hint, once, for a sync whose many programs differ by their shapes alone."""
+    changed = changed_input(before.requested, graph) if num_equal == _MANY else None
+    if changed is not None and is_of_shapes(changed):
+        messages.say(
+            f"{_MANY} programs at {line.short()} differ by shapes alone: pad to a few sizes",
+            "many shapes",
+            f"{_MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
+            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
+        )
+    return difference(before.requested, graph, num_equal=num_equal)
+
+
+cache.describe_by(_described)

@@ -1,8 +1,13 @@
 """A graph as text, for `config.print_graphs` and `config.graphs_file`: an op a line."""
 
 import itertools
+import sys
 
+from ..base.config import config
 from ..base.jax_private import distributed_state as processes
+from ..compile import cache
+from ..compile.program import Program
+from ..engine import prepare
 from ..ir.graph import DeviceData, Graph, Value, origin, result_index
 from ..ir.source import node_line
 
@@ -43,12 +48,24 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
     return "\n  ".join([f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"])
 
 
-def append(path: str, graph: Graph, head: str) -> None:
-    """Appends a graph to a file; of several processes each has its own, with its number at the end."""
+def _append(program: Program, graph: Graph, head: str) -> None:
+    """Appends a graph to the file that `config.graphs_file` names; of several processes each has its own, with its
+    number at the end."""
+    if not config.graphs_file:
+        return
     several = f".{processes.process_id}" if processes.num_processes > 1 else ""
-    with open(path + several, "a") as file:
+    with open(config.graphs_file + several, "a") as file:
         file.write(text_of(graph, head, len(graph.nodes)) + "\n\n")
 
 
 def _short(names: list[str]) -> str:
     return ", ".join(names if len(names) <= 8 else [*names[:4], f"... {len(names) - 5} more ...", names[-1]])
+
+
+def _print(graph: Graph, head: str) -> None:
+    if config.print_graphs:
+        print(f"spmd: {text_of(graph, head)}", file=sys.stderr, flush=True)
+
+
+cache.after_compiling.append(_append)
+prepare.after_pass.append(_print)

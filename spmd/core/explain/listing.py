@@ -3,36 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..hlo.program import Program
-from ..ir.op import OpSpec
-from .difference import Requested
-
 Listing = Mapping[str, Any]
-
-
-def listing(requested: Requested, program: Program | None = None) -> dict[str, Any]:
-    """Returns the graph as lists and text: inputs, ops with their lines, results, donation, flags."""
-    found: dict[str, Any] = {
-        "flags": {name: str(value) for name, value in requested.settings.items()},
-        "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
-        "ops": [_op(op) for op in requested.entries],
-        "lines": [str(line) for line in requested.lines],
-        "wiring": [[list(place) for place in places] for places in requested.wiring],
-        "results": [
-            [list(place), None if sharding is None else repr(sharding)]
-            for place, sharding in zip(requested.roots, requested.pinned, strict=True)
-        ],
-        "donated": list(requested.donated),
-    }
-    if program is not None and program.record is not None:
-        found["bytes"] = {"arguments": program.record.argument_bytes, "temporaries": program.record.temp_bytes}
-    return found
-
-
-def _op(op: OpSpec) -> list[str]:
-    statics = f"({op.statics})" if op.statics else ""
-    sharded = "" if op.sharding is None else f" as {op.sharding!r}"
-    return [op.name, f"{op.name}{statics} -> {', '.join(map(repr, op.metas))}{sharded}", op.encoded[:16]]
 
 
 def num_common(before: Listing, now: Listing) -> int:

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from ..compile import cache
+from ..ir.errors import RefusedError
 from ..ir.graph import Graph
 from ..ir.source import Line
 
@@ -12,16 +14,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _thread = threading.local()  # .guards: the contexts that this thread is in, the innermost last
 
-num_runs = 0  # the number of runs so far; the programs of one run are compiled together
 
-
-def next_run() -> None:
-    """Counts a run."""
-    global num_runs
-    num_runs += 1
-
-
-class RecompileError(RuntimeError):
+class RecompileError(RefusedError):
     """A program would have been compiled inside `no_recompile`. Recorded ops stay recorded: a sync outside runs them.
 
     Attributes:
@@ -51,6 +45,8 @@ class Guard(contextlib.ContextDecorator):
     def __enter__(self) -> "Guard":
         if not hasattr(_thread, "guards"):
             _thread.guards = []
+        if _refuse not in cache.before_compiling:
+            cache.before_compiling.append(_refuse)
         _thread.guards.append(self)
         return self
 
@@ -101,7 +97,7 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
     return guard if function is None else guard(function)
 
 
-def refuse(graph: Graph, name: str, line: Line, cause: str, *, is_first: bool) -> None:
+def _refuse(graph: Graph, name: str, line: Line, cause: str, is_first: bool) -> None:
     """Raises RecompileError, before a graph is compiled, if this thread is in a context that does not allow it."""
     counting = [guard for guard in getattr(_thread, "guards", ()) if not (is_first and guard.allow_first)]
     for guard in counting:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 from ..base import counters, samples
 from ..base.config import config
-from ..hlo.program import Program
+from ..compile import cache
+from ..compile.program import Program
+from ..dispatch import fallback
+from ..engine import executables, host_reads
+from ..ir.graph import Graph
 from ..ir.source import Line
 from .difference import is_of_shapes
 
@@ -82,12 +86,12 @@ def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
     return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
 
 
-def note_read(call: str, line: Line, seconds: float) -> None:
+def _note_read(call: str, line: Line, seconds: float) -> None:
     """Notes a read that waited so long for the device."""
     _note(samples.Place("read", call, str(line)), seconds, _READS)
 
 
-def note_fallback(op: str, line: Line, seconds: float) -> None:
+def _note_fallback(op: str, line: Line, seconds: float) -> None:
     """Notes an op that ran on the CPU."""
     _note(samples.Place("fallback", op, str(line)), seconds, 1)
 
@@ -99,8 +103,9 @@ def _note(place: samples.Place, seconds: float, first: int) -> None:
         _say(str(_of_place(place, count, total)))
 
 
-def note_compile(record: counters.CompileRecord | None) -> None:
+def _note_compile(program: Program, graph: Graph, head: str) -> None:
     """Says why a program was compiled, if `config.hints` is on."""
+    record = program.record
     if config.hints and record is not None:
         hint = _of_compiles(record.line, [record])
         size = f"{record.seconds:.3f} s, {record.nodes:,} ops"
@@ -109,10 +114,17 @@ def note_compile(record: counters.CompileRecord | None) -> None:
             _say(hint.advice)
 
 
-def note_run(program: Program) -> None:
+def _note_run(program: Program) -> None:
     """Says which program runs, if `config.hints` is 2."""
-    _say(f"runs the program of {program.line}: {len(program.entries):,} ops, {len(program.inputs):,} inputs")
+    if config.hints > 1:
+        _say(f"runs the program of {program.line}: {len(program.entries):,} ops, {len(program.inputs):,} inputs")
 
 
 def _say(text: str) -> None:
     print(f"spmd hint: {text}", file=sys.stderr, flush=True)
+
+
+cache.after_compiling.append(_note_compile)
+executables.before_run.append(_note_run)
+host_reads.after_read.append(_note_read)
+fallback.after_fallback.append(_note_fallback)

@@ -2,7 +2,10 @@
 
 from ..base import counters, messages
 from ..base.tables import Bounded
+from ..compile.program import Program
+from ..engine import executables, host_reads, syncs
 from ..ir.source import Line
+from ..pjrt import runs
 
 STEPS = 50  # in a row
 LEAST_OPS = 100  # of a program that is a step
@@ -13,13 +16,13 @@ _waits: Bounded[int, list[float]] = Bounded(64)  # by a program's id: the device
 _is_said = False
 
 
-def note_read() -> None:
+def note_read(*_: object) -> None:
     """Notes that a result has come to the host: the device is done with what made it."""
     global _read
     _read = counters.now()
 
 
-def note_launched() -> None:
+def note_launched(*_: object) -> None:
     """Notes the end of a launch, from which on the host is free to record."""
     global _ended
     _ended = counters.now()
@@ -60,3 +63,13 @@ def forget() -> None:
     global _is_said
     _is_said = False
     _waits.clear()
+
+
+def _note_run(program: Program) -> None:
+    note_launch(id(program), len(program.entries), program.line, is_idle=runs.is_idle())
+
+
+executables.before_recorded_run.append(_note_run)
+executables.on_launch.append(note_launched)
+host_reads.after_read.append(note_read)
+syncs.after_wait.append(note_read)

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..compile.hlo import Computation, Instruction, Module, arrays, num_bytes
 from .costs import product_flops
-from .hlo import Computation, Instruction, Module, arrays, num_bytes
 
 PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention", "other kernels"
 

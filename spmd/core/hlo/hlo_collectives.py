@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.counters import Collective
-from ..ir.graph import Graph, Node, Value, origin, result_index
-from ..ir.source import Line, node_line
+from ..compile.hlo import Computation, Instruction, Module, num_bytes
+from ..ir.graph import Graph
 from ..sharding.topology import Target, all_devices, slices, stand_in
 from ..sharding.value import Sharding
-from .hlo import Computation, Instruction, Module, num_bytes
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -380,33 +379,3 @@ def _slices(module: Module, reader: Instruction) -> bool:
     if reader.opcode != "fusion":
         return reader.opcode == "dynamic-slice"
     return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)
-
-
-def source_of(node: Node) -> Node:
-    """Returns the op whose value an annotation is about; the annotation itself if that value is data."""
-    value: Value = node
-    while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
-        value = maker.operands[result_index(value)]
-    return node if maker is None else maker
-
-
-def line_of(node: Node, nodes: Sequence[Node]) -> Line:
-    """Returns the user's line of an op, of an annotation that of the op whose value it is about; see `lines_of`."""
-    line = node_line(source_of(node))
-    return line if line.code is not None else lines_of(nodes)[nodes.index(node)]
-
-
-def lines_of(nodes: Sequence[Node]) -> list[Line]:
-    """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
-    lines: dict[Node, Line] = {}
-    of_readers: dict[Node, Line] = {}
-    for node in reversed(nodes):
-        line = node_line(node)
-        if line.code is None and (source := source_of(node)) is not node:
-            line = node_line(source)
-        lines[node] = line = line if line.code is not None else of_readers.get(node, line)
-        for operand in node.operands if line.code is not None else ():
-            maker = origin(operand)
-            if maker is not None:
-                of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
-    return [lines[node] for node in nodes]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..base.counters import Collective
 from ..ir.graph import Graph, Node
-from ..ir.source import node_line
-from .hlo_collectives import Exchange, Placed, lines_of, source_of
+from ..ir.source import lines_of, node_line, source_of
+from .hlo_collectives import Exchange, Placed
 
 Exchanges = tuple[Exchange, ...]
 

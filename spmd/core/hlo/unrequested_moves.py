@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from ..base.move import Move
+from ..compile.hlo import Module
 from ..ir.graph import Graph, Node, Value, origin
+from ..ir.source import line_of, source_of
 from .chains import Chain, chain_of
-from .hlo import Module
-from .hlo_collectives import Placed, line_of, scope_of, source_of
+from .hlo_collectives import Placed, scope_of
 from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of
 
 _AXIS = re.compile(r"'[^']*'")  # in a spec

@@ -14,8 +14,8 @@ from torch._ops import OpOverload
 
 from ..base.dtypes import to_torch_dtype
 from ..base.tables import Interned
-from ..debug import check
 from ..dispatch.resolve import PLANS
+from ..dispatch.watching import recorded
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..lazy.reads import record_op
@@ -182,7 +182,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         made = record_op(call.op, tensors)
-        check.recorded()
+        recorded()
         return tuple(made)
 
     @staticmethod

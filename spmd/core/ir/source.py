@@ -11,14 +11,14 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 import torch
 
 from ..base.tables import Bounded
-from .graph import Node
+from .graph import Node, Value, origin, result_index
 
 
 @functools.lru_cache(4096)
@@ -43,6 +43,10 @@ class Line:
     @property
     def number(self) -> int:
         return line_number(self.code, self.instruction)
+
+    def short(self) -> str:
+        """The file without its folders, and the number; `str` has all of the line."""
+        return "no line of yours" if self.code is None else f"{pathlib.Path(self.code.co_filename).name}:{self.number}"
 
     def __str__(self) -> str:
         if self.code is None:
@@ -207,6 +211,36 @@ def ends_at_user_line(function: F) -> F:
 def node_line(node: Node) -> Line:
     """Returns the user's line of a node; for a backward op the line of its forward op."""
     return forward_line(node.sequence) or Line(node.code, node.instruction)
+
+
+def source_of(node: Node) -> Node:
+    """Returns the op whose value an annotation is about; the annotation itself if that value is data."""
+    value: Value = node
+    while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
+        value = maker.operands[result_index(value)]
+    return node if maker is None else maker
+
+
+def line_of(node: Node, nodes: Sequence[Node]) -> Line:
+    """Returns the user's line of an op, of an annotation that of the op whose value it is about; see `lines_of`."""
+    line = node_line(source_of(node))
+    return line if line.code is not None else lines_of(nodes)[nodes.index(node)]
+
+
+def lines_of(nodes: Sequence[Node]) -> list[Line]:
+    """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
+    lines: dict[Node, Line] = {}
+    of_readers: dict[Node, Line] = {}
+    for node in reversed(nodes):
+        line = node_line(node)
+        if line.code is None and (source := source_of(node)) is not node:
+            line = node_line(source)
+        lines[node] = line = line if line.code is not None else of_readers.get(node, line)
+        for operand in node.operands if line.code is not None else ():
+            maker = origin(operand)
+            if maker is not None:
+                of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
+    return [lines[node] for node in nodes]
 
 
 def forward_line(sequence: int) -> Line | None:

@@ -15,7 +15,7 @@ from ..control.capture import Capture
 from ..control.gradient import Tensors, with_gradient
 from ..control.saved import saved
 from ..control.varying import Tracker, Watching, summed, tracker, tracking
-from ..debug.check import recorded
+from ..dispatch.watching import recorded
 from ..ir.graph import Node, Region, Value, between, next_serial, origin, results, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import OpSpec

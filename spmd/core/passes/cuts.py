@@ -7,7 +7,7 @@ from ..base import counters, messages, pace
 from ..base.config import config
 from ..base.tables import Bounded
 from ..compile import cache
-from ..explain import slow_compiles
+from ..compile.compile_log import short
 from ..ir.graph import Graph, topological, value_name
 from ..ir.source import Line
 from . import by_element, changing, scan_layers, unsynced_loops
@@ -108,7 +108,7 @@ def _hint(graph: Graph, line: Line) -> None:
         return
     cause = cache.cause(graph, line)
     messages.say(
-        f"the program at {slow_compiles.place(line)} keeps changing: {slow_compiles.short(cause)}",
+        f"the program at {line.short()} keeps changing: {short(cause)}",
         "keeps changing",
         f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
         "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from spmd.core.compile.hlo import Module, num_bytes
 from spmd.core.hlo.costs import cycles, kernels, product_flops, repeated_flops
-from spmd.core.hlo.hlo import Module, num_bytes
 
 N = 32
 

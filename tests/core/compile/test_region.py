@@ -7,8 +7,7 @@ import torch
 from support import check
 
 import spmd
-from spmd.core.compile import cache
-from spmd.core.explain import failing
+from spmd.core.compile import cache, failing
 from spmd.core.ir.graph import DeviceData, Region, Value
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_frame

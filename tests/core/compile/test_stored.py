@@ -13,7 +13,7 @@ from support import run_script
 
 import spmd
 from spmd.core.compile import cache, stored
-from spmd.core.hlo.program import Program
+from spmd.core.compile.program import Program
 from spmd.core.interop import call_jax
 from spmd.core.ir import store_rows
 from spmd.core.persistent import disk, setting

@@ -248,7 +248,7 @@ class TestLate:
         program = spmd.core.compile.cache.last_program()
         index = [op.name for op in program.entries].index("aten.sin")
         text = f'at "jit(spmd)/aten.sin#{index}/sin": out of memory'
-        error = spmd.core.explain.failing.explain(program, RuntimeError(text))
+        error = spmd.core.compile.failing.explain(program, RuntimeError(text))
         assert "aten.sin" in str(error) and "y = x.sin() + 4" in str(error) and "out of memory" in str(error)
         del y
 

@@ -364,7 +364,7 @@ def test_random_places() -> None:
         """
         import random, sys, torch, spmd
         from spmd.core.compile import cache, compiler
-        from spmd.core.explain import compile_log, failing
+        from spmd.core.compile import compile_log, failing
         from spmd.core.lower import lower
         from spmd.core.engine import execute, executables, initialization, placement, schedule
         from spmd.core.ir.graph import Graph

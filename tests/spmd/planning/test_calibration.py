@@ -9,7 +9,7 @@ import pytest
 
 import spmd
 from spmd import __main__ as command
-from spmd.core.hlo.hlo import Module
+from spmd.core.compile.hlo import Module
 from spmd.planning import step_time
 from spmd.planning.chips import CHIPS, Chip
 from spmd.profiler import calibration

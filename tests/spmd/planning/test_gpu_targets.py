@@ -8,8 +8,8 @@ import pytest
 from support import ROOT, own_environment, run_script
 
 import spmd
+from spmd.core.compile.hlo import Module
 from spmd.core.hlo import gpu_kernels
-from spmd.core.hlo.hlo import Module
 from spmd.core.sharding.gpus import GPUS
 from spmd.core.sharding.topology import all_devices, num_devices
 from spmd.planning.chips import CHIPS, Chip

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from spmd.core.compile.hlo import Module
 from spmd.core.hlo.costs import kernels, repeated_flops
-from spmd.core.hlo.hlo import Module
 from spmd.planning.chips import CHIPS
 from spmd.planning.clock import HOST, host_copy
 from spmd.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import jax
 import torch
 
-from ..hlo.program import Program
 from ..ir.graph import Graph, Node, walk
 from ..ir.source import node_line
 from ..lower.lower import LoweringError
 from ..pjrt import devices, runs
+from .program import Program
 
 _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
 # In the name of an op of a loop's body: the number of the loop's region, and the op's place there.

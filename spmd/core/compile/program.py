@@ -8,12 +8,8 @@ from ..base import counters
 from ..base.move import Move
 from ..ir.graph import Graph, Port, origin, pack_numbers
 from ..ir.loops import FOUND_LOOP
-from ..ir.source import Line
+from ..ir.source import Line, lines_of
 from ..sharding.value import Sharding
-from .hlo_collectives import lines_of
-
-# The number of programs of one sync, different in shapes alone, at which a hint is printed.
-MANY = 4
 
 
 class Program:
@@ -27,7 +23,7 @@ class Program:
     read from the disk. is_unrolled: XLA would copy the stacks of its layers, which therefore are no loops. made_by: for
     each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
     compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
-    later changes (see `difference.Requested`). exchanges: its collectives, each with the place of the op that it came
+    later changes (see `requested.Requested`). exchanges: its collectives, each with the place of the op that it came
     from. moves: those that no annotation requests, in the same way. numbers: for the floats and the integers, the
     order in which the program takes the scalar arguments of the recorded ops; None for theirs. paths: the module of
     each op, where they were noted (`ir.module_paths`).

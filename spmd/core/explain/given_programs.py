@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ..base import messages
-from ..explain.difference import Requested
-from ..explain.listing import listed_difference, listing, num_common
-from ..explain.slow_compiles import place
+from ..compile import cache
+from ..compile.requested import Requested, listing
 from ..ir.graph import Graph
 from ..ir.source import Line
 from ..persistent import program_folder
 from ..persistent.setting import process, readable
+from .listing import listed_difference, num_common
 
 # Names of the setting whose value is a digest, by what differs where they do.
 _DIGESTS = {"source": "this library's own source", "cpu": "the processor or its features", "topology": "the devices"}
@@ -63,5 +63,8 @@ def tell_missing(graph: Graph, line: Line) -> None:
         if nearest is None or 2 * num_common(nearest, now) < max(len(nearest["ops"]), len(now["ops"])):
             continue
         why = _setting_difference(folder.setting) or listed_difference(nearest, now)
-        text = f"a program is compiled that {folder.path.name} lacks, {place(line)}: {why}"
+        text = f"a program is compiled that {folder.path.name} lacks, {line.short()}: {why}"
         messages.say(text, f"not given {line}", f"a program of {line} is compiled that {folder.path} lacks: {why}")
+
+
+cache.before_making.append(tell_missing)
