@@ -1,5 +1,6 @@
 """Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
 
+from . import adaptive as _adaptive  # noqa: F401  # joins the core
 from . import checkpoint as checkpoint
 from . import compat as compat
 from . import data as data

@@ -18,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGET = ROOT / "tests/budget.tsv"
 
 
+# A thread or a signal may add a call to a count that a run makes.
+COUNTED_BY_RUNNING = ("functions entered", "hops between files")
+
+
 def budget() -> dict[str, float]:
     rows = (line.split("\t") for line in BUDGET.read_text().splitlines())
     return {name: float(value) for name, value in rows}
@@ -45,7 +49,7 @@ def over(now: dict[str, float], most: dict[str, float]) -> Iterator[str]:
     for name, value in now.items():
         if name not in most:
             yield f"{name}: {value:,}, and tests/budget.tsv has no row of it"
-        elif value > most[name]:
+        elif value > most[name] * (1.01 if name.startswith(COUNTED_BY_RUNNING) else 1):
             yield f"{name}: {value:,}, at most {most[name]:,}"
 
 

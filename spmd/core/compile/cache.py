@@ -69,7 +69,7 @@ def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int)
     return f"another graph than before, of {len(graph.nodes):,} ops"
 
 
-_difference = _plain_difference
+_difference: Callable[[Program, Graph, Line, int], str] = _plain_difference
 
 
 def describe_by(function: Callable[[Program, Graph, Line, int], str]) -> None:

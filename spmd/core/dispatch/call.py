@@ -5,17 +5,18 @@ work (running the op on meta tensors, binding arguments to the rule) happens onc
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from ..base import observation, pace, seed
+from ..base.config import config
 from ..base.dtypes import check_fits
 from ..base.formulas import Number, plain, scalars_of
 from ..base.interrupt import raise_held
 from ..base.observation import Scalar
-from ..engine.unsynced import run_iterations
 from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.held_names import held_name
 from ..ir.meta import Meta, dense_meta
@@ -347,7 +348,14 @@ def _element_by_element(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any
     return tuple(args[0]) if plan.returns_targets else None
 
 
+# Called between two ops, when `pace` has counted enough of them since the last look.
+between_ops: list[Callable[[], None]] = []
+
+
 def _poll() -> None:
-    """Raises a held Ctrl-C; runs the finished iterations of a loop without a sync, and a graph that is too long."""
+    """Raises a held Ctrl-C; has packages run what has been recorded, as the finished iterations of a loop."""
     raise_held()
-    run_iterations()
+    if not between_ops:
+        pace.look_after(config.max_pending_ops)
+    for look in between_ops:
+        look()

@@ -13,7 +13,7 @@ from ..ir.source import Line
 from ..lazy import recorders
 from ..lazy.annotations import annotate_again
 from ..lazy.storage import ASIDE, READ, Storage, pending_elsewhere
-from ..passes import changing, dynamic, lengths, nans
+from ..passes import dynamic, lengths, nans
 from ..pjrt import transfer
 from ..sharding.value import Sharding
 from . import executables
@@ -83,13 +83,18 @@ def roots_of(storages: Iterable[Storage]) -> list[Root]:
     return [(annotate_again(storage), storage) for storage in storages if type(storage.value) is not DeviceData]
 
 
+# Called with the user's line whenever a graph runs.
+on_schedule: list[Callable[[Line], None]] = []
+
+
 def run_schedule(
     subgraphs: Sequence[Subgraph], rest: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
 ) -> None:
     """Runs the subgraphs of a graph in order, each of which needs only those before it; `rest`, which reads their
     results, stays recorded."""
     cache.next_run()
-    changing.note_run(line)
+    for note in on_schedule:
+        note(line)
     todo, left = list(subgraphs), list(roots)
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from ..base.config import config
 from ..compile import cache
 from ..compile.program import Program
-from ..ir.graph import Graph, Node, origin, value_name
+from ..ir.graph import Graph, Node, origin, replace_operands, value_name
 from ..ir.source import Line
 from ..lazy import recorders
 from ..lazy.storage import Storage
-from ..passes import COMPILE_PASSES, PASSES, by_element, checker, dynamic
+from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
 from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
 from ..pjrt import processes
 from ..sharding.value import Sharding
@@ -107,7 +107,7 @@ def _subgraphs(
     if isinstance(made, OnHost):
         return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
     if made.replaced:
-        by_element.put(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
+        replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
         for place, (value, storage) in enumerate(left):
             left[place] = made.replaced.get(value_name(value), value), storage
             storage.value = made.replaced.get(value_name(storage.value), storage.value)

@@ -464,3 +464,10 @@ def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
 
 def _place(value: Value, position: dict[Value, int]) -> int:
     return position[value.node] + (value.index + 1 << 40) if isinstance(value, TupleElement) else position[value]
+
+
+def replace_operands(made: Mapping[Any, Value], nodes: Iterable[Node]) -> None:
+    """Replaces values, by name, among the operands of these ops."""
+    for node in nodes:
+        if any(value_name(operand) in made for operand in node.operands):
+            node.operands = tuple([made.get(value_name(operand), operand) for operand in node.operands])

@@ -2,38 +2,32 @@
 
 Each returns what it changed, the programs that run in place of one, or why it did neither (`outcome`); the checker
 looks at what it returns. `engine/prepare.py` runs both lists: PASSES for each new graph of a sync, which may have a
-program afterwards, and COMPILE_PASSES on the graph for which there is none.
+program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 
-from . import called_bodies, cuts, dynamic, hoisted, iteration_counts, lm_head, padded_memo, scan_layers
-from .outcome import Pass
+from . import called_bodies, cuts, dynamic, hoisted, padded_memo, scan_layers
+from .outcome import Pass, Passes
 
-PASSES = (
-    # A graph that was cut or padded before: decided by its key.
-    Pass("cut long again", cuts.long_again, processes=True),
-    Pass("cut changing again", cuts.changing_again, processes=True, threads=False),
-    Pass("pad again", padded_memo.again, processes=True, reads=True),
-    # Iterations whose number differs from run to run: one loop with a dynamic trip count.
-    Pass("scan iterations", iteration_counts.scan),
-    # A graph of many iterations, or a long one: several programs.
-    Pass("cut iterations", cuts.between_iterations, plans=True),
-    Pass("cut long", cuts.long, processes=True, plans=True),
-    # Starts, small lists and lengths that differ from run to run: operands of one program.
-    Pass("dynamic starts", dynamic.starts, reads=True),
-    Pass("on the host", dynamic.on_host, reads=True),
-    Pass("dynamic dims", dynamic.dims, processes=True, reads=True, plans=True),
-    Pass("learn", dynamic.learn, reads=True),
-    # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
-    Pass("cut changing", cuts.changing_graph, threads=False),
+PASSES = Passes(
+    [
+        # A graph that was cut or padded before: decided by its key.
+        Pass("cut long again", cuts.long_again, processes=True),
+        Pass("pad again", padded_memo.again, processes=True, reads=True),
+        # A long graph: several programs.
+        Pass("cut long", cuts.long, processes=True, plans=True),
+        # Starts, small lists and lengths that differ from run to run: operands of one program.
+        Pass("dynamic starts", dynamic.starts, reads=True),
+        Pass("on the host", dynamic.on_host, reads=True),
+        Pass("dynamic dims", dynamic.dims, processes=True, reads=True, plans=True),
+        Pass("learn", dynamic.learn, reads=True),
+    ]
 )
 
-COMPILE_PASSES = (
+COMPILE_PASSES = [
     # Calls of recorded functions: their ops.
     ("inline calls", called_bodies.inlined),
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks.
     ("scan layers", scan_layers.scan),
     # Values that are read only behind a loop: computed before it, where that is cheaper to keep.
     ("hoist", hoisted.hoist),
-    # Large logits that only a loss reads: computed in chunks of classes.
-    ("fuse LM heads", lm_head.fuse),
-)
+]

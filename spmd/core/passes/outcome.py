@@ -77,3 +77,12 @@ class Pass:
     threads: bool = True
     reads: bool = False
     plans: bool = False
+
+
+class Passes(list[Pass]):
+    """The passes in their order; packages join theirs."""
+
+    def join(self, row: Pass, before: str = "") -> None:
+        """Adds a pass before the one of this name, or behind all."""
+        names = [known.name for known in self]
+        self.insert(names.index(before) if before else len(self), row)

@@ -14,8 +14,7 @@ import numpy as np
 from ..ir.graph import Node, TupleElement, Value, origin, result_index, value_name
 from ..ir.loops import Candidate, Carry, Const, Local, Result, Source, Xs
 from ..lower.region import is_annotation
-from .stretches import FEWEST_ITERATIONS, numbered, repeated
-from .unsynced_loops import symbol
+from .stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
 
 # The fewest ops that a loop spares.
 FEWEST_OPS = 8

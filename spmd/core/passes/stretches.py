@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ..ir.graph import Node
 from ..ir.op import OpSpec
 
 # The fewest iterations of a loop.
@@ -14,6 +15,11 @@ _PERIODS = 16
 # The rarest kinds of ops whose distances are tried, too; the distances of them that are tried for each number of ops.
 _RAREST = 16
 _EACH = 4
+
+
+def symbol(node: Node) -> OpSpec:
+    """Returns the op with a dynamic start, which is the same for all starts; other ops as they are."""
+    return node.op.dynamic_start[0] if node.op.dynamic_start is not None else node.op
 
 
 def numbered(ops: Sequence[OpSpec]) -> np.ndarray:

@@ -10,10 +10,11 @@ from support import check, run_script
 from torch import Tensor, nn
 
 import spmd
+from spmd.adaptive import changing, isomorphic, shared_programs
 from spmd.core.compile import cache
 from spmd.core.ir.graph import topological
 from spmd.core.lazy import recorders
-from spmd.core.passes import changing, cuts, isomorphic, unsynced_loops
+from spmd.core.passes import cuts, long_graphs
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +24,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
     cache.clear_cache()
-    for known in (changing._syncs, unsynced_loops._met):
+    for known in (changing._syncs, long_graphs._met):
         known.clear()
     cuts.forget()
+    shared_programs.forget()
     yield
     spmd.sync()
 
@@ -84,7 +86,7 @@ class TestRandomDepth:
         assert "0 or 1 instead of leaving the layer out" in spmd.metrics.report()
 
     def test_a_graph_that_runs_often_becomes_one_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cuts, "_OFTEN", 2)
+        monkeypatch.setattr(shared_programs, "_OFTEN", 2)
         layers = Layers()
         for chosen in CHOSEN[:5]:
             layers.step(chosen)
@@ -101,7 +103,7 @@ class TestRandomDepth:
             import random, torch, spmd
             from torch import nn
             from spmd.core.engine import executables
-            from spmd.core.passes import changing
+            from spmd.adaptive import changing
             changing.LEAST_OPS = 8
             seen, run = [], executables.run
             executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]

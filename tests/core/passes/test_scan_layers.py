@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.adaptive import changing
 from spmd.core.compile import cache, loop_copies
 from spmd.core.ir.graph import topological
-from spmd.core.passes import changing
 from spmd.core.passes.repeats import find_loops
 
 WIDTH = 16

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
+from spmd.adaptive import unsynced_loops
 from spmd.core.ir.graph import topological
 from spmd.core.lazy.storage import pending
-from spmd.core.passes import unsynced_loops
+from spmd.core.passes.stretches import symbol
 
 ITERATIONS = 24
 
@@ -205,7 +206,7 @@ class TestNoLoop:
     def test_initial_values_alone_that_look_like_a_known_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are made, and nothing is left to be cut."""
         kept = [nn.Linear(8, 8, device="xla")]
-        symbols = tuple(unsynced_loops.symbol(node) for node in topological([cell.value for cell in pending()])[0])
+        symbols = tuple(symbol(node) for node in topological([cell.value for cell in pending()])[0])
         spmd.sync()
         monkeypatch.setattr(unsynced_loops, "_known", [unsynced_loops.Loop(symbols)])
         spmd.config.loop_search_ops = 8

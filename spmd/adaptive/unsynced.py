@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 
-from ..base import counters, interrupt, messages, observation, pace
-from ..base.config import config
-from ..ir.graph import Node, origin, topological
-from ..ir.source import user_line
-from ..lazy import recorders
-from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
-from ..passes import nans, unsynced_loops
-from ..pjrt import processes
-from .abstract import recording
-from .execute import roots_of, run_schedule
-from .failed import give_up
-from .initialization import initialize_state
-from .placement import meshes_met
-from .prepare import between
-from .schedule import Root, Subgraph, by_mesh
-from .syncs import sync
+from ..core.base import counters, interrupt, messages, observation, pace
+from ..core.base.config import config
+from ..core.engine.abstract import recording
+from ..core.engine.execute import roots_of, run_schedule
+from ..core.engine.failed import give_up
+from ..core.engine.initialization import initialize_state
+from ..core.engine.placement import meshes_met
+from ..core.engine.prepare import between
+from ..core.engine.schedule import Root, Subgraph, by_mesh
+from ..core.engine.syncs import sync
+from ..core.ir.graph import Node, origin, topological
+from ..core.ir.source import user_line
+from ..core.lazy import recorders
+from ..core.lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
+from ..core.passes import long_graphs, nans
+from ..core.pjrt import processes
+from . import unsynced_loops
 
 
 def run_iterations() -> None:
@@ -125,4 +126,4 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
             f"Recording at {user_line()}",
         )
-    return unsynced_loops.stretches(nodes, config.max_program_ops)
+    return long_graphs.stretches(nodes, config.max_program_ops)

@@ -14,16 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..base.config import config
-from ..ir.graph import Graph, Node, Value, results, value_name
-from ..ir.meta import dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
-from ..ops import linear_cross_entropy as ops
-from ..ops.floats import wide
-from ..ops.shape import aten_slice
-from ..sharding.constrain import constrain
-from ..sharding.spec import Spec
-from .rewrite import Rewrite
+from ..core.base.config import config
+from ..core.ir.graph import Graph, Node, Value, results, value_name
+from ..core.ir.meta import dense_meta
+from ..core.ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.ops import linear_cross_entropy as ops
+from ..core.ops.floats import wide
+from ..core.ops.shape import aten_slice
+from ..core.passes.rewrite import Rewrite
+from ..core.sharding.constrain import constrain
+from ..core.sharding.spec import Spec
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {

@@ -14,24 +14,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..base.config import config
-from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
-from ..ir.loops import Carry, Const, Local, Source, Xs
-from ..ir.meta import Meta, dense_meta, padded_meta
-from ..ir.op import PADDED, OpSpec
-from ..lower.loop_op import STACK, Loop, loop_op
-from ..lower.numbers import OfX, Step
-from ..ops.padding import NoRule, Pads
-from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
+from ..core.base.config import config
+from ..core.base.tables import Bounded
+from ..core.ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
+from ..core.ir.loops import Carry, Const, Local, Source, Xs
+from ..core.ir.meta import Meta, dense_meta, padded_meta
+from ..core.ir.op import PADDED, OpSpec
+from ..core.lower.loop_op import STACK, Loop, loop_op
+from ..core.lower.numbers import OfX, Step
+from ..core.ops.padding import NoRule, Pads
+from ..core.ops.padding_shapes import LEAST_ITERATIONS, capacity_of
+from ..core.passes.lengths import Refused, Sources, Spread, begins_at
+from ..core.passes.lengths import found as found_op
+from ..core.passes.loop_ops import Join, Stack, TakeRow
+from ..core.passes.outcome import Changed, Outcome, Sync
+from ..core.passes.stacked_data import columns_of
+from ..core.passes.stretches import FEWEST_ITERATIONS
 from . import isomorphic
 from .isomorphic import Iterations, isomorphic_runs
-from .lengths import Refused, Sources, Spread, begins_at
-from .lengths import found as found_op
-from .loop_ops import Join, Stack, TakeRow
-from .outcome import Changed, Outcome, Sync
-from .stacked_data import columns_of
-from .stretches import FEWEST_ITERATIONS
 
 # The most iterations that are peeled from a loop because they are not isomorphic to the others.
 _MOST_PEELED = 4

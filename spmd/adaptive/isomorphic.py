@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Node, Value, origin, result_index, value_name
-from ..ir.loops import Carry, Const, Local, Source, Xs
-from ..ir.op import OpSpec
-from .stretches import FEWEST_ITERATIONS, numbered, repeated
-from .unsynced_loops import symbol
+from ..core.base.tables import Bounded
+from ..core.ir.graph import DeviceData, Node, Value, origin, result_index, value_name
+from ..core.ir.loops import Carry, Const, Local, Source, Xs
+from ..core.ir.op import OpSpec
+from ..core.passes.stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
 
 
 class Run(NamedTuple):

@@ -4,11 +4,11 @@ An optimizer's list op is another op for each number of parameters; one paramete
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..ir.graph import Node, Value, origin, results, value_name
-from ..ir.op import OpSpec
+from ..core.ir.graph import Node, Value, origin, results, value_name
+from ..core.ir.op import OpSpec
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
@@ -18,13 +18,6 @@ def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
         if are_lists:
             _replace_run(list(run), made)
     return made
-
-
-def put(made: Mapping[Any, Value], nodes: Iterable[Node]) -> None:
-    """Replaces the results of list ops among the operands of these ops."""
-    for node in nodes:
-        if any(value_name(operand) in made for operand in node.operands):
-            node.operands = tuple([made.get(value_name(operand), operand) for operand in node.operands])
 
 
 def _is_list(node: Node) -> bool:
