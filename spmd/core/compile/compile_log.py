@@ -25,9 +25,11 @@ def record(
 ) -> counters.CompileRecord:
     """Returns a program's line of the compile log."""
     memory = program.executable.memory_analysis()
-    fields: dict[str, Any] = {"flops": num_flops(program.executable)}
+    fields: dict[str, Any] = {}
     for read in of_program:
         fields |= read(program, graph)
+    if "flops" not in fields:  # a reader that counts loops has XLA's count already
+        fields["flops"] = num_flops(program.executable)
     return counters.CompileRecord(
         **fields,
         **_of_run(program, graph.recorded or graph, name, cause, line),
