@@ -1,41 +1,11 @@
 """Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
 
 from . import adaptive as _adaptive  # noqa: F401  # joins the core
-from . import checkpoint as checkpoint
-from . import compat as compat
-from . import data as data
 from . import manual as manual
-from . import profiler as profiler
-from . import torch_xla as torch_xla
-from .checkpoint import CheckpointManager as CheckpointManager
-from .checkpoint import load_checkpoint as load_checkpoint
-from .checkpoint import save_checkpoint as save_checkpoint
-from .core.backend.recompute import remat as remat
-from .core.base import checkpoint_policies as checkpoint_policies
+from . import packages as _packages  # noqa: F401  # under their names
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
-from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
-from .core.control.cond import cond as cond
-from .core.control.layer_match import LayersDifferError as LayersDifferError
-from .core.control.layers import scan_layers as scan_layers
-from .core.control.pure import PureModule as PureModule
-from .core.control.pure import assume_pure as assume_pure
-from .core.control.scan import scan as scan
-from .core.control.while_loop import while_loop as while_loop
-from .core.debug.check import check as check
-from .core.debug.check import eager as eager
-from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
-from .core.dynamo import join_compiler as _dynamo  # noqa: F401  # torch.compile
-from .core.explain import graph_text as _graph_text  # noqa: F401  # config.print_graphs, config.graphs_file
-from .core.explain import slow_compiles as _slow_compiles  # noqa: F401  # the line of a compilation that takes long
-from .core.explain import waiting_device as _waiting_device  # noqa: F401  # its hint
-from .core.explain.allowed_collectives import CollectiveError as CollectiveError
-from .core.explain.allowed_collectives import allow as allow
-from .core.explain.given_programs import load_programs as load_programs
-from .core.explain.recompile import RecompileError as RecompileError
-from .core.explain.recompile import no_recompile as no_recompile
-from .core.hlo import of_programs as _of_programs  # noqa: F401  # collectives and moves in the compile log
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.ir.errors import AbstractError as AbstractError
@@ -43,29 +13,39 @@ from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
-from .data import DataLoader as DataLoader
-from .exporting import Exported as Exported
-from .exporting import LoadedProgram as LoadedProgram
-from .exporting import export as export
-from .exporting import load_exported as load_exported
-from .frameworks.choice import use as use
-from .launching import process_group as _process_group  # noqa: F401  # torch.distributed's "xla"
+from .jobs import checkpoint as checkpoint
+from .jobs import data as data
+from .jobs.checkpoint import CheckpointManager as CheckpointManager
+from .jobs.checkpoint import load_checkpoint as load_checkpoint
+from .jobs.checkpoint import save_checkpoint as save_checkpoint
+from .jobs.data import DataLoader as DataLoader
+from .jobs.frameworks.choice import use as use
+from .jobs.launching import process_group as _process_group  # noqa: F401  # torch.distributed's "xla"
+from .loops import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
+from .loops.cond import cond as cond
+from .loops.layer_match import LayersDifferError as LayersDifferError
+from .loops.layers import scan_layers as scan_layers
+from .loops.pure import PureModule as PureModule
+from .loops.pure import assume_pure as assume_pure
+from .loops.scan import scan as scan
+from .loops.while_loop import while_loop as while_loop
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh
 from .mesh.mesh import Mesh as Mesh
 from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
-from .planning import Plan as Plan
-from .planning import describe_gpu as describe_gpu
-from .planning import plan as plan
-from .planning import warm as warm
-from .replay.compiled_function import compile as compile
-from .reports import displays as _displays  # noqa: F401  # how plans are printed and drawn
+from .names import compat as compat
+from .names import torch_xla as torch_xla
+from .recompute import checkpoint_policies as checkpoint_policies
+from .recompute.recompute import remat as remat
 from .rules.applied import register_units as register_units
 from .rules.rules import ShardingRules as ShardingRules
-from .show.inspection import inspect as inspect
-from .show.pictures import show_sharding as show_sharding
-from .suggestions.suggest import suggest as suggest
+from .steps.dynamo import join_compiler as _dynamo  # noqa: F401  # torch.compile
+from .steps.exporting import Exported as Exported
+from .steps.exporting import LoadedProgram as LoadedProgram
+from .steps.exporting import export as export
+from .steps.exporting import load_exported as load_exported
+from .steps.replay.compiled_function import compile as compile
 from .tensors import metrics as metrics
 from .tensors.annotate import clear_sharding as clear_sharding
 from .tensors.annotate import get_sharding as get_sharding
@@ -98,5 +78,26 @@ from .tensors.shards import from_local_shards as from_local_shards
 from .tensors.shards import load_local_shards_ as load_local_shards_
 from .tensors.shards import local_shards as local_shards
 from .tensors.simulated import simulate as simulate
-from .verification import Verification as Verification
-from .verification import verify as verify
+from .tools import profiler as profiler
+from .tools.debug.check import check as check
+from .tools.debug.check import eager as eager
+from .tools.debug.check import nan_guard as nan_guard
+from .tools.explain import graph_text as _graph_text  # noqa: F401  # config.print_graphs, config.graphs_file
+from .tools.explain import slow_compiles as _slow_compiles  # noqa: F401  # the line of a compilation that takes long
+from .tools.explain import waiting_device as _waiting_device  # noqa: F401  # its hint
+from .tools.explain.allowed_collectives import CollectiveError as CollectiveError
+from .tools.explain.allowed_collectives import allow as allow
+from .tools.explain.given_programs import load_programs as load_programs
+from .tools.explain.recompile import RecompileError as RecompileError
+from .tools.explain.recompile import no_recompile as no_recompile
+from .tools.hlo import of_programs as _of_programs  # noqa: F401  # collectives and moves in the compile log
+from .tools.planning import Plan as Plan
+from .tools.planning import describe_gpu as describe_gpu
+from .tools.planning import plan as plan
+from .tools.planning import warm as warm
+from .tools.reports import displays as _displays  # noqa: F401  # how plans are printed and drawn
+from .tools.show.inspection import inspect as inspect
+from .tools.show.pictures import show_sharding as show_sharding
+from .tools.suggestions.suggest import suggest as suggest
+from .tools.verification import Verification as Verification
+from .tools.verification import verify as verify

@@ -7,15 +7,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .compat import script
-from .core.debug import catalog
-from .frameworks.choice import use
-from .launching import installation, local_processes
-from .planning.calibrated_constants import calibration_file
-from .profiler import capture, summary
-from .profiler.calibration import calibrate
+from .jobs.frameworks.choice import use
+from .jobs.launching import installation, local_processes
+from .names.compat import script
 from .tensors.launch import initialize
 from .tensors.simulated import simulate
+from .tools.debug import catalog
+from .tools.planning.calibrated_constants import calibration_file
+from .tools.profiler import capture, summary
+from .tools.profiler.calibration import calibrate
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
 and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and

@@ -12,7 +12,7 @@ import torch
 import spmd
 from spmd.adaptive import changing
 from spmd.core.base import messages
-from spmd.core.explain import waiting_device
+from spmd.tools.explain import waiting_device
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
 # A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as

@@ -1,5 +1,6 @@
 """Importing the library changes nothing for a program that uses no xla tensor."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from support import run_script
+
+from spmd.packages import PATHS
 
 SCRIPT = Path(__file__).with_name("cpu_programs.py")
 
@@ -80,5 +83,27 @@ class TestWeight:
 
     def test_modules(self) -> None:
         loaded = run_script("import spmd, fsdp, sys; print(*sys.modules)").split()
-        assert "spmd.suggestions.estimates" in loaded
+        assert "spmd.tools.suggestions.estimates" in loaded
         assert {name for name in self.LATER if name in loaded} == set()
+
+
+class TestPackages:
+    """A package under the name that documents show is the one in the folder of its kind."""
+
+    @pytest.mark.parametrize("name", PATHS)
+    def test_is_the_same(self, name: str) -> None:
+        assert importlib.import_module(name) is importlib.import_module(PATHS[name])
+
+    def test_what_is_in_it(self) -> None:
+        code = """
+            import spmd.planning.report
+            from spmd.checkpoint import manager
+            from spmd.tools.planning.report import Plan
+            print(spmd.planning.report.Plan is Plan, manager.__name__, manager.__spec__.name, spmd.checkpoint.manager)
+        """
+        text = run_script(code)
+        assert text.startswith("True spmd.jobs.checkpoint.manager spmd.jobs.checkpoint.manager <module"), text
+
+    def test_what_is_not_in_it(self) -> None:
+        with pytest.raises(ModuleNotFoundError, match=r"spmd\.checkpoint\.nothing"):
+            importlib.import_module("spmd.checkpoint.nothing")

@@ -13,6 +13,7 @@ import fsdp.state_dict
 import spmd
 import spmd.dtensor
 from spmd import P
+from spmd.packages import PATHS
 
 NAMES = {
     spmd: (
@@ -155,9 +156,9 @@ SIGNATURES = {
     spmd.allow: "(*, above=65536, **kinds)",
     spmd.no_recompile: "(function=None, /, *, max_programs=0, allow_first=False)",
     spmd.show_sharding: "(what, shape=None)",
-    spmd.show.pictures.Picture.save: "(self, path)",
-    spmd.show.pictures.Picture.svg: "(self)",
-    spmd.show.pictures.Picture.text: "(self, *, use_color=False, scale=1.0, min_width=5, max_width=80)",
+    spmd.tools.show.pictures.Picture.save: "(self, path)",
+    spmd.tools.show.pictures.Picture.svg: "(self)",
+    spmd.tools.show.pictures.Picture.text: "(self, *, use_color=False, scale=1.0, min_width=5, max_width=80)",
     spmd.torch_xla.visualize_sharding: "(sharding, use_color=True, scale=1.0, min_width=9, max_width=80)",
     spmd.torch_xla.visualize_tensor_sharding: "(t, use_color=True, scale=1.0, min_width=9, max_width=80)",
     spmd.linear_cross_entropy: (
@@ -444,12 +445,13 @@ class TestKeywords:
     def test_all_are_listed(self) -> None:
         found = set()
         for module in NAMES:
+            shown = {path: name for name, path in PATHS.items()}.get(module.__name__, module.__name__)
             for name in public(module):
                 owner = getattr(module, name)
                 methods = vars(owner).items() if inspect.isclass(owner) else ()
                 for key, function in [("", owner), *((f".{key}", value) for key, value in methods if key[0] != "_")]:
                     if takes_any_keyword(function) and not key.startswith(".set_"):
-                        found.add(f"{module.__name__}.{name}{key}")
+                        found.add(f"{shown}.{name}{key}")
         assert found == {*TAKING_KEYWORDS, *TAKING_ALL}
 
     @pytest.mark.parametrize("name", TAKING_KEYWORDS)

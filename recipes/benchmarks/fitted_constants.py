@@ -17,10 +17,10 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from spmd.core.compile.hlo import Module
-from spmd.planning import figures
-from spmd.planning.chips import CHIPS
-from spmd.planning.clock import WAITING
-from spmd.planning.tpu_clock import BEST, EXPECTED, WORST, TpuClock, TpuRates
+from spmd.tools.planning import figures
+from spmd.tools.planning.chips import CHIPS
+from spmd.tools.planning.clock import WAITING
+from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuClock, TpuRates
 
 
 @dataclass(frozen=True)

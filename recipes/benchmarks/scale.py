@@ -250,8 +250,8 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     from types import SimpleNamespace
 
     from spmd.core.compile.hlo import Module
-    from spmd.core.hlo.costs import cycles, repeated_flops
-    from spmd.core.hlo.hlo_collectives import collectives
+    from spmd.tools.hlo.costs import cycles, repeated_flops
+    from spmd.tools.hlo.hlo_collectives import collectives
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from ..core.base.hints import did_you_mean
-from ..core.control.body_calls import noted
-from ..core.control.varying import Tracker, collective, index, summed, tracker
 from ..core.ir.source import user_line
 from ..core.lazy.tensor import XlaTensor
-from ..core.manual.manual_steps import untracked
+from ..loops.body_calls import noted
+from ..loops.varying import Tracker, collective, index, summed, tracker
+from .manual_steps import untracked
 
 AxisNames = str | int | Sequence[str | int]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ..core.backend.when_imported import guarded
-from ..core.control.varying import tracker
 from ..core.lazy import manual_shards
 from ..core.lazy.tensor import XlaTensor
+from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
 from . import collectives
 

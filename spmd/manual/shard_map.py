@@ -8,18 +8,18 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..core.base.wrapped import wrapped
-from ..core.control.body_calls import body_calls
 from ..core.ir.source import ends_at_user_line
 from ..core.lazy.manual_shards import Cut
 from ..core.lazy.tensor import XlaTensor
 from ..core.lower.manual_lowering import Boundary
-from ..core.manual.manual_computation import Result, run_manual
-from ..core.manual.manual_steps import disable, enable, untracked
+from ..loops.body_calls import body_calls
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
 from ..mesh.placements import are_placements
 from . import functional_collectives
+from .manual_computation import Result, run_manual
+from .manual_steps import disable, enable, untracked
 
 
 @ends_at_user_line

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core.dynamo.graph_constants import constant_of_graphs
+from ..core.backend.graph_constants import constant_of_graphs
 from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNSHARDED, Dim
 from ..core.sharding.value import Sharding

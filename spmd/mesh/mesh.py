@@ -10,8 +10,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from ..core.backend.graph_constants import constant_of_graphs
 from ..core.base.hints import did_you_mean
-from ..core.dynamo.graph_constants import constant_of_graphs
 from ..core.ir.source import ends_at_user_line
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices

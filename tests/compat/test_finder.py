@@ -15,7 +15,7 @@ from packaging.version import parse
 
 import fsdp
 import spmd
-from spmd.compat.torch_xla_names import HINTS, NAMES
+from spmd.names.compat.torch_xla_names import HINTS, NAMES
 
 
 @pytest.fixture(autouse=True)

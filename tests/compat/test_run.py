@@ -10,7 +10,7 @@ import pytest
 from support import ROOT, own_environment
 
 from spmd import __main__ as shell
-from spmd.compat.script import split
+from spmd.names.compat.script import split
 
 CONSOLE = "import sys; from spmd.__main__ import run; sys.exit(run())"  # what pip makes `spmd-run` of
 

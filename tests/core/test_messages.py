@@ -16,7 +16,7 @@ from support import ROOT
 import spmd
 from spmd.core.base import messages
 from spmd.core.compile import cache
-from spmd.core.explain import slow_compiles
+from spmd.tools.explain import slow_compiles
 
 # libtpu, if installed, says on stderr that it finds no TPU.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}

@@ -26,7 +26,7 @@ def drawn(page: Path) -> Iterator[tuple[Path, str]]:
             exec(compile(block, str(page), "exec"), namespace)
         if name:
             made = namespace["picture"]
-            assert isinstance(made, spmd.show.pictures.Picture)
+            assert isinstance(made, spmd.tools.show.pictures.Picture)
             yield page.parent / name, made.svg()
     namespace.clear()
     gc.collect()

@@ -8,7 +8,7 @@ from torch import Tensor
 import fsdp  # noqa: F401  (rules with units)
 import spmd
 from spmd import Mesh, ShardingRules
-from spmd.verification.evidence import Verification
+from spmd.tools.verification.evidence import Verification
 
 
 def verified(name: str, meshes: list[Mesh], rules: list[ShardingRules]) -> Verification:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner, SPMDSavePlanner
 from torch import nn
 
 import fsdp
@@ -20,8 +21,7 @@ from fsdp.state_dict import (
     set_optimizer_state_dict,
     set_state_dict,
 )
-from spmd.checkpoint.files import Stored
-from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner, SPMDSavePlanner
+from spmd.jobs.checkpoint.files import Stored
 
 SIZES = 16, 24, 10
 

@@ -12,8 +12,8 @@ import torch
 
 import fsdp
 import spmd
-from spmd.checkpoint import staged_state, step_folder, step_reader
 from spmd.core.base import samples
+from spmd.jobs.checkpoint import staged_state, step_folder, step_reader
 from tests.processes.checkpoints import made, train
 from tests.spmd.checkpoints.object_store import ObjectStore  # noqa: F401  # store://
 

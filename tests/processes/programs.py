@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.replay.compiled_function import CompiledFunction
+from spmd.steps.replay.compiled_function import CompiledFunction
 from tests.alike import WHERE, alike
 from tests.processes.keywords import keywords as keywords
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from spmd.launching import local_processes
+from spmd.jobs.launching import local_processes
 
 from .test_processes import HASTY, environment
 
@@ -122,7 +122,7 @@ time.sleep(1000)
         )
         command = [sys.executable, "-S", "-c", f"{code}; time.sleep(60)"]
         runner = (
-            "import sys; from pathlib import Path; from spmd.launching import local_processes;"
+            "import sys; from pathlib import Path; from spmd.jobs.launching import local_processes;"
             f"sys.exit(local_processes.run({command!r}, 2, Path({str(tmp_path)!r}), devices=None))"
         )
         env = {**os.environ, "PYTHONPATH": str(ROOT)}

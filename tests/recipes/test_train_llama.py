@@ -16,8 +16,8 @@ import fsdp
 import spmd
 from recipes import llama, train_llama
 from recipes.llama import Llama, LlamaConfig
-from spmd.checkpoint import preemption
-from spmd.checkpoint.step_reader import StepReader
+from spmd.jobs.checkpoint import preemption
+from spmd.jobs.checkpoint.step_reader import StepReader
 
 SIZES = {"layers": 1, "width": 16, "heads": 4, "kv-heads": 2, "sequence": 16, "batch": 16}
 TINY = [f"--{name}={value}" for name, value in SIZES.items()]

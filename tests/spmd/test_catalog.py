@@ -7,7 +7,7 @@ from support import run_script
 
 import spmd  # noqa: F401
 from spmd.__main__ import main
-from spmd.core.debug import catalog
+from spmd.tools.debug import catalog
 
 # The torch that `make install` takes and that docs/ops.md names.
 PAGE_VERSION = "2.13"

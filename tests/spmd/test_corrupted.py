@@ -19,12 +19,12 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 from torch import nn
 
 import fsdp
 import spmd
 from spmd.core.persistent import disk
-from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 Values = dict[str, Any]

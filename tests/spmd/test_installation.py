@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 import spmd
 from spmd.__main__ import main
 from spmd.core.compile.miscompiles import MISCOMPILES
-from spmd.launching import installation
+from spmd.jobs.launching import installation
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:

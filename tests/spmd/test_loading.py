@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import spmd
-from spmd.checkpoint.files import SAFETENSORS, Stored, open_checkpoint
+from spmd.jobs.checkpoint.files import SAFETENSORS, Stored, open_checkpoint
 
 MESHES = {
     "8": ((8,), ("a",), ("a", None)),

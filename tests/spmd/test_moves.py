@@ -13,8 +13,8 @@ import spmd
 from spmd import Mesh, P
 from spmd.core.base.move import Move
 from spmd.core.compile import cache
-from spmd.planning.report import Plan
-from spmd.profiler.labels import labels_of
+from spmd.tools.planning.report import Plan
+from spmd.tools.profiler.labels import labels_of
 from tests.spmd.planning import bad_layouts
 
 

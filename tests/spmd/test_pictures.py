@@ -10,8 +10,8 @@ import torch
 import spmd
 from spmd import P
 from spmd.core.sharding.tiles import read_table, table_of
-from spmd.show.grids import devices_text
-from spmd.show.pictures import _GREY, _TERMINAL, Picture, _hex
+from spmd.tools.show.grids import devices_text
+from spmd.tools.show.pictures import _GREY, _TERMINAL, Picture, _hex
 
 SVG = "{http://www.w3.org/2000/svg}"
 H = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
@@ -233,7 +233,7 @@ class TestSvg:
 
         assert all(contrast(_hex(colour), "#000000") >= 6 for colour in _TERMINAL)
         assert contrast(_GREY, "#ffffff") >= 4.5 and contrast(_GREY, "#0d1117") >= 4
-        assert len(set(_TERMINAL)) == spmd.show.grids.NUM_HUES * spmd.show.grids.NUM_LIGHTNESSES
+        assert len(set(_TERMINAL)) == spmd.tools.show.grids.NUM_HUES * spmd.tools.show.grids.NUM_LIGHTNESSES
 
     def test_another_file(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match=r"a name that ends in \.svg, got 'x\.png'"):

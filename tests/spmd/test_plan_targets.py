@@ -20,8 +20,8 @@ import fsdp
 import spmd
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
-from spmd.planning import progress
-from spmd.planning.step_time import Term
+from spmd.tools.planning import progress
+from spmd.tools.planning.step_time import Term
 
 
 class TestModulesElsewhere:

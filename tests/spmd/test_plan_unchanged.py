@@ -14,8 +14,8 @@ import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
 from spmd.core.lazy.storage import LIVE, READ, pending
-from spmd.planning import saved_state
-from spmd.planning.reachable import Reachable
+from spmd.steps import saved_state
+from spmd.steps.reachable import Reachable
 
 
 class TestNothingMoves:

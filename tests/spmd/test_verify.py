@@ -13,8 +13,8 @@ from torch import nn
 
 import spmd
 from spmd import Mesh, P
-from spmd.verification import rounding
-from spmd.verification.rounding import num_roundings, tolerance
+from spmd.tools.verification import rounding
+from spmd.tools.verification.rounding import num_roundings, tolerance
 
 ROWS, WIDTH = 24, 16
 

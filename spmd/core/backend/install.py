@@ -1,9 +1,7 @@
 """The owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
 
-import re
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim import optimizer
@@ -18,11 +16,9 @@ from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from . import imported as imported
 from .autocast import NAME, register_autocast
-from .checkpoint_hooks import join_checkpointing
 from .compiled import join_associative_scan, join_control_flow, join_flex_attention
 from .device_module import join_accelerator, join_methods, make_module
 from .dynamic_marks import join_marks
-from .export_from_device import join_decompositions, join_export
 from .factories import register_factories
 from .generator import join_generators
 from .grad_scaler import join_grad_scaler
@@ -30,14 +26,13 @@ from .guard import GUARD, keep_errors_of_backward
 from .late_imports import import_dynamo_and_dtensor
 from .loaders import join_loaders
 from .modules import keep_annotations, keep_identity, know_buffers
-from .recompute import join_checkpoint
 from .replicas import join_data_parallel, join_fully_shard
 from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
 from .staging import join_staging
 from .streams import join_streams
 from .uninitialized import join_lazy_modules
-from .when_imported import guarded
+from .when_imported import Patch
 
 aten = torch.ops.aten
 
@@ -114,18 +109,6 @@ def _join_device() -> None:
     torch._C._acc.register_python_privateuseone_device_guard(GUARD)
 
 
-class Patch(NamedTuple):
-    """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
-    the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
-
-    what: str
-    why: str
-    put: Callable[[], None]
-
-    def apply(self) -> None:
-        guarded(re.findall(r"`(torch\.[^`]*)`", self.what), self.why, self.put)
-
-
 AT_IMPORT = (
     Patch("the name of torch's PrivateUse1 device", "it is called xla", _claim_name),
     Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _handle_calls),
@@ -151,13 +134,10 @@ AT_IMPORT = (
           "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
           'pickles of xla tensors and map_location="xla"', join_saving),
     Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
-    Patch("the methods that torch's checkpoints call", "a chunk for each shard", join_checkpointing),
     Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", keep_identity),
     Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
           "shardings of assigned state", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
-    Patch("`torch.export.export(mod, args, kwargs, ...)`", "a copy on the CPU, which is traced", join_export),
-    Patch("`ExportedProgram.run_decompositions`", "the same", join_decompositions),
     Patch("the compiler around torch.cond", "it is an op of ours", join_control_flow),
     Patch("the checks of `flex_attention`", "its op is one of ours", join_flex_attention),
     Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
@@ -167,7 +147,6 @@ AT_IMPORT = (
 
 AT_THE_FIRST_USE = (
     Patch("`torch.autograd._engine_run_backward(t_outputs, ...)`", "errors in backward", keep_errors_of_backward),
-    Patch("`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`", "its saving of memory", join_checkpoint),
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", join_streams),
     Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
           "its first and loaded state as data", join_grad_scaler),

@@ -21,11 +21,12 @@ from ..lazy.annotations import annotate
 from ..lazy.tensor import XlaTensor
 from ..sharding.value import Sharding
 from . import unasked_cpu
-from .exported_graphs import follow
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
 Function = Callable[[torch.Tensor], torch.Tensor]
+# Called with a module and the function that has moved its own tensors.
+after_move: list[Callable[[nn.Module, Function], None]] = []
 ARRIVED = "_spmd_arrived"  # the attribute of a module that is called with it whenever its own tensors have moved
 # The callables that may be called so later; each reports the future sharding of its module's tensors (`to_come`).
 WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -168,7 +169,8 @@ def keep_identity() -> None:
             for module in self.children():
                 module._apply(fn)
         _apply_to_own(self, fn, original)
-        follow(self, fn)
+        for after in after_move:
+            after(self, fn)
         arrived = self.__dict__.get(ARRIVED)
         if arrived is not None:
             arrived(self)

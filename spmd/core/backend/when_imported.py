@@ -10,10 +10,11 @@ import importlib.machinery
 import importlib.metadata
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ir.source import warn
 
@@ -39,6 +40,18 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], Any]) -> Non
     package = needs[0].partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
     warn(f"{package} {version}: {lack}. spmd leaves it as it is, without {purpose}")
+
+
+class Patch(NamedTuple):
+    """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
+    the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
+
+    what: str
+    why: str
+    put: Callable[[], None]
+
+    def apply(self) -> None:
+        guarded(re.findall(r"`(torch\.[^`]*)`", self.what), self.why, self.put)
 
 
 def _lack(need: str) -> str | None:

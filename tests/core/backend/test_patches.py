@@ -10,8 +10,8 @@ import torch
 from support import run_script
 
 from spmd.core.backend import install, when_imported
-from spmd.core.dynamo import join_compiler
-from spmd.frameworks.choice import PATCHES
+from spmd.jobs.frameworks.choice import PATCHES
+from spmd.steps.dynamo import join_compiler
 
 ROWS = [*install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES]
 

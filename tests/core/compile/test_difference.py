@@ -10,9 +10,9 @@ import torch
 import spmd
 from spmd.core.compile import cache
 from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.explain import slow_compiles
-from spmd.core.explain.difference import Requested, difference
 from spmd.core.pjrt.devices import default_sharding
+from spmd.tools.explain import slow_compiles
+from spmd.tools.explain.difference import Requested, difference
 
 
 @pytest.fixture(autouse=True)

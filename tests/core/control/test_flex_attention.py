@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import (
 from torch.nn.functional import scaled_dot_product_attention
 
 import spmd
-from spmd.core.control import flex_attention as ours
+from spmd.loops import flex_attention as ours
 
 Tensors = list[torch.Tensor]
 

@@ -8,9 +8,9 @@ from torch import nn
 
 import spmd
 from spmd.core.base import counters
-from spmd.core.explain import waiting_device
 from spmd.core.ir.source import Line
 from spmd.core.pjrt import runs
+from spmd.tools.explain import waiting_device
 
 LINE = Line(None, 0)
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.backend import remat_saved
 from spmd.core.ir.graph import Graph
 from spmd.core.passes import lengths
+from spmd.recompute import remat_saved
 
 STEPS = 6
 

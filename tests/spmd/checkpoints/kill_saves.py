@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 package = types.ModuleType("checkpoint")  # the folder, without its door, which imports torch
-package.__path__ = [str(Path(__file__).resolve().parents[3] / "spmd/checkpoint")]
+package.__path__ = [str(Path(__file__).resolve().parents[3] / "spmd/jobs/checkpoint")]
 sys.modules["checkpoint"] = package
 all_or_none: Any = importlib.import_module("checkpoint.all_or_none")
 step_folder: Any = importlib.import_module("checkpoint.step_folder")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import spmd
-from spmd.checkpoint import staged_state, step_folder
+from spmd.jobs.checkpoint import staged_state, step_folder
 
 from .states import MESHES, Run
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.checkpoint import manifest
+from spmd.jobs.checkpoint import manifest
 
 
 class TestWhatFits:

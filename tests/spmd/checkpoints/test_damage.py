@@ -14,7 +14,8 @@ import torch
 from support import ROOT
 
 import spmd
-from spmd.checkpoint import DamagedError, SaveError, manifest
+from spmd.checkpoint import DamagedError, SaveError
+from spmd.jobs.checkpoint import manifest
 
 from .states import MESHES
 
@@ -243,7 +244,7 @@ class TestTwoJobs:
 
     def test_second(self, tmp_path: Path) -> None:
         job = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(ROOT / "spmd/checkpoint"), str(tmp_path)],
+            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(tmp_path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with job:

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import spmd
-from spmd.checkpoint import manifest
-from spmd.checkpoint.restoring import Restoring
-from spmd.checkpoint.step_reader import StepReader
 from spmd.core.base import seed
+from spmd.jobs.checkpoint import manifest
+from spmd.jobs.checkpoint.restoring import Restoring
+from spmd.jobs.checkpoint.step_reader import StepReader
 
 from .states import MESHES
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import spmd
-from spmd.checkpoint import preemption
+from spmd.jobs.checkpoint import preemption
 
 
 class TestSteps:

@@ -13,8 +13,8 @@ from support import ROOT
 from torch import nn
 
 import spmd
-from spmd.checkpoint import step_reader
 from spmd.core.base import samples
+from spmd.jobs.checkpoint import step_reader
 
 from .object_store import ObjectStore
 from .states import MESHES, Run

@@ -18,10 +18,10 @@ from torch import nn
 import fsdp
 import spmd
 from spmd.checkpoint import SaveError
-from spmd.checkpoint.files import SAFETENSORS, open_checkpoint
-from spmd.checkpoint.model_folder import runs
-from spmd.checkpoint.safetensors_layout import Placed, size_of
-from spmd.checkpoint.step_saving import Shard
+from spmd.jobs.checkpoint.files import SAFETENSORS, open_checkpoint
+from spmd.jobs.checkpoint.model_folder import runs
+from spmd.jobs.checkpoint.safetensors_layout import Placed, size_of
+from spmd.jobs.checkpoint.step_saving import Shard
 
 from .states import MESHES, Tied
 from .test_damage import OTHER
@@ -194,7 +194,7 @@ class TestReplaced:
         saving.mkdir()
         (saving / "model.safetensors").write_bytes(b"half")
         job = subprocess.Popen(
-            [sys.executable, "-c", OTHER, str(ROOT / "spmd/checkpoint"), str(saving)],
+            [sys.executable, "-c", OTHER, str(ROOT / "spmd/jobs/checkpoint"), str(saving)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with job:

@@ -25,11 +25,11 @@ import torch  # noqa: E402
 
 import spmd  # noqa: E402
 from recipes.llama import PRECISION, Llama, LlamaConfig, cross_entropy  # noqa: E402
-from spmd.planning.report import Plan  # noqa: E402
-from spmd.suggestions import suggest  # noqa: E402
-from spmd.suggestions.candidates import SAVED, Layout, Model, Saved  # noqa: E402
-from spmd.suggestions.search import Search  # noqa: E402
-from spmd.suggestions.suggestion import Trial  # noqa: E402
+from spmd.tools.planning.report import Plan  # noqa: E402
+from spmd.tools.suggestions import suggest  # noqa: E402
+from spmd.tools.suggestions.candidates import SAVED, Layout, Model, Saved  # noqa: E402
+from spmd.tools.suggestions.search import Search  # noqa: E402
+from spmd.tools.suggestions.suggestion import Trial  # noqa: E402
 
 CONFIG = LlamaConfig(2, 512, 8, 4, 1536, 8192, 512)
 TARGET, ROWS = "h100:4", 32

@@ -10,10 +10,10 @@ import pytest
 import spmd
 from spmd import __main__ as command
 from spmd.core.compile.hlo import Module
-from spmd.planning import step_time
-from spmd.planning.chips import CHIPS, Chip
-from spmd.profiler import calibration
-from spmd.profiler.calibration import Sizes, calibrate
+from spmd.tools.planning import step_time
+from spmd.tools.planning.chips import CHIPS, Chip
+from spmd.tools.profiler import calibration
+from spmd.tools.profiler.calibration import Sizes, calibrate
 from tests.spmd.planning import hlo_of_tpu
 from tests.spmd.planning.test_tpu_clock import gather, work
 

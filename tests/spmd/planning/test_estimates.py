@@ -14,12 +14,12 @@ import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd.core.engine import abstract
-from spmd.planning.reachable import Reachable
-from spmd.planning.saved_state import kept, without_data
-from spmd.suggestions.candidates import SAVED, Layout, Model, Saved, model_of, rules_of
-from spmd.suggestions.estimates import Estimates, Rates
-from spmd.suggestions.shortened import can_be_shortened, shortened
-from spmd.suggestions.uses import Flow
+from spmd.steps.reachable import Reachable
+from spmd.steps.saved_state import kept, without_data
+from spmd.tools.suggestions.candidates import SAVED, Layout, Model, Saved, model_of, rules_of
+from spmd.tools.suggestions.estimates import Estimates, Rates
+from spmd.tools.suggestions.shortened import can_be_shortened, shortened
+from spmd.tools.suggestions.uses import Flow
 
 RATES = Rates(1e12, 1e9, 4, memory_bytes=4.5e9)
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")

@@ -9,11 +9,11 @@ from support import ROOT, own_environment, run_script
 
 import spmd
 from spmd.core.compile.hlo import Module
-from spmd.core.hlo import gpu_kernels
 from spmd.core.sharding.gpus import GPUS
 from spmd.core.sharding.topology import all_devices, num_devices
-from spmd.planning.chips import CHIPS, Chip
-from spmd.planning.step_time import terms_of
+from spmd.tools.hlo import gpu_kernels
+from spmd.tools.planning.chips import CHIPS, Chip
+from spmd.tools.planning.step_time import terms_of
 
 H100 = CHIPS["NVIDIA H100 80GB HBM3"]
 PLUGIN = importlib.util.find_spec("jax_plugins.xla_cuda12") if importlib.util.find_spec("jax_plugins") else None

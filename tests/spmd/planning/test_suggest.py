@@ -17,14 +17,14 @@ import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
 from spmd.core.engine import abstract
-from spmd.planning.reachable import Reachable
-from spmd.planning.saved_state import kept, without_data
-from spmd.suggestions import search as searching
-from spmd.suggestions import suggest as suggesting
-from spmd.suggestions.candidates import Layout, Model, Saved, Unfit, blocks_of, model_of, rules_of
-from spmd.suggestions.estimates import Estimates, Rates
-from spmd.suggestions.suggestion import Suggestion
-from spmd.suggestions.uses import Flow
+from spmd.steps.reachable import Reachable
+from spmd.steps.saved_state import kept, without_data
+from spmd.tools.suggestions import search as searching
+from spmd.tools.suggestions import suggest as suggesting
+from spmd.tools.suggestions.candidates import Layout, Model, Saved, Unfit, blocks_of, model_of, rules_of
+from spmd.tools.suggestions.estimates import Estimates, Rates
+from spmd.tools.suggestions.suggestion import Suggestion
+from spmd.tools.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
 BOTH = ("data", "fsdp")

@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from spmd.core.compile.hlo import Module
-from spmd.core.hlo.costs import kernels, repeated_flops
-from spmd.planning.chips import CHIPS
-from spmd.planning.clock import HOST, host_copy
-from spmd.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
+from spmd.tools.hlo.costs import kernels, repeated_flops
+from spmd.tools.planning.chips import CHIPS
+from spmd.tools.planning.clock import HOST, host_copy
+from spmd.tools.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
 from tests.spmd.planning import hlo_of_tpu
 
 V5E = CHIPS["TPU v5 lite"]

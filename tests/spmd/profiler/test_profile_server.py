@@ -15,7 +15,7 @@ import torch
 
 import spmd
 from spmd.__main__ import main
-from spmd.profiler import profile_server
+from spmd.tools.profiler import profile_server
 from spmd.torch_xla import xla_profiler
 
 
@@ -78,7 +78,7 @@ class TestSafety:
     """The server listens on loopback, for no web page; the names of files that it sends are no paths."""
 
     def test_loopback(self, port: int) -> None:
-        assert spmd.profiler.profile_server._server.server_address[0] == "127.0.0.1"
+        assert spmd.tools.profiler.profile_server._server.server_address[0] == "127.0.0.1"
         with pytest.raises(RuntimeError, match=f"listens on port {port}"):
             spmd.profiler.start_server(0)
 

@@ -13,7 +13,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd.core.base import spans
-from spmd.profiler import labels, summaries
+from spmd.tools.profiler import labels, summaries
 
 SIZE = 16
 

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import torch  # noqa: E402
 
 import spmd  # noqa: E402
-from spmd.verification.evidence import Verification  # noqa: E402
+from spmd.tools.verification.evidence import Verification  # noqa: E402
 from tests.spmd.verification import sharded_bodies  # noqa: E402
 from tests.spmd.verification.sharded_bodies import CASES, Case, inputs_of, step_of  # noqa: E402
 

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import spmd
 from spmd import Mesh, P
-from spmd.core.control.body_calls import BodyCalls, Site, noting
+from spmd.loops.body_calls import BodyCalls, Site, noting
 from spmd.manual import all_reduce
 from tests.spmd.verification import sharded_bodies
 from tests.spmd.verification.mutated_bodies import (

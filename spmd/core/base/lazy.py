@@ -1,0 +1,40 @@
+"""Paths of modules that stand elsewhere: both names give the same module."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class Moved:
+    """A finder of `sys.meta_path`: packages, with what is in them, under the names that documents and scripts have.
+
+    paths: the full name of a package by the name that it is imported by, which has two parts.
+    """
+
+    def __init__(self, paths: Mapping[str, str]):
+        self._paths = dict(paths)
+
+    def _path(self, name: str) -> str | None:
+        parts = name.split(".")
+        package = self._paths.get(".".join(parts[:2]))
+        return None if package is None else ".".join([package, *parts[2:]])
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns a spec for a name of the table, or of what is in a package of it; else None."""
+        path_there = self._path(name)
+        if path_there is None or importlib.util.find_spec(path_there) is None:
+            return None
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # importlib asks for these methods alone
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leaves making a module to Python; `exec_module` puts another in its place."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Imports the module that stands elsewhere and registers it under this name."""
+        path = self._path(module.__name__)
+        assert path is not None, "find_spec has found it"
+        sys.modules[module.__name__] = importlib.import_module(path)

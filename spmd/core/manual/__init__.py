@@ -1,1 +1,0 @@
-"""Functions of one shard, recorded."""

@@ -1,0 +1,1 @@
+"""Training jobs: checkpoints, data, the frameworks that run them, and their processes."""

@@ -1,0 +1,104 @@
+"""`torch.distributed.checkpoint` of tensors of the device: each shard on this process's devices is a chunk.
+
+torch calls these three methods of any tensor for what to write and what to read (its protocol `_Checkpointable`), so
+a checkpoint has the shards as they are, and is read into shards of another sharding. torch's own module takes seconds
+to import; a caller of these methods has imported it.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...core.backend.when_imported import Patch
+from ...core.engine.host_reads import leased
+from ...core.engine.streamed import Filling, Target, begins, can_fill, targets
+from ...core.lazy.tensor import XlaTensor
+from ...core.pjrt.host import leaving
+from ...core.pjrt.transfer import host_tensor, shards_here
+
+Offsets = tuple[int, ...]
+
+# The attribute of a tensor that a load is under way for: the targets to be read, by the first index of their shard.
+_LOADING = "_loading"
+
+
+def _torch(module: str) -> Any:
+    return sys.modules[f"torch.distributed.checkpoint.{module}"]
+
+
+def _chunk(offsets: Offsets, sizes: tuple[int, ...]) -> Any:
+    return _torch("metadata").ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(sizes))
+
+
+def _create_write_items(tensor: XlaTensor, fqn: str, value: Any) -> list[Any]:
+    """Returns the items that this process writes of a tensor: the first copy of each of its shards."""
+    planner, metadata = _torch("planner"), _torch("metadata")
+    tensor.__dict__.pop(_LOADING, None)  # of a load that failed half way
+    if not can_fill(tensor):
+        return [_torch("planner_helpers")._create_write_item_for_tensor(fqn, tensor)]
+    properties = metadata.TensorProperties(dtype=tensor.dtype, requires_grad=tensor.requires_grad)
+    return [
+        planner.WriteItem(
+            index=metadata.MetadataIndex(fqn, torch.Size(offsets)),
+            type=planner.WriteItemType.SHARD,
+            tensor_data=planner.TensorWriteData(_chunk(offsets, sizes), properties, tensor.size()),
+        )
+        for offsets, sizes in _first_copies(tensor)
+    ]
+
+
+def _first_copies(tensor: XlaTensor) -> list[tuple[Offsets, tuple[int, ...]]]:
+    with leased(tensor._storage, "saving a checkpoint", on_device=True) as lease:
+        buffer, sharding = lease.placed()
+        first = {shard.device for shard in buffer.addressable_shards if shard.replica_id == 0}
+    shard_slices = [
+        shard_slice for shard_slice in shards_here(tensor._meta.shape, sharding) if first & {*shard_slice.devices}
+    ]
+    return [
+        (begins(shard_slice.indices), shard_slice.shape) for shard_slice in shard_slices if 0 not in shard_slice.shape
+    ]
+
+
+def _create_chunk_list(tensor: XlaTensor) -> list[Any]:
+    """Returns the chunks that this process reads into a tensor, without a look at its values."""
+    if not can_fill(tensor):
+        return [_torch("planner_helpers")._create_chunk_from_tensor(tensor)]
+    filling = Filling(tensor, lambda: tensor.__dict__.pop(_LOADING, None))
+    tensor.__dict__[_LOADING] = found = dict(targets(filling))
+    return [_chunk(offsets, target.shard.shape) for offsets, target in found.items()]
+
+
+def _get_tensor_shard(tensor: XlaTensor, index: Any) -> torch.Tensor:
+    """Returns the shard at an index: to be written while a load is under way, else its values."""
+    if not can_fill(tensor):
+        return tensor
+    offsets = tuple(index.offset or [0] * tensor.dim())
+    found: dict[Offsets, Target] | None = tensor.__dict__.get(_LOADING)
+    return _shard(tensor, offsets) if found is None else found[offsets].staged()
+
+
+def _shard(tensor: XlaTensor, offsets: Offsets) -> torch.Tensor:
+    leaving("saving a checkpoint", repr(tensor._meta))
+    with leased(tensor._storage, "saving a checkpoint", on_device=True) as lease:
+        buffer, sharding = lease.placed()
+        for shard_slice in shards_here(tensor._meta.shape, sharding):
+            if begins(shard_slice.indices) == offsets and 0 not in shard_slice.shape:
+                data = next(shard.data for shard in buffer.addressable_shards if shard.device in shard_slice.devices)
+                return host_tensor(np.asarray(data)[tuple(slice(0, dim) for dim in shard_slice.shape)])
+    raise ValueError(
+        f"saving a checkpoint: no shard of {tensor._meta!r} begins at {list(offsets)} any more, as the tensor was "
+        "resharded after the plan was made; save again"
+    )
+
+
+def _join_checkpointing() -> None:
+    """Gives the tensor class the methods that torch's checkpoints call on a sharded tensor."""
+    XlaTensor.__create_write_items__ = _create_write_items  # type: ignore[attr-defined]
+    XlaTensor.__create_chunk_list__ = _create_chunk_list  # type: ignore[attr-defined]
+    XlaTensor.__get_tensor_shard__ = _get_tensor_shard  # type: ignore[attr-defined]
+
+
+PATCH = Patch("the methods that torch's checkpoints call", "a chunk for each shard", _join_checkpointing)
+PATCH.apply()

@@ -1,0 +1,21 @@
+"""Calls that all processes make: compared before anything is written or read, and their words to each other."""
+
+from ...core.base import observation
+from ...core.ir.source import user_line
+from ...core.pjrt import agreement, processes
+from ...core.pjrt.exchange import Words
+from .all_or_none import Alone, Exchange
+
+
+def exchange() -> Exchange:
+    """The exchange of one call."""
+    return Words() if processes.several() else Alone()
+
+
+def agree(what: str) -> None:
+    """Compares the call with those of the other processes; a compiled step that makes it is recorded at each call."""
+    observing = observation.active()
+    if observing is not None:
+        observing.reads.append(f"{what} at {user_line()}")
+    if processes.several():
+        agreement.agree(what, what.encode(), user_line())

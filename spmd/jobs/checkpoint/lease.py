@@ -1,0 +1,135 @@
+"""The lease of a folder in an object store, which has no locks: an object that names the job, renewed by a thread.
+
+A job that finds another one's lease waits until it is renewed, which says that the other job runs, or until it has
+not been for some time. No clock is compared. See `docs/decisions/checkpoints.md` for its limits.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from typing import Any
+
+from ...core.base import messages
+from .all_or_none import SaveError
+from .places import UrlPath
+
+NAME = ".lease"
+PERIOD = 15.0  # seconds from one renewal to the next
+_PATIENCE = 2.5  # periods without a renewal, after which a job is taken for dead
+
+_leases: dict[tuple[str, int], "_Lease"] = {}  # by folder and process (a fork inherits none)
+_changed = threading.Lock()
+
+
+class _Lease:
+    """A lease that this process holds, until it is lost to another job."""
+
+    def __init__(self, file: UrlPath) -> None:
+        self.file, self.is_lost = file, False
+        self._words = {
+            "token": uuid.uuid4().hex, "process": os.getpid(), "host": socket.gethostname(),
+            "command": " ".join(sys.argv)[:300], "since": _now(),
+        }  # fmt: skip
+
+    def write(self) -> None:
+        renewed = {"renewed": _now(), "renewal": uuid.uuid4().hex}
+        self.file.fs.pipe_file(self.file.path, json.dumps(self._words | renewed).encode() + b"\n")
+
+    def check(self) -> None:
+        """Raises SaveError where another job has taken the folder."""
+        found = _read(self.file)
+        if found is not None and found.get("token") != self._words["token"]:
+            self.is_lost = True
+            raise SaveError(
+                f"{self.file.parent} was taken by another job while this one was silent for a long time: "
+                f"{_owner(found)}. Give each job a folder of its own, or end that one"
+            )
+
+    def renew(self) -> None:
+        self.check()
+        self.write()
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _read(file: UrlPath) -> dict[str, Any] | None:
+    file.fs.invalidate_cache()
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:  # another program's object
+        return {}
+
+
+def _owner(found: dict[str, Any]) -> str:
+    known = {name: found[name] for name in ("process", "host", "command", "since") if name in found}
+    return json.dumps(known) if known else "its owner is not known"
+
+
+def take(folder: UrlPath) -> None:
+    """Takes a folder for this process; raises SaveError that names the job that has it.
+
+    Where the last job was killed it takes `_PATIENCE` periods to know that.
+    """
+    key = str(folder), os.getpid()
+    held = _leases.get(key)
+    if held is not None:
+        held.renew()
+        return
+    folder.mkdir()
+    file = folder / NAME
+    seen = _read(file)
+    if seen is not None:
+        _wait_for_death(folder, file, seen)
+    made = _Lease(file)
+    made.write()
+    made.check()  # two jobs that start at the same moment: the later one has written over the other
+    with _changed:
+        is_first = not any(process == os.getpid() and not one.is_lost for (_, process), one in _leases.items())
+        _leases[key] = made
+    if is_first:
+        threading.Thread(target=_renew_all, name="spmd-lease", daemon=True).start()
+
+
+def _wait_for_death(folder: UrlPath, file: UrlPath, seen: dict[str, Any]) -> None:
+    """Returns when a lease is not renewed any more; raises SaveError when it is."""
+    wait = _PATIENCE * PERIOD
+    messages.say(f"{folder}: waiting {wait:.0f} s for a sign of the job that saved there: {_owner(seen)}", "lease")
+    end = time.monotonic() + wait
+    while time.monotonic() < end:
+        time.sleep(PERIOD / 5)
+        found = _read(file)
+        if found is None:
+            return
+        if found != seen:
+            raise SaveError(
+                f"{folder} belongs to another job, which runs: {_owner(found)}. Give each job a folder of its own, or "
+                "end that one"
+            )
+
+
+def check(folder: UrlPath) -> None:
+    """Raises SaveError where another job has taken a folder that this process took."""
+    _leases[str(folder), os.getpid()].check()
+
+
+def _renew_all() -> None:
+    """Renews the leases of this process for as long as it has some."""
+    while True:
+        time.sleep(PERIOD)
+        with _changed:
+            mine = [lease for (_, process), lease in _leases.items() if process == os.getpid() and not lease.is_lost]
+        if not mine:
+            return
+        for lease in mine:
+            try:
+                lease.renew()
+            except Exception as error:  # the next renewal, or the next save, may succeed; a lost lease is its error
+                messages.say(f"the lease of {lease.file.parent} is not renewed: {error}", "lease")

@@ -1,0 +1,283 @@
+"""CheckpointManager: the steps of a job in a folder, saved at intervals or before a preemption, and restored."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from ...core.base import messages
+from ...core.engine.syncs import sync
+from ...core.pjrt import devices, held, processes
+from . import common_calls as calls
+from . import preemption, state_entries
+from .all_or_none import Exchange
+from .manifest import DamagedError
+from .places import UrlPath, place_of
+from .restore_plan import RestorePlan, planned
+from .restoring import Restoring
+from .staged_state import StagedState
+from .step_folder import StepFolder
+from .step_objects import StepObjects
+from .step_reader import StepReader
+from .step_saving import Description, Storage
+from .writer import SaveReport, Writer
+
+
+class CheckpointManager:
+    """The checkpoints of a job: a folder with one folder a step, which is there as a whole or not at all.
+
+    A state is a dict, nested as you like, of tensors, numbers, strings, and objects with `state_dict` and
+    `load_state_dict`: modules, optimizers, schedulers, loaders, `spmd.checkpoint.RandomState()`. Each process writes
+    the first copy of each shard on its devices; a step is read into any mesh and any number of processes. With several
+    processes all call each method, with the same step.
+
+    Args:
+        folder: made at the first save, a path or a URL (`gs://bucket/job`) that fsspec knows. One job at a time may
+            save in it.
+        save_interval: `save` writes the steps that it divides.
+        keep: the number of steps that stay, those that were saved last; None: all.
+        async_: `save` returns as soon as a thread has taken over, as `save_async` does.
+        on_preemption: after SIGTERM, or the cluster's notice, the next step is saved, too, and waited for.
+        device_bytes: the device memory of this process that one step may take for copies of what is being saved and the
+            step overwrites; it waits where they would take more. None: half of what is free.
+
+    Raises ValueError for an interval, a number of steps or bytes that is no positive number. Source:
+    `torch_xla.experimental.distributed_checkpoint.CheckpointManager`, `orbax.checkpoint.CheckpointManager`.
+
+    >>> import tempfile, torch, spmd
+    >>> model = torch.nn.Linear(4, 2, device="xla")
+    >>> state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "epoch": 3}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     manager = spmd.CheckpointManager(folder, save_interval=10, keep=2)
+    ...     saved = [step for step in range(31) if manager.save(step, state)]
+    ...     state["epoch"] = 0
+    ...     print(saved, manager.all_steps(), manager.restore(state), state["epoch"])
+    [0, 10, 20, 30] [20, 30] 30 3
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        save_interval: int = 1,
+        keep: int | None = None,
+        *,
+        async_: bool = False,
+        on_preemption: bool = True,
+        device_bytes: int | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("save_interval", save_interval, 1),
+            ("keep", keep, 1),
+            ("device_bytes", device_bytes, 0),
+        ):
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(f"CheckpointManager: expected {name} to be {least} or more, got {value!r}")
+        self.folder = place_of(folder)
+        self._storage: Storage = (
+            StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
+        )
+        self.save_interval, self.keep = save_interval, keep
+        self.async_, self.on_preemption = async_, on_preemption
+        self._room: Callable[[], float] = (
+            (lambda: held.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
+        )
+        self._writer: Writer | None = None
+        self.last_save: SaveReport | None = None
+
+    # --- saving -------------------------------------------------------------------------------------------------------
+
+    def should_save(self, step: int) -> bool:
+        """True for a step that `save` writes: one that the interval divides, or the next after a preemption notice."""
+        return self._is_preempted(step) or step % self.save_interval == 0
+
+    def reached_preemption(self, step: int) -> bool:
+        """True at the step that is saved as the job is to end soon, the same in all processes: leave the loop after it.
+
+        Call it, `should_save` or `save` with each step. The first of these calls takes SIGTERM over; a second signal
+        does what a first one did before.
+        """
+        return preemption.reached(step)
+
+    def _is_preempted(self, step: int) -> bool:
+        return self.on_preemption and preemption.reached(step)
+
+    def save(self, step: int, state: dict[str, Any], *, force: bool = False) -> bool:
+        """Saves a state where `should_save(step)`, or with `force`; returns True if it does.
+
+        Returns once the step is committed, or with `async_` as `save_async` does. Raises `SaveError` where it could not
+        be written, TypeError for a value that a checkpoint cannot hold.
+        """
+        if not self.save_async(step, state, force=force):
+            return False
+        if not self.async_ or self._is_preempted(step):
+            self.wait()
+        return True
+
+    def save_async(self, step: int, state: dict[str, Any], *, force: bool = False) -> bool:
+        """As `save`, and returns while a thread writes the values that the state has now; steps may go on.
+
+        It waits for an earlier save to end, whose error it raises. The end of the program waits for the last one.
+        """
+        if type(step) is not int or step < 0:
+            raise ValueError(f"CheckpointManager.save: expected a step of 0 or more, got {step!r}")
+        if not (force or self.should_save(step)):
+            return False
+        began = time.perf_counter()
+        self.wait()
+        calls.agree(f"CheckpointManager.save of step {step}")
+        found = state_entries.checked(state, "CheckpointManager.save")
+        sync()
+        staged = StagedState(self._room)
+        try:
+            values = {path: state_entries.described(path, value, staged.put) for path, value in found.items()}
+            staged.seal()
+            description = Description(staged.tensors, values, _facts())
+            self.last_save = SaveReport(step)
+            self._writer = Writer(
+                self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began
+            )
+        except BaseException:
+            staged.close()
+            raise
+        self.last_save.seconds_blocked = time.perf_counter() - began
+        return True
+
+    def wait(self) -> None:
+        """Waits until the last save is committed; raises `SaveError` if it was not.
+
+        A job that saves in a thread ends with it: the end of the program waits, too, and can only print the error.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.wait()
+
+    # --- restoring ----------------------------------------------------------------------------------------------------
+
+    def all_steps(self) -> list[int]:
+        """The committed steps, in order."""
+        return list(self._storage.steps())
+
+    def latest_step(self) -> int | None:
+        """The committed step with the highest number; None if there is none."""
+        return max(self.all_steps(), default=None)
+
+    def restore(self, state: dict[str, Any], step: int | None = None, *, skip_damaged: bool = False) -> int:
+        """Loads a step into a state, in place, and returns the step.
+
+        Tensors keep their shardings, and each device's part is read from the files by itself; numbers and strings are
+        replaced in the state's dicts and lists; objects load by their `load_state_dict`. Names and shapes are compared
+        before anything is loaded. Entries of the step that the state lacks are left out.
+
+        Args:
+            step: None: the latest. skip_damaged: the latest whose files are as they were written, all of which are read
+                for it.
+
+        Raises FileNotFoundError where there is no such step, ValueError that lists what does not fit, and its subclass
+        `DamagedError` for files that are cut short or changed: the state is not to be used then.
+        """
+        if not isinstance(state, dict) or isinstance(step, dict):
+            got = f"({type(state).__name__}, {type(step).__name__})"
+            raise TypeError(f"CheckpointManager.restore: expected (state, step), a dict and a number, got {got}")
+        self.wait()
+        calls.agree(f"CheckpointManager.restore of step {step}")
+        exchange = calls.exchange()
+        chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
+        try:
+            Restoring(StepReader(self._storage.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
+            failure: Exception | None = None
+        except Exception as error:
+            failure = self._explained(error, chosen["step"])
+        exchange.publish(f"loaded/{exchange.index}", "" if failure is None else str(failure))
+        if failure is not None:
+            raise failure
+        for process in range(exchange.count):
+            words = exchange.read(f"loaded/{process}")
+            if words:
+                raise ValueError(f"CheckpointManager.restore: process {process} failed: {words}")
+        return chosen["step"]
+
+    def plan_restore(self, state: dict[str, Any], step: int | None = None) -> RestorePlan:
+        """Says what `restore(state, step)` would read from files, upload and hold on the host in each process, and
+        which tensors are joined from several saved shards. It reads the manifest alone, and is a call of one process.
+
+        Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.
+        """
+        self.wait()
+        chosen = self._chosen(step, False)
+        reader = StepReader(self._storage.path(chosen["place"]))
+        return planned(reader, state, chosen["step"], processes.count())
+
+    def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
+        steps = self._storage.steps()
+        if not steps or (step is not None and step not in steps):
+            what = "no committed step" if step is None else f"no committed step {step}"
+            have = f"; it has {', '.join(map(str, steps))}" if steps else ""
+            raise FileNotFoundError(f"CheckpointManager.restore: {what} in {self.folder}{have}")
+        for number in [step] if step is not None else sorted(steps, reverse=True):
+            try:
+                if skip_damaged:
+                    StepReader(steps[number]).verify()
+            except (DamagedError, OSError) as error:
+                messages.say(f"step {number} is left out: {error}", "damaged checkpoint")
+                continue
+            return {"step": number, "place": steps[number].name}
+        raise DamagedError(f"CheckpointManager.restore: no step in {self.folder} is as it was written")
+
+    def _explained(self, error: Exception, step: int) -> Exception:
+        if not isinstance(error, DamagedError):
+            return error
+        older = [number for number in self.all_steps() if number < step]
+        advice = (
+            f"an older step is there: restore(state, step={older[-1]}), or restore(state, skip_damaged=True)"
+            if older
+            else "there is no older step"
+        )
+        made = DamagedError(f"CheckpointManager.restore: step {step}: {error}; {advice}. The state may be part loaded")
+        made.__cause__ = error
+        return made
+
+    def verify(self, step: int | None = None) -> int:
+        """Reads all files of a step (None: the latest) and compares their checksums; returns the step.
+
+        Raises as `restore` does.
+        """
+        self.wait()
+        chosen = self._chosen(step, False)
+        try:
+            StepReader(self._storage.path(chosen["place"])).verify()
+        except DamagedError as error:
+            raise self._explained(error, chosen["step"]) from error
+        return chosen["step"]
+
+
+_ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}
+
+
+def _shared(exchange: Exchange, name: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what the first process has found, in all; raises its error in all."""
+    if exchange.index == 0:
+        try:
+            found: dict[str, Any] = action()
+        except Exception as error:
+            exchange.publish(name, json.dumps({"error": str(error), "class": type(error).__name__}))
+            raise
+        exchange.publish(name, json.dumps(found))
+        return found
+    found = json.loads(exchange.read(name))
+    if "error" in found:
+        raise _ERRORS.get(found["class"], ValueError)(f"process 0: {found['error']}")
+    return found
+
+
+def _facts() -> dict[str, Any]:
+    """The time and place of a save, for the manifest."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "jax": jax.__version__}
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions,
+        "processes": processes.count(), "devices": len(devices.devices()),
+    }  # fmt: skip

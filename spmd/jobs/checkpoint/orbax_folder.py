@@ -1,0 +1,372 @@
+"""Folders of orbax, the checkpoints of JAX's programs, written and read shard by shard."""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ...core.base.dtypes import to_numpy_dtype
+from ...core.engine.host_reads import leased
+from ...core.engine.streamed import Filling, can_fill
+from ...core.engine.syncs import sync
+from ...core.ir.source import user_line
+from ...core.lazy.tensor import XlaTensor
+from ...core.pjrt import agreement, processes, transfer
+from ...core.sharding.partitioner import compiler_context
+from ...core.sharding.spec import Dim, Spec
+from ...core.sharding.value import Sharding
+from .loading import LoadedNames, Rename, compared, differ
+from .priming import prime_optimizer
+
+Path = str | os.PathLike[str]
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = False) -> None:
+    """Writes a state as a folder of orbax, which a JAX program restores in shardings of its choice; a sync.
+
+    Each process writes the shards of its own devices, of copies the first. All processes must call it. A tensor whose
+    shards are uneven, which jax has no arrays for, is resharded along its other dims first, and replicated along axes
+    that divide none.
+
+    Args:
+        state: a module, an optimizer, or a dict, nested as you like, of these, of tensors, numbers and text.
+        folder: made here; orbax renames it into place when all of it is written. A URL where orbax takes it.
+        nested: "layers.0.weight" becomes {"layers": {"0": {"weight": ...}}}, as Flax has it; False: names stay whole.
+        force: replaces a folder that is there.
+
+    Raises FileExistsError, TypeError for a value that orbax has no place for, ModuleNotFoundError without the package
+    (`pip install 'torch-spmd[orbax]'`). Source: `orbax.checkpoint.PyTreeCheckpointer.save`.
+
+    >>> import tempfile, torch, spmd
+    >>> import orbax.checkpoint
+    >>> x = spmd.mark_sharding(torch.arange(8.0, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     spmd.checkpoint.save_orbax({"layer.x": x}, f"{folder}/step")
+    ...     tree = orbax.checkpoint.PyTreeCheckpointer().metadata(f"{folder}/step").item_metadata.tree
+    >>> tree["layer"]["x"].shape
+    (8,)
+    """
+    orbax = _orbax("save_orbax")
+    place = _place(folder)
+    if place.exists() and not force:
+        raise FileExistsError(f"save_orbax: {place} is there already; pass another folder, or force=True to replace it")
+    _agree(f"save_orbax of {place}")
+    sync()
+    with contextlib.ExitStack() as leases:
+        tree = _tree(state, "", nested, leases)
+        with compiler_context():  # 64-bit types stay
+            orbax.PyTreeCheckpointer().save(place, tree, force=force)
+
+
+def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename | None = None) -> LoadedNames:
+    """Loads a folder that orbax wrote, in a JAX program or by `save_orbax`, into a state, in place.
+
+    Tensors keep their shardings and dtypes, and each device's part is read from the files by itself; numbers and text
+    are replaced. All processes must call it. An optimizer needs no first step. Names are compared with dots between
+    the keys of the tree, however it is nested.
+
+    Args:
+        state: as of `save_orbax`; a dict is changed in place.
+        folder: of one save. Of a step of `orbax.checkpoint.CheckpointManager`: the folder of its item, `5/default`,
+            or the step's where it has one item.
+        strict: raise where names are missing or unexpected.
+        rename: called with each name of the folder ("params.layer.kernel"); returns the state's name, or None to skip
+            it.
+
+    Returns (missing_keys, unexpected_keys). Raises FileNotFoundError, ValueError for names or shapes that do not fit
+    (nothing is loaded then), ModuleNotFoundError. Source: `orbax.checkpoint.PyTreeCheckpointer.restore`.
+
+    >>> import tempfile, torch, spmd
+    >>> x = torch.zeros(8, device="xla")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     spmd.checkpoint.save_orbax({"x": torch.ones(8)}, f"{folder}/step")
+    ...     names = spmd.checkpoint.load_orbax({"x": x}, f"{folder}/step")
+    >>> x.sum().item()
+    8.0
+    """
+    orbax = _orbax("load_orbax")
+    place = _item(_place(folder))
+    _agree(f"load_orbax of {place}")
+    checkpointer = orbax.PyTreeCheckpointer()
+    tree = _metadata(checkpointer, place)
+    stored = {name: (path, entry) for name, path, entry in _renamed(_entries(tree), rename)}
+    with _primed(state, stored):
+        targets = {name: value for name, _, value in _entries(state)}
+        names = _compared(targets, stored)
+        wanted = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
+        wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
+        if wrong or (strict and any(names)):
+            raise ValueError(differ(names if strict else LoadedNames([], []), place, wrong, "load_orbax"))
+    fillings = {name: Filling(value) for name, value in wanted.items() if _is_filled(value)}
+    requests = {
+        stored[name][0]: _request(orbax, value, fillings.get(name), stored[name][1]) for name, value in wanted.items()
+    }
+    how = orbax.args.PyTreeRestore(
+        item=_mapped(tree, lambda path, entry: entry if path in requests else orbax.PLACEHOLDER),
+        restore_args=_mapped(tree, lambda path, entry: requests.get(path, orbax.RestoreArgs())),
+    )
+    with compiler_context():
+        read = {path: value for _, path, value in _entries(checkpointer.restore(place, args=how))}
+    found = {name: read[stored[name][0]] for name in wanted}
+    with torch.no_grad():
+        for name, filling in fillings.items():
+            filling.take(found[name])
+        for name, value in wanted.items():
+            if isinstance(value, torch.Tensor) and name not in fillings:
+                value.copy_(transfer.host_tensor(found[name]))
+    plain = {name: value for name, value in found.items() if not isinstance(wanted[name], torch.Tensor)}
+    _replaced(state, "", plain)
+    return names
+
+
+# --- the package and its folders --------------------------------------------------------------------------------------
+
+
+def _orbax(caller: str) -> Any:
+    try:
+        return importlib.import_module("orbax.checkpoint")
+    except ModuleNotFoundError as error:
+        if error.name not in ("orbax", "orbax.checkpoint"):
+            raise
+        raise ModuleNotFoundError(
+            f"{caller}: the folders of orbax are written and read by its package; pip install 'torch-spmd[orbax]'",
+            name="orbax",
+        ) from error
+
+
+def _place(folder: Path) -> Any:
+    """The folder as the path that orbax works with, absolute."""
+    place = importlib.import_module("etils.epath").Path(folder)
+    return place if "://" in str(folder) else place.absolute()
+
+
+def _item(place: Any) -> Any:
+    """The folder with the tree: of a manager's step, that of its one item."""
+    if (place / "_METADATA").exists():
+        return place
+    items = sorted(inner.name for inner in place.iterdir()) if place.is_dir() else []
+    found = [name for name in items if (place / name / "_METADATA").exists()]
+    if len(found) == 1:
+        return place / found[0]
+    says = "which is not there" if not place.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
+    choose = f"; pass one of its items, as {place / found[0]}" if found else ""
+    raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {place}, {says}{choose}")
+
+
+def _metadata(checkpointer: Any, place: Any) -> Any:
+    found = checkpointer.metadata(place).item_metadata
+    if found is None:
+        raise ValueError(f"load_orbax: orbax finds no tree of arrays in {place}; only those can be loaded")
+    return found.tree
+
+
+def _agree(what: str) -> None:
+    if processes.several():
+        agreement.agree(what, what.encode(), user_line())
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _tree(value: Any, path: str, nested: bool, leases: contextlib.ExitStack) -> Any:
+    """The state as orbax takes it: dicts, lists, tuples, arrays, numbers, text."""
+
+    def inner(each: Any, key: Any) -> Any:
+        return _tree(each, f"{path}.{key}" if path else str(key), nested, leases)
+
+    value = _opened(value)
+    if isinstance(value, Mapping):
+        made: dict[str, Any] = {}
+        for key, each in value.items():
+            _put(made, str(key).split(".") if nested else [str(key)], inner(each, key), path)
+        return made
+    if isinstance(value, (list, tuple)):
+        return type(value)(inner(each, place) for place, each in enumerate(value))
+    if isinstance(value, torch.Tensor) and not value.numel():
+        return None  # orbax takes no empty array
+    if isinstance(value, XlaTensor):
+        return _array(value, leases)
+    if isinstance(value, torch.Tensor):
+        return transfer.host_array(value)
+    if type(value) in _PLAIN:
+        return value
+    raise TypeError(
+        f"save_orbax: {path} is a {type(value).__qualname__}, which a tree of orbax has no place for: it has tensors, "
+        "numbers, text, dicts, lists and tuples"
+    )
+
+
+def _put(tree: dict[str, Any], keys: list[str], value: Any, path: str) -> None:
+    for key in keys[:-1]:
+        tree = tree.setdefault(key, {})
+    last = keys[-1]
+    if not isinstance(tree, dict) or (last in tree and not (isinstance(tree[last], dict) and isinstance(value, dict))):
+        raise ValueError(
+            f"save_orbax: {'.'.join(keys)!r}{f' of {path}' if path else ''} is a value and a folder of others at once; "
+            "pass nested=False"
+        )
+    tree[last] = {**tree[last], **value} if last in tree else value
+
+
+def _array(tensor: XlaTensor, leases: contextlib.ExitStack) -> jax.Array:
+    """The array of a tensor in its logical shape, kept from being overwritten while the leases last."""
+    if not can_fill(tensor):  # a view, or dims in another order
+        tensor = tensor.detach().clone(memory_format=torch.contiguous_format)  # type: ignore[assignment]
+    shape = tensor._meta.shape
+    lease = leases.enter_context(leased(tensor._storage, "saving a checkpoint", on_device=True, together=True))
+    buffer, sharding = lease.placed()
+    target = _even(sharding, shape)
+    return buffer if target is sharding else transfer.move(buffer, shape, sharding, target)
+
+
+def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
+    """The same sharding if it cuts an array of this shape into equal shards, else one that does: the axes of an uneven
+    dim go to the first other dim that they divide."""
+    if sharding.padded_shape(shape) == shape:
+        return sharding
+    sizes = sharding.mesh_axes()
+    left = list(shape)
+    axes: list[tuple[str, ...]] = [dim.axes for dim in sharding.spec.dims] + [()] * len(shape)
+    moved: list[str] = []
+    for place, dim in enumerate(shape):
+        for axis in axes[place]:
+            if left[place] % sizes[axis]:
+                moved += axes[place]
+                axes[place], left[place] = (), dim
+                break
+            left[place] //= sizes[axis]
+    for axis in moved:
+        to = next((place for place, dim in enumerate(left) if dim and dim % sizes[axis] == 0), None)
+        if to is not None:
+            axes[to], left[to] = (*axes[to], axis), left[to] // sizes[axis]
+    return sharding.with_spec(Spec(tuple(Dim(found) for found in axes[: len(shape)])), sharding.memory)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _opened(value: Any) -> Any:
+    """The state dict of an object that has one."""
+    return value.state_dict() if hasattr(value, "state_dict") and not isinstance(value, type) else value
+
+
+def _entries(tree: Any, name: str = "", path: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """Yields what is neither dict nor list, with its name and its path of keys."""
+    tree = _opened(tree)
+    if not isinstance(tree, (Mapping, list, tuple)):
+        yield name, path, tree
+        return
+    for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+        yield from _entries(value, f"{name}.{key}" if name else str(key), (*path, key))
+
+
+def _mapped(tree: Any, function: Callable[[tuple[Any, ...], Any], Any], path: tuple[Any, ...] = ()) -> Any:
+    """The same dicts and lists with other entries."""
+    if isinstance(tree, Mapping):
+        return {key: _mapped(value, function, (*path, key)) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_mapped(value, function, (*path, place)) for place, value in enumerate(tree)]
+    return function(path, tree)
+
+
+def _renamed(entries: Iterator[tuple[str, Any, Any]], rename: Rename | None) -> Iterator[tuple[str, Any, Any]]:
+    seen = set()
+    for name, path, entry in entries:
+        new = name if rename is None else rename(name)
+        if new in seen:
+            raise ValueError(f"load_orbax: two values of the folder have the name {new!r}, of which one is {name!r}")
+        if new is not None:
+            seen.add(new)
+            yield new, path, entry
+
+
+@contextlib.contextmanager
+def _primed(state: Any, stored: Mapping[str, Any]) -> Iterator[None]:
+    """Gives optimizers without state one to load into, as far as the folder has it; takes it back after an error."""
+    made = []
+    for name, value in _objects(state):
+        prefix = f"{name}.state." if name else "state."
+        if hasattr(value, "param_groups") and not value.state and any(key.startswith(prefix) for key in stored):
+            made.append(prime_optimizer(value))
+    try:
+        yield
+    except BaseException:
+        for optimizer in made:
+            optimizer.state.clear()
+        raise
+
+
+def _objects(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(state, (Mapping, list, tuple)):
+        for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+            yield from _objects(value, f"{name}.{key}" if name else str(key))
+    elif hasattr(state, "state_dict"):
+        yield name, state
+
+
+def _compared(targets: Mapping[str, Any], stored: Mapping[str, Any]) -> LoadedNames:
+    """The names that only one side has; None and a tensor without elements need no counterpart."""
+    names = compared(dict(targets), dict(stored))
+    return LoadedNames(
+        [name for name in names.missing_keys if targets[name] is not None and not _is_empty(targets[name])],
+        [name for name in names.unexpected_keys if stored[name][1] is not None],
+    )
+
+
+def _differences(name: str, target: Any, entry: Any) -> Iterator[str]:
+    """Yields a line where a value of the folder does not fit the state's."""
+    shape = getattr(entry, "shape", None)
+    if isinstance(target, torch.Tensor):
+        if target.is_meta:
+            yield f'{name!r} is on meta, where it has no devices; call to_empty(device="xla") first'
+        elif shape is None or tuple(shape) != tuple(target.shape):
+            has = "is no array" if shape is None else f"has the shape {list(shape)}"
+            yield f"{name!r} {has} in the folder, and the shape {list(target.shape)} here"
+    elif shape is not None and tuple(shape):
+        yield f"{name!r} is an array of shape {list(shape)} in the folder, and {target!r} here"
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.numel()
+
+
+def _is_filled(value: Any) -> bool:
+    return isinstance(value, XlaTensor) and can_fill(value)
+
+
+def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> Any:
+    """The form in which orbax is to read a value: of a tensor on devices, the array that it is to have, padded."""
+    if filling is not None:
+        return orbax.ArrayRestoreArgs(
+            sharding=filling.sharding.jax,
+            global_shape=filling.sharding.padded_shape(filling.shape),
+            dtype=to_numpy_dtype(filling.tensor.dtype),
+            strict=False,  # it pads
+        )
+    if isinstance(target, torch.Tensor):
+        return orbax.RestoreArgs(restore_type=np.ndarray, dtype=to_numpy_dtype(target.dtype))
+    return orbax.RestoreArgs(restore_type=None if getattr(entry, "shape", None) is None else np.ndarray)
+
+
+def _replaced(value: Any, name: str, plain: Mapping[str, Any]) -> Any:
+    """Returns a state with the plain values that were read: in the same dicts and lists, and in the same objects."""
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        value.load_state_dict(_replaced(value.state_dict(), name, plain))
+    elif isinstance(value, (Mapping, list, tuple)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        new = {key: _replaced(each, f"{name}.{key}" if name else str(key), plain) for key, each in list(items)}
+        if isinstance(value, tuple):
+            return tuple(new.values())
+        for key, each in new.items():
+            if value[key] is not each:
+                value[key] = each  # type: ignore[index]
+    elif name in plain:
+        found = plain[name]
+        return found.item() if hasattr(found, "item") else found
+    return value

@@ -1,0 +1,159 @@
+"""The values of a save: their buffers are lent and read to the host one shard after the other, while steps go on."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+
+from ...core.dispatch.copies import host_copy
+from ...core.engine.host_reads import lent_to
+from ...core.engine.streamed import can_fill
+from ...core.ir.lent import Lender
+from ...core.lazy.tensor import XlaTensor
+from ...core.pjrt.transfer import host_array
+from ...core.sharding.value import Sharding
+from .step_saving import Shard
+
+_CALL = "saving a checkpoint"
+
+
+class _Member(NamedTuple):
+    """A tensor in a lent array: its name and shape, and its row where the array is a store's."""
+
+    name: str
+    shape: tuple[int, ...]
+    row: int | None
+
+
+class StagedState:
+    """Tensors by name, as they are now; a later write into one is not seen.
+
+    A tensor on devices is lent and not copied: a program that would overwrite it takes a copy on the devices first, and
+    waits where these copies would take more than `room` bytes. CPU tensors are copied, unless nothing else runs until
+    they are written. tensors: their facts.
+    """
+
+    def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
+        self._is_copied = is_copied
+        self.lender = Lender(room)
+        self.tensors: dict[str, dict[str, Any]] = {}
+        self._names: dict[Any, str] = {}  # by what tied weights share
+        self._texts: dict[tuple[Sharding, int], dict[str, Any]] = {}
+        self._arrays: dict[int, tuple[jax.Array, list[_Member]]] = {}
+        self._on_host: dict[str, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []  # so that no other tensor gets the identity of one
+
+    def put(self, tensor: torch.Tensor, path: str) -> str:
+        """Takes a tensor; returns its name, that of an earlier one where they are tied."""
+        key = identity(tensor)
+        if key in self._names:
+            return self._names[key]
+        self._names[key] = path
+        self._kept.append(tensor)
+        facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        if isinstance(tensor, XlaTensor):
+            if can_fill(tensor):
+                loan = lent_to(self.lender, tensor._storage, _CALL)
+                _, members = self._arrays.setdefault(id(loan.array), (loan.array, []))
+                if members:
+                    self.lender.give_back(loan.array)  # it is lent once
+                members.append(_Member(path, tuple(facts["shape"]), loan.row))
+                text = self._text(loan.sharding, len(facts["shape"]))
+                self.tensors[path] = {**facts, "on_host": False, "sharding": text}
+                return path
+            # A view has no shards of its own; each process has all of it.
+            self._on_host[path] = host_copy(tensor, _CALL, together=True)
+        elif tensor.layout is not torch.strided or tensor.is_meta:
+            raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
+        else:
+            kept = tensor.detach()
+            self._on_host[path] = kept.clone(memory_format=torch.contiguous_format) if self._is_copied else kept
+        self.tensors[path] = {**facts, "on_host": True}
+        return path
+
+    def _text(self, sharding: Sharding, rank: int) -> dict[str, Any]:
+        """A sharding as the manifest says it."""
+        found = self._texts.get((sharding, rank))
+        if found is None:
+            axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
+            found = {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
+            self._texts[sharding, rank] = found
+        return found
+
+    def seal(self) -> None:
+        """Ends the taking of tensors, which are kept alive no longer."""
+        self._names.clear()
+        self._kept.clear()
+
+    def shards(self) -> Iterator[Shard]:
+        """Yields the shards that this process writes: of each, its first copy. At most two of the arrays' are on the
+        host at a time: one that is written and one on its way."""
+        for name, tensor in self._on_host.items():
+            if tensor.numel():
+                data = host_array(tensor).reshape(-1).view(np.uint8).data
+                yield Shard(name, (0,) * tensor.dim(), tuple(tensor.shape), data)
+        waiting = [
+            (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
+        ]
+        of_each = Counter(key for key, _, _ in waiting)
+        for key in [key for key in self._arrays if not of_each[key]]:
+            self._give_back(key)
+        following = _on_its_way(waiting[0][2]) if waiting else None
+        for place, (key, index, _) in enumerate(waiting):
+            arriving, following = following, None
+            if place + 1 < len(waiting):
+                following = _on_its_way(waiting[place + 1][2])
+            host: Any = np.asarray(arriving)
+            for member in self._arrays[key][1]:
+                yield from _cut(host, index, member)
+            del host, arriving
+            of_each[key] -= 1
+            if not of_each[key]:
+                self._give_back(key)
+
+    def _give_back(self, key: int) -> None:
+        array, _ = self._arrays.pop(key)
+        self.lender.give_back(array)
+
+    def close(self) -> None:
+        """Gives back what is still lent."""
+        for key in [*self._arrays]:
+            self._give_back(key)
+        self._on_host.clear()
+
+
+def identity(tensor: torch.Tensor) -> Any:
+    """A key that tensors have in common where they are one, as tied weights are."""
+    if not isinstance(tensor, XlaTensor):
+        place = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
+        return place, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+    return id(tensor._storage) if tensor._view is None else id(tensor)
+
+
+def _first_copies(array: jax.Array) -> list[tuple[tuple[slice, ...], jax.Array]]:
+    """The shards of which this process has the first copy, each with its indices."""
+    return [(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
+
+
+def _on_its_way(data: jax.Array) -> jax.Array:
+    """The same shard as another array, whose copy to the host has begun and is freed with it; the CPU's devices need
+    none."""
+    made = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+    if next(iter(data.devices())).platform != "cpu":
+        made.copy_to_host_async()
+    return made
+
+
+def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[Shard]:
+    """Yields the part of a shard that is of one tensor, without padding; none of padding alone."""
+    if member.row is not None:
+        host, index = host[member.row], index[1:]
+    begins = tuple(part.start or 0 for part in index)
+    shape = tuple(min(size, dim - at) for size, dim, at in zip(host.shape, member.shape, begins, strict=True))
+    if min(shape, default=1) > 0 and math.prod(shape):
+        part = np.ascontiguousarray(host[tuple(slice(0, size) for size in shape)])
+        yield Shard(member.name, begins, shape, part.reshape(-1).view(np.uint8).data)

@@ -1,0 +1,236 @@
+"""Placing: the sharding of each tensor of a batch, its upload in a loader's thread, and the tensors made of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ...core.base.dtypes import to_torch_dtype
+from ...core.engine.abstract import recording
+from ...core.ir.graph import DeviceData
+from ...core.ir.meta import Meta, dense_meta
+from ...core.ir.source import user_frame, user_line
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import abstract, wrap
+from ...core.pjrt import agreement, processes, transfer
+from ...core.sharding.value import Sharding
+from ...mesh.mesh import Mesh
+from ...mesh.notes import note_idle
+from ...mesh.partition_spec import PartitionSpec
+from ...mesh.placements import are_placements
+from .trees import Path, is_data, leaves, mapped, name_of, with_mask
+
+
+@dataclass(slots=True, eq=False)
+class Placed:
+    """A tensor's data on the devices: what a thread may make that records nothing. It is annotated by default."""
+
+    meta: Meta
+    array: jax.Array
+    sharding: Sharding
+    is_annotated: bool = True
+
+
+class Specs:
+    """The specs of a batch's tensors on a mesh: one for all, or by name, with a default for other names."""
+
+    def __init__(self, mesh: Mesh, spec: Any, default: Any) -> None:
+        self.mesh = mesh
+        self._by_name = dict(_named(spec)) if isinstance(spec, Mapping) else {}
+        self._default = default if isinstance(spec, Mapping) else spec
+        self._found: dict[tuple[Path, int], Sharding] = {}
+        for one in (*self._by_name.values(), self._default):
+            if isinstance(one, (tuple, list)) and not are_placements(one):
+                mesh.sharding(PartitionSpec(*one), len(one), "DataLoader")  # an unknown axis raises at the user's line
+
+    def check(self, batch: Any) -> None:
+        """Raises ValueError that names the tensors of a batch without a spec."""
+        if self._default is None:
+            missing = [name_of(path) for path, _ in leaves(batch) if self._spec(path) is None]
+            if missing:
+                raise ValueError(
+                    f"DataLoader: expected a spec for each tensor of the batch, got none for {_listed(missing)} (there "
+                    f"are: {_listed(self._by_name)}); add them, or give default=P(...) for all others"
+                )
+
+    def sharding(self, path: Path, rank: int) -> Sharding:
+        """The sharding of the tensor at a path."""
+        found = self._found.get((path, rank))
+        if found is None:
+            spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
+            found = self._found[(path, rank)] = self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
+        return found
+
+    def _spec(self, path: Path) -> Any:
+        """The spec of the longest name that the path begins with."""
+        for length in range(len(path), 0, -1):
+            if name_of(path[:length]) in self._by_name:
+                return self._by_name[name_of(path[:length])]
+        return self._default
+
+
+def _named(specs: Mapping[Any, Any], above: Path = ()) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, spec in specs.items():
+        is_inner = isinstance(spec, Mapping)
+        found += _named(spec, (*above, key)) if is_inner else [(name_of((*above, key)), spec)]
+    return found
+
+
+def _fitted(spec: Any, rank: int, path: Path) -> Any:
+    """A spec with as many entries as a tensor has dims: missing ones are None, and so are those that are left out."""
+    if not isinstance(spec, (tuple, list)) or are_placements(spec):
+        return spec
+    entries = list(spec)
+    while len(entries) > rank and entries[-1] is None:
+        entries.pop()
+    if len(entries) > rank:
+        raise ValueError(
+            f"DataLoader: {PartitionSpec(*spec)!r} has {len(entries)} entries, but {_called(path)} has {rank} dim(s); "
+            f'give it a spec of its own: spec={{"{name_of(path) or "name"}": P(...), ...}}'
+        )
+    return PartitionSpec(*entries, *[None] * (rank - len(entries)))
+
+
+def _called(path: Path) -> str:
+    return repr(name_of(path)) if path else "the batch"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+class Placing:
+    """The upload of host batches. It compiles nothing and records nothing, so that any thread may do it."""
+
+    def __init__(self, specs: Specs, lengths: Sequence[int], padding: Any) -> None:
+        self.specs = specs
+        self._lengths = tuple(sorted(lengths))
+        self._padding = padding
+        first: Any = specs.mesh.get_jax_mesh().devices.flat[0]
+        self._is_in_place = _is_in_place(first)
+
+    def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
+        """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded."""
+        self.specs.check(batch)
+
+        def placed(path: Path, leaf: Any) -> Placed:
+            return self.upload(path, leaf, kept, rows)
+
+        made = mapped(batch, is_data, placed)
+        for one in _all_placed(made):
+            one.array.block_until_ready()  # the source may write into its memory now
+        return made
+
+    def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Placed:
+        """Uploads one tensor or array, each device its own shard."""
+        array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
+        sharding = self.specs.sharding(path, array.ndim)
+        if not processes.several():
+            note_idle("DataLoader", array.shape, sharding)
+        return _uploaded(path, array, sharding)
+
+    def with_mask(self, tree: Any, kept: int, rows: int, key: str) -> Any:
+        """The uploaded batch with the mask of its first `kept` rows, sharded like the rows of its first tensor."""
+        first = next(placed for placed in _all_placed(tree) if placed.meta.shape)
+        spec = first.sharding.partition_spec(len(first.meta.shape))[:1]
+        mask = _uploaded((key,), np.arange(rows) < kept, self.specs.mesh.sharding(spec, 1, "DataLoader"))
+        return with_mask(tree, _is_placed, mask, key)
+
+    def _shape(self, path: Path, shape: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
+        """The shape in which a tensor is uploaded: with all rows, and the next length of the given ones."""
+        if rows is not None and shape:
+            shape = (rows, *shape[1:])
+        named = isinstance(self._padding, Mapping)
+        if not self._lengths or len(shape) < 2 or (named and name_of(path) not in self._padding):
+            return shape
+        fitting = next((length for length in self._lengths if length >= shape[1]), None)
+        if fitting is None:
+            raise ValueError(
+                f"DataLoader: {_called(path)} has shape {list(shape)}, longer in dim 1 than the last of "
+                f"lengths={self._lengths}; add a longer one, or cut the data to it"
+            )
+        return (shape[0], fitting, *shape[2:])
+
+    def _array(self, path: Path, value: Any, shape: tuple[int, ...], kept: int | None) -> np.ndarray:
+        """The values, padded to the shape, in memory of their own or, where nothing reads it later, the value's."""
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "cpu" or value.layout is not torch.strided:
+                raise TypeError(
+                    f"DataLoader: expected dense tensors on the CPU, got {_called(path)} on {value.device} "
+                    f"({value.layout}); the loader moves them to the device"
+                )
+            value = value.detach()
+        if tuple(value.shape) == shape and kept is None and not self._is_in_place:
+            return transfer.host_array(value) if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
+        dtype = value.dtype if isinstance(value, torch.Tensor) else to_torch_dtype(value.dtype)
+        taken = value if kept is None or not shape else value[:kept]
+        made = torch.empty(shape, dtype=dtype, device="cpu")
+        if tuple(taken.shape) != shape:
+            made.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
+        target = made[tuple(slice(0, dim) for dim in taken.shape)]
+        if isinstance(taken, torch.Tensor):
+            target.copy_(taken)
+        else:  # `torch.from_numpy` warns of memory that is read only
+            transfer.host_array(made)[tuple(slice(0, dim) for dim in taken.shape)] = taken
+        return transfer.host_array(made)
+
+
+def _is_in_place(device: jax.Device) -> bool:
+    """True for the CPU, which reads the host's memory in place; others have copied it when the upload is done."""
+    return device.platform == "cpu"
+
+
+def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
+    try:
+        return _placed(array, sharding)
+    except ValueError as error:
+        raise ValueError(
+            f'DataLoader: {_called(path)}: {error}. For a last batch of fewer rows there is last="pad" and last="drop"'
+        ) from error
+
+
+def _placed(array: np.ndarray, sharding: Sharding) -> Placed:
+    meta = dense_meta(transfer.global_shape(array.shape, sharding), to_torch_dtype(array.dtype))
+    sharding = sharding if meta.numel else sharding.replicated()  # there is nothing to shard
+    return Placed(meta, transfer.upload_part(array, meta.shape, sharding), sharding)
+
+
+def uploaded(value: torch.Tensor, sharding: Sharding) -> Placed:
+    """Uploads a dense CPU tensor, this process's part of it; the source may write into its memory afterwards."""
+    value = value.detach()
+    if _is_in_place(next(iter(sharding.jax.device_set))):
+        value = value.clone(memory_format=torch.contiguous_format)
+    made = _placed(transfer.host_array(value), sharding)
+    made.array.block_until_ready()
+    return made
+
+
+def _is_placed(value: Any) -> bool:
+    return isinstance(value, Placed)
+
+
+def _all_placed(tree: Any) -> list[Placed]:
+    found: list[Placed] = []
+    mapped(tree, _is_placed, lambda _, placed: found.append(placed))
+    return found
+
+
+def tensors(tree: Any) -> Any:
+    """Returns an uploaded batch with tensors on xla, of the calling thread. With several processes all must call it."""
+    if processes.several():
+        parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
+        what = f"a loader's batch of {parts}"
+        agreement.agree_once(what, what.encode(), user_line())
+    source = user_frame()
+
+    def tensor(_: Path, placed: Placed) -> torch.Tensor:
+        if recording() is not None:
+            return abstract(placed.meta, placed.sharding)
+        data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)
+        return wrap(placed.meta, Storage(data, placed.meta, placed.sharding if placed.is_annotated else None))
+
+    return mapped(tree, _is_placed, tensor)

@@ -1,0 +1,68 @@
+"""`use()`: frameworks that choose a device take xla ([decision](../../docs/decisions/frameworks.md)).
+
+The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...core.backend.when_imported import patch_when_imported
+from ...core.base.config import names_xla_for_frameworks
+from ...names.compat.finder import install
+from . import accelerate_device, fabric, lightning_trainer, trainer
+
+_PRECISIONS = ("MixedPrecision", "HalfPrecision", "DoublePrecision", "Precision")
+_FABRIC = (
+    "ACCELERATOR_REGISTRY.register(name, accelerator, description, override, ...)",
+    "STRATEGY_REGISTRY.register(name, strategy, description, override, ...)", "_Connector._choose_strategy(self)",
+    *_PRECISIONS,
+)  # fmt: skip
+_LIGHTNING = (
+    "AcceleratorRegistry.register(name, accelerator, description, override, ...)",
+    "StrategyRegistry.register(name, strategy, description, override, ...)",
+    "_AcceleratorConnector._choose_strategy(self)", *_PRECISIONS,
+)  # fmt: skip
+
+# By the module that is changed, once it is imported, or now: its patch and the names that this needs.
+PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
+    "accelerate.utils.imports": (accelerate_device.see_no_torch_xla, "_torch_xla_available"),
+    "accelerate.state": (
+        accelerate_device.choose_device, "PartialState._shared_state", "PartialState.default_device",
+    ),
+    "transformers.utils.import_utils": (trainer.see_torch_xla, "is_torch_xla_available.cache_clear"),
+    "transformers.training_args": (trainer.complete_arguments, "TrainingArguments.__post_init__(self)"),
+    "transformers.trainer_pt_utils": (trainer.complete_helpers,),
+    "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader", "Trainer._wrap_model"),
+    "lightning.fabric.connector": (fabric.complete, *_FABRIC),
+    "lightning_fabric.connector": (fabric.complete, *_FABRIC),
+    "lightning.pytorch.trainer.connectors.accelerator_connector": (lightning_trainer.complete, *_LIGHTNING),
+    "pytorch_lightning.trainer.connectors.accelerator_connector": (lightning_trainer.complete, *_LIGHTNING),
+}  # fmt: skip
+
+
+def use() -> None:
+    """Makes xla the device of accelerate, of transformers' and Lightning's Trainer, and of what is built on them.
+
+    That is trl, peft, diffusers' scripts. After it `lightning.pytorch.Trainer(accelerator="auto")` trains on xla, with
+    the strategies "xla" and "xla_fsdp", and so does `lightning.fabric.Fabric`.
+
+    From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`, unless the CPU is
+    requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may be called before or after the import
+    of these, but before the first `Accelerator()`; a second call is none. `import torch_xla` gives names of ours from
+    then on, as after `spmd.compat.install()`. `python -m spmd run` and ACCELERATE_TORCH_DEVICE=xla do the same.
+
+    Raises RuntimeError where accelerate has chosen another device already, or a real `torch_xla` is installed.
+
+    >>> import spmd
+    >>> spmd.use()
+    >>> from accelerate import Accelerator
+    >>> Accelerator().device
+    device(type='xla', index=0)
+    """
+    install()
+    for module, (patch, *needs) in PATCHES.items():
+        patch_when_imported(module, patch, "xla as its device", *needs)
+
+
+if names_xla_for_frameworks():
+    use()

@@ -1,0 +1,203 @@
+"""The installation of this library as it is on this machine: versions, devices, cache, limits, and what clashes."""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import torch
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ...core.backend.install import OTHER_OWNERS
+from ...core.base.config import config, known_variables, unknown_variables
+from ...core.base.hints import did_you_mean
+from ...core.compile.miscompiles import MISCOMPILES
+from ...core.persistent import disk
+from ...core.pjrt import devices
+from ...core.sharding.topology import PLUGINS
+
+NAME = "torch-spmd"
+OK, NOTE, WRONG = "ok", "note", "WRONG"
+_ACCELERATORS = {"/dev/nvidia0": "cuda", "/dev/accel0": "tpu"}
+_FEW_FILES = 4096
+
+
+class Finding(NamedTuple):
+    """One line of the report: ok, note or WRONG; its subject; what was found, and what to do about it."""
+
+    mark: str
+    subject: str
+    words: str
+
+
+def findings() -> Iterator[Finding]:
+    """Yields what there is to say; starts the device."""
+    for find in (_versions, _extras, _clashes, _variables, _devices, _miscompiles, _cache, _limits, _step):
+        yield from find()
+
+
+def report(print_line: Callable[[str], object] = print) -> int:
+    """Prints the findings, a line each; returns the exit status: 1 where something is wrong."""
+    status = 0
+    for mark, subject, words in findings():
+        print_line(f"{mark:<6}{subject:<11} {words}")
+        status |= mark == WRONG
+    return int(status)
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    return Version(version or "0").release
+
+
+def _fits(version: str | None, ranges: SpecifierSet) -> bool:
+    return version is not None and ranges.contains(version, prereleases=True)
+
+
+def _versions() -> Iterator[Finding]:
+    about = importlib.metadata.metadata(NAME)
+    python = platform.python_version()
+    wanted = about["Requires-Python"]
+    yield Finding(
+        OK if _fits(python, SpecifierSet(wanted)) else WRONG, "Python", f"{python}, expected {wanted}; {sys.executable}"
+    )
+    for requirement in _requirements(NAME):
+        version = _installed(requirement.name)
+        mark = OK if _fits(version, requirement.specifier) else WRONG
+        yield Finding(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
+    if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
+        yield Finding(
+            NOTE, "jaxlib", f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
+        )
+    yield Finding(OK, NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements(name: str, extra: str = "") -> Iterator[Requirement]:
+    """The requirements of a distribution on this machine: by itself, or in addition for one of its extras."""
+    for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
+        marker = requirement.marker
+        by_itself = marker is None or marker.evaluate({"extra": ""})
+        if by_itself if not extra else marker is not None and not by_itself and marker.evaluate({"extra": extra}):
+            yield requirement
+
+
+def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """The distributions that are missing for an extra, those of the extras that it requires included (`jax[tpu]`)."""
+    if (name, extra) in seen:
+        return
+    seen.add((name, extra))
+    for requirement in _requirements(name, extra):
+        version = _installed(requirement.name)
+        if version is None:
+            yield requirement.name
+        elif not _fits(version, requirement.specifier):
+            yield f"{requirement.name} {requirement.specifier} (here is {version})"
+        else:
+            for nested in sorted(requirement.extras):
+                yield from _lacking(requirement.name, nested, seen)
+
+
+def _extras() -> Iterator[Finding]:
+    extras = importlib.metadata.metadata(NAME).get_all("Provides-Extra") or []
+    lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in extras}
+    whole = [extra for extra, names in lacking.items() if not names]
+    yield Finding(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
+    for extra, names in lacking.items():
+        if names:
+            yield Finding(NOTE, "extras", f'{extra} lacks {", ".join(names)}: pip install "{NAME}[{extra}]"')
+
+
+def _clashes() -> Iterator[Finding]:
+    for name in OTHER_OWNERS:
+        if importlib.util.find_spec(name) is not None:
+            yield Finding(
+                NOTE,
+                name,
+                "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both",
+            )
+
+
+def _variables() -> Iterator[Finding]:
+    for variable, value in known_variables().items():
+        yield Finding(OK, "variable", f"{variable}={value}")
+    for variable, known in unknown_variables().items():
+        yield Finding(WRONG, "variable", f"{variable} sets nothing{did_you_mean(variable, known)}")
+
+
+def _devices() -> Iterator[Finding]:
+    found = devices.devices()
+    first = found[0]
+    memory = (first.memory_stats() or {}).get("bytes_limit")
+    size = f", {memory / 2**30:,.0f} GiB each" if memory else ""
+    yield Finding(OK, "devices", f"{len(found)} x {first.device_kind} ({first.platform}){size}")
+    for path, kind in _ACCELERATORS.items():
+        if Path(path).exists() and first.platform == "cpu":
+            yield Finding(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {PLUGINS[kind]}")
+    for plugin in ("jax-cuda12-plugin", "jax-cuda13-plugin"):
+        version = _installed(plugin)
+        if version is not None and _numbers(version) != _numbers(jax.__version__):
+            yield Finding(WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal")
+
+
+def _miscompiles() -> Iterator[Finding]:
+    platform = devices.devices()[0].platform
+    for row in MISCOMPILES:
+        if platform in row.platforms and row.is_here():
+            yield Finding(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
+
+
+def _cache() -> Iterator[Finding]:
+    if not config.program_cache or not config.program_cache_dir:
+        yield Finding(NOTE, "cache", "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
+        return
+    folder = Path(config.program_cache_dir).expanduser()
+    if not folder.is_dir():
+        yield Finding(OK, "cache", f"{folder}, which the first compilation makes")
+        return
+    if hasattr(os, "geteuid") and not disk.is_private(folder.stat()):
+        yield Finding(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
+        return
+    sizes = [path.stat().st_size for path in folder.rglob("*.program")]
+    free = shutil.disk_usage(folder).free
+    words = (
+        f"{folder}: {len(sizes)} programs, {sum(sizes) / 2**20:,.0f} of {config.program_cache_bytes / 2**20:,.0f} MiB"
+    )
+    yield Finding(OK if free > 1 << 30 else NOTE, "cache", f"{words}; {free / 2**30:,.1f} GiB free")
+
+
+def _limits() -> Iterator[Finding]:
+    memory = devices.host_memory()
+    if memory is not None:
+        yield Finding(OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included")
+    if devices.resource is not None:
+        soft, hard = devices.resource.getrlimit(devices.resource.RLIMIT_NOFILE)
+        few = 0 <= soft < _FEW_FILES
+        advice = f"; loaders with many workers need more: ulimit -n {hard}" if few else ""
+        yield Finding(NOTE if few else OK, "open files", f"{soft}{advice}")
+
+
+def _step() -> Iterator[Finding]:
+    """A gradient on the device, against torch on the CPU."""
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    grads = []
+    for device in ("cpu", "xla"):
+        one = x.detach().clone().to(device).requires_grad_()
+        (one @ one.T).tanh().sum().backward()
+        assert one.grad is not None
+        grads.append(one.grad.cpu())
+    error = (grads[0] - grads[1]).abs().max().item()
+    yield Finding(OK if error < 1e-2 else WRONG, "a step", f"runs; its gradient is the CPU's to {error:.0e}")

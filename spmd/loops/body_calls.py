@@ -1,0 +1,144 @@
+"""The calls of torch functions and collectives in the bodies of manual computations, noted while a run records them,
+and one change of one of them.
+
+Not here: which changes are tried (`tools/verification/single_changes.py`); the collectives themselves (`spmd.manual`).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import wraps
+from types import CodeType
+from typing import Any, NamedTuple
+
+from ..core.base.state import held
+from ..core.ir.source import Line, user_frame
+from ..core.lower.manual_lowering import Axes
+from . import varying
+
+
+class Site(NamedTuple):
+    """A call in the user's code: its name, code and instruction; for an argument of a body, the body's code and the
+    argument's number as -1, -2, ..."""
+
+    name: str
+    code: CodeType | None
+    instruction: int
+
+    def __str__(self) -> str:
+        if self.instruction >= 0:
+            return str(Line(self.code, self.instruction))
+        return f"argument {-1 - self.instruction} of the body at {Line(self.code, 0)}"
+
+
+class Made(NamedTuple):
+    """A tensor that a call returned: its shape, dtype, and the manual axes along which it may differ."""
+
+    shape: tuple[int, ...]
+    is_float: bool
+    over: Axes
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call. made: its result, None where it raised. given: of a collective,
+    its tensor. arguments: of a collective, by name, without the tensor."""
+
+    site: Site
+    made: Made | None
+    given: Made | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_collective(self) -> bool:
+        return self.given is not None
+
+
+# Replaces the result of a call. It takes the call as it stands, its tensor (None for a torch function), its arguments.
+Change = Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]
+
+
+class BodyCalls:
+    """The calls of one run, in order, with the axes of the meshes they are in; `change` replaces those of one site.
+
+    checks: whether results that may differ between shards where out_specs has them the same are errors.
+    """
+
+    def __init__(self, site: Site | None = None, change: Change | None = None, *, checks: bool = True):
+        self.site, self.change, self.checks = site, change, checks
+        self.calls: dict[Site, Call] = {}
+        self.axes: dict[str, int] = {}
+        self._is_inside = False  # of a collective, whose own torch functions are no calls of the body
+
+    def function(self, name: str, made: Any, *, in_place: bool) -> Any:
+        """Notes a torch function; returns its result, or what replaces it."""
+        if self._is_inside or in_place or not varying.is_ours(made):
+            return made
+        return self._noted(Site(name, *user_frame(2)), made)
+
+    def argument(self, function: Any, number: int, tensor: Any) -> Any:
+        """Notes an argument of a body."""
+        return self._noted(Site("", getattr(function, "__code__", None), -1 - number), tensor)
+
+    def _noted(self, site: Site, made: Any) -> Any:
+        self._note(Call(site, self._made(made)))
+        if site == self.site and self.change is not None:
+            with held(self, _is_inside=True):
+                return self.change(lambda: made, None, {})
+        return made
+
+    def collective(self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]) -> Any:
+        """Calls a collective, or what replaces it, and notes it."""
+        if self._is_inside or not varying.is_ours(tensor):
+            return call(tensor, **arguments)
+        site, given = Site(name, *user_frame(2)), self._made(tensor)
+        result = None  # of a call that raises
+        try:
+            with held(self, _is_inside=True):
+                if site == self.site and self.change is not None:
+                    made = self.change(call, tensor, arguments)
+                else:
+                    made = call(tensor, **arguments)
+            result = self._made(made)
+        finally:
+            self._note(Call(site, result, given, arguments))
+        return made
+
+    def _note(self, call: Call) -> None:
+        self.calls.setdefault(call.site, call)
+
+    def _made(self, tensor: Any) -> Made:
+        now = varying.tracker()
+        assert now is not None, "the body of a manual computation is recorded"
+        self.axes |= {axis: now.sizes[axis] for axis in now.axes}
+        over = now.in_order(now.of_tensor(tensor).may_diverge)
+        return Made(tuple(tensor.shape), tensor.dtype.is_floating_point, over)
+
+
+def body_calls() -> BodyCalls | None:
+    """The calls that the calling thread notes, or None."""
+    found: BodyCalls | None = varying.thread.calls
+    return found
+
+
+def noting(calls: BodyCalls) -> AbstractContextManager[None]:
+    """Has the calling thread note the calls in bodies."""
+    return held(varying.thread, calls=calls)
+
+
+def noted(function: Any) -> Any:
+    """A decorator for a collective of one tensor: where calls are noted, this one is."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        calls = body_calls()
+        if calls is None or varying.tracker() is None:
+            return function(tensor, *args, **kwargs)
+        bound = signature.bind(tensor, *args, **kwargs)
+        bound.apply_defaults()
+        _, *names = bound.arguments
+        return calls.collective(function, function.__name__, tensor, {name: bound.arguments[name] for name in names})
+
+    return call

@@ -1,0 +1,263 @@
+"""A function is recorded once, on stand-ins, as the body of an op: its results, closed-over tensors, writes and draws.
+
+Not here: where its graph of autograd ends (`closed_over`); the use of it (`saved`, `loop`, `scan`).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..core.base import pace, seed
+from ..core.dispatch.call import dispatch
+from ..core.dispatch.watching import watching
+from ..core.ir.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
+from ..core.ir.meta import Meta
+from ..core.lazy import body
+from ..core.lazy.reads import next_generation, operand
+from ..core.lazy.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
+from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.lazy.threads import enter_thread
+from ..core.sharding.value import Sharding
+from .closed_over import ClosedOver, aliasing
+
+_NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
+_SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
+
+
+_innermost: list["Capture"] = []  # the captures under way; a thread that records one has SYNC_LOCK
+
+
+def stands_for(stand_in: Node) -> Value | None:
+    """Returns the value that a stand-in replaces in a body under recording, or None."""
+    return next((found.outer_values[stand_in] for found in _innermost if stand_in in found.outer_values), None)
+
+
+def note(tensor: XlaTensor) -> None:
+    """Notes a tensor that an op recorded without dispatch reads, for the body under recording, if there is one."""
+    if _innermost and body.names():
+        _innermost[-1].note((tensor,))
+
+
+class Capture:
+    """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
+
+    given: the stand-ins. start: values with a lower serial are from outside. draws: the draws of one iteration
+    (`seed.Iteration`). The end of the block takes back writes to tensors from outside.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.given: list[Value] = []
+        self.start = 0
+        self.draws: seed.Iteration
+        self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
+        self._own: set[Storage] = set()
+        self._seen: dict[int, XlaTensor] = {}
+        self._closed_over = ClosedOver(name, self._is_from_outside)
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Capture":
+        enter_thread()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(SYNC_LOCK)
+            stack.enter_context(LOCK)
+            stack.enter_context(_unwatched(self.name, self._see))
+            self._log = UndoLog()
+            self._num_live = len(LIVE)
+            stack.callback(self._leave)
+            UNDO.append(self._log)
+            self._outer = _innermost[-1] if _innermost else None
+            _innermost.append(self)
+            self.draws = stack.enter_context(seed.iteration())
+            stack.enter_context(self._closed_over.recording())
+            self._stack = stack.pop_all()
+        self.start = next_serial()
+        next_generation()  # values gathered outside are gathered again in the body
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def stand_in(self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False) -> XlaTensor:
+        """Returns a tensor that stands for an argument of the body."""
+        node = body.stand_in(meta.layout)
+        self.given.append(node)
+        storage = Storage(node, meta.layout, sharding)
+        self._own.add(storage)
+        return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls the user's function as the body, or as a part of it."""
+        with aliasing():
+            return function(*args)
+
+    def own(self, stand_in: XlaTensor) -> XlaTensor:
+        """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
+        made: Any = _Own.apply(stand_in)
+        self._own.add(made._storage)
+        return made
+
+    def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
+        """Has one of the caller's tensors stand for an argument of the body until the capture ends."""
+        storage, required_grad, hooks = tensor._storage, tensor.requires_grad, tensor._backward_hooks
+        stand_in = self.stand_in(tensor._meta, storage.sharding)
+        stand_in._storage.is_state = storage.is_state
+        self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
+        tensor._storage = stand_in._storage
+        tensor._backward_hooks = None  # they run where the gradient arrives outside
+        if requires_grad:
+            tensor.requires_grad_()
+
+        def back() -> None:
+            tensor._storage = storage
+            tensor._backward_hooks = hooks
+            if tensor.requires_grad is not required_grad:
+                tensor.requires_grad_(required_grad)
+
+        self._stack.callback(back)
+        return tensor
+
+    def _see(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.note(args)
+        if kwargs:
+            self.note(kwargs.values())
+        return dispatch(func, types, args, kwargs)
+
+    def note(self, values: Iterable[Any]) -> None:
+        """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
+        for value in values:
+            if type(value) is XlaTensor:
+                if value._storage not in self._own and self.is_outside(value._storage.value):
+                    original = self._closed_over.original(value)
+                    self._seen[id(original)] = original
+            elif type(value) in (list, tuple):
+                self.note(value)
+
+    def _leave(self) -> None:
+        """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
+        UNDO.remove(self._log)
+        _innermost.pop()
+        if self._outer is not None:
+            self._outer.note(self._seen.values())
+        self._log.undo()
+        next_generation()
+        storages = [storage for ref in LIVE[self._num_live :] if (storage := ref()) is not None]
+        inside = body.on_stand_ins([storage.value for storage in storages], since=self.start)
+        for storage in storages:
+            if origin(storage.value) in inside:
+                lost = DeviceData(storage.meta)
+                lost.give_up(
+                    f"it was made inside the body of {self.name}, where it stands for every iteration (or shard); "
+                    "return it"
+                )
+                storage.settle(lost)
+
+    def written(self) -> dict[Storage, tuple[Value, Value]]:
+        """Returns the storages from outside that the body has written, with their value outside and the new one."""
+        self._closed_over.refuse_writes()
+        before = self._log.values()
+        return {
+            storage: (value, storage.value)
+            for storage, value in before.items()
+            if not self.passes_on(storage.value, value)
+        }
+
+    def is_unwritten(self, stand_in: XlaTensor) -> bool:
+        """True if the body has not written a stand-in."""
+        return any(self.passes_on(stand_in._storage.value, given) for given in self.given)
+
+    def passes_on(self, value: Value, before: Value) -> bool:
+        """True if a value is another one, perhaps annotated or behind an optimization barrier that delays a gather."""
+        node = origin(value)
+        while node is not None and node.serial >= self.start and node.op.name in _SAME:
+            value = node.operands[getattr(value, "index", 0)]
+            node = origin(value)
+        return value_name(value) == value_name(before)
+
+    def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+        """The values from outside that the roots need in addition to `given`, in the order of reading."""
+        names = {value_name(value) for value in given}
+        found: dict[Any, Value] = {}
+        read = [operand for node in self.nodes(roots, given) for operand in node.operands]
+        for value in (*read, *roots):
+            if value_name(value) not in names and self.is_outside(value):
+                found.setdefault(value_name(value), value)
+        return list(found.values())
+
+    def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
+        """Returns a tensor for each value from outside, to be read later: the user's own tensor where there is one."""
+        own: dict[Any, XlaTensor] = {}
+        for tensor in self._seen.values():
+            if tensor._view is None:
+                own.setdefault(value_name(tensor._storage.value), tensor)
+                if tensor._storage.reads is not None:
+                    own.setdefault(value_name(operand(tensor)), tensor)
+            else:
+                own.setdefault(value_name(tensor._storage.value), wrap(tensor._storage.meta, tensor._storage))
+        found = [(own.get(value_name(value)), value) for value in values]
+        return [wrap(value.meta, Storage(value, value.meta)) if tensor is None else tensor for tensor, value in found]
+
+    def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
+        """The body's own ops that the roots need in addition to `given`, in the order of recording."""
+        return between(roots, given, since=self.start)
+
+    def is_outside(self, value: Value) -> bool:
+        """True if a value is device data, or was recorded before the body."""
+        node = origin(value)
+        return node is None or node.serial < self.start
+
+    def _is_from_outside(self, storage: Storage) -> bool:
+        return self.is_outside(storage.value) or storage.ref in self._log.storages
+
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def reached(self, output: Any) -> dict[XlaTensor, None]:
+        """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
+        return self._closed_over.reached(output, self._seen.values())
+
+    def grad(
+        self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
+    ) -> list[Any]:
+        """The gradients of such tensors, from those that arrive at the outputs."""
+        return self._closed_over.grad(outputs, sources, arriving)
+
+
+class _Own(torch.autograd.Function):
+    """Copies a tensor without an op of the graph: values are immutable, so a second tensor of one is enough."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: XlaTensor) -> XlaTensor:
+        return wrap(tensor._meta, Storage(tensor._storage.value, tensor._storage.meta, tensor._storage.sharding))
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
+        return arriving[0]
+
+
+@contextlib.contextmanager
+def _unwatched(name: str, see: Any) -> Iterator[None]:
+    """Records without side effects: no dispatch mode, no hook on what autograd saves, no autocast cache, no run of
+    pending ops."""
+    look_at, recorded = pace.look_at, pace.recorded_ops
+    pace.look_at = _NEVER
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(body.inside(name))
+        stack.enter_context(watching(see))
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        if hooks is not None:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            pace.look_at, pace.recorded_ops = look_at, recorded
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,261 @@
+"""Tensors that a body closes over and that are computed from others: the body's graph of autograd ends at them.
+
+A gradient that went on from them inside the body would be counted again outside, where the op's gradient reaches them,
+and would free the graph outside.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from ..core.lazy import body
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import XlaTensor, wrap
+
+_next_sequence = torch._C._autograd._get_sequence_nr
+_recording: list["ClosedOver"] = []  # of the bodies under way, the innermost last
+
+
+class ClosedOver:
+    """The tensors from outside that a body under recording reads, as far as gradients are concerned.
+
+    A tensor that is no leaf tensor is replaced in the arguments of torch's functions by an alias: another tensor of
+    the same value, at which the body's graph ends. In a body inside of a body the outer one's alias is replaced.
+    """
+
+    def __init__(self, name: str, is_outside: Callable[[Storage], bool]):
+        self.name, self._is_outside = name, is_outside
+        self._outer = _recording[-1] if _recording else None
+        self._first = 0  # autograd's sequence number at the start
+        self._aliases: dict[XlaTensor, XlaTensor] = {}
+        self._originals: dict[XlaTensor, XlaTensor] = {}
+        self._ends: dict[Any, XlaTensor] = {}  # the original by its alias's node
+        # By the tensor from outside, the places at which the body's graph ends.
+        self._places: dict[XlaTensor, dict[Any, None]] = {}
+        self._is_differentiated = False
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Context in which the body is recorded."""
+        _watch_apply()
+        self._first = _next_sequence()
+        _recording.append(self)
+        try:
+            yield
+        finally:
+            _recording.pop()
+
+    def original(self, tensor: XlaTensor) -> XlaTensor:
+        """Returns the tensor from outside that an alias replaces; any other tensor as it is."""
+        return self._originals.get(tensor, tensor)
+
+    def alias(self, tensor: XlaTensor, before: int | None = None) -> XlaTensor:
+        """Returns what replaces a tensor in the body: its alias if it is from outside and has a history.
+
+        before: autograd's sequence number before any look at the tensor. Autograd makes the node of a view again, at
+        the first look at it, where its memory has been written since.
+        """
+        if before is None:
+            before = _next_sequence()
+        if not tensor.requires_grad or tensor.is_leaf or not self._is_outside(tensor._storage):
+            return tensor
+        found = self._aliases.get(tensor)
+        if found is not None or tensor in self._originals:
+            return tensor if found is None else found
+        original = self._outer.alias(tensor, before) if self._outer else tensor
+        if original is tensor and self._first <= tensor.grad_fn._sequence_nr() < before:  # type: ignore[union-attr]
+            return tensor  # a view that the body has made
+        made: Any = wrap(tensor._meta, tensor._storage, tensor._view)
+        made.requires_grad = True  # not `requires_grad_`, which torch.func refuses
+        # A node of torch with no way on. A leaf tensor would do for gradients, but autocast keeps the casts of those.
+        made = torch._C._functions.DelayedError(
+            f".backward() inside the body of {self.name} reaches a tensor from outside: the body is recorded and has "
+            "no .grad to keep; return the loss and call .backward() outside, or use torch.autograd.grad here",
+            1,
+        )(made)
+        self._aliases[tensor], self._originals[made], self._ends[made.grad_fn] = made, original, original
+        return made
+
+    def replaced(self, values: Sequence[Any]) -> Any:
+        """Returns arguments with aliases in place of their originals."""
+        made = [
+            self.alias(value)
+            if type(value) is XlaTensor
+            else self.replaced(value)
+            if type(value) in (list, tuple)
+            else value
+            for value in values
+        ]
+        return made if type(values) is list else tuple(made)
+
+    def refuse_writes(self) -> None:
+        """Raises NotImplementedError where the body has written into an alias: the graph outside would not show it."""
+        for alias, original in self._originals.items():
+            if alias._version:
+                raise NotImplementedError(
+                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
+                    f"({original._meta!r}); make a new tensor instead (x = x + 1)"
+                )
+
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def reached(self, output: XlaTensor, seen: Iterable[XlaTensor]) -> dict[XlaTensor, None]:
+        """The tensors from outside, and the stand-ins, that a gradient of an output reaches. seen: those that the
+        body's ops have read."""
+        output = self.alias(output)
+        if output.grad_fn is None:
+            return dict.fromkeys([output]) if output.requires_grad else {}
+        edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in seen}
+        found: dict[XlaTensor, None] = {}
+        passed = set()
+        stack: list[tuple[Any, int]] = [(output.grad_fn, output.output_nr)]
+        while stack:
+            edge = stack.pop()
+            if edge in passed:
+                continue
+            passed.add(edge)
+            node, _ = edge
+            place: Any = None
+            if node in self._ends:
+                end, place = self._ends[node], GradientEdge(*edge)
+            elif node.name() == "torch::autograd::AccumulateGrad":
+                end = node.variable
+            elif node._sequence_nr() >= self._first:
+                stack += [(other, number) for other, number in node.next_functions if other is not None]
+                continue
+            elif edge in edges:
+                end = edges[edge]
+            else:
+                raise NotImplementedError(
+                    f"{self.name}: the body reads a tensor from outside that has a gradient, by an op that does not "
+                    f"show it ({node.name()}); pass it to the body as an argument"
+                )
+            found[end] = None
+            self._places.setdefault(end, {})[end if place is None else place] = None
+        return found
+
+    def grad(
+        self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
+    ) -> list[Any]:
+        """The gradients of stand-ins and tensors from outside, from those that arrive at the outputs."""
+        self._is_differentiated = True
+        places = [list(self._places.get(source, (source,))) for source in sources]
+        ends = [place for each in places for place in each]
+        self._refuse_earlier([end for end in ends if type(end) is XlaTensor])
+        hooks = {end: end._backward_hooks for end in ends if type(end) is XlaTensor and end._backward_hooks}
+        for end in hooks:
+            end._backward_hooks = None  # they run where the gradient arrives outside
+        try:
+            found = iter(torch.autograd.grad([*map(self.alias, outputs)], ends, arriving, allow_unused=True))
+        finally:
+            for end, before in hooks.items():
+                end._backward_hooks = before
+        with torch.no_grad():
+            return [_sum([next(found) for _ in each]) for each in places]
+
+    def _refuse_earlier(self, ends: Sequence[XlaTensor]) -> None:
+        """Raises NotImplementedError where the graph outside goes on from one of these tensors to another one.
+
+        The former is none that torch's functions have shown, or it had an alias.
+        """
+        edges: set[Any] = {(tensor.grad_fn, tensor.output_nr) for tensor in ends if not tensor.is_leaf}
+        passed, stack, leaves = set[Any](), [node for node, _ in edges], set(ends)
+        while stack:
+            for edge in stack.pop().next_functions:
+                node: Any = edge[0]
+                if edge in edges or getattr(node, "variable", None) in leaves:
+                    raise NotImplementedError(
+                        f"{self.name}: the body reads two tensors from outside of which one is computed from the other "
+                        f"({node.name()}), by a function that torch does not show; pass one of them as an argument"
+                    )
+                if node is not None and node not in passed:
+                    passed.add(node)
+                    stack.append(node)
+
+    def grad_inside(self, outputs: Any, inputs: Any, **settings: Any) -> Sequence[Any]:
+        """`torch.autograd.grad` as a body calls it: from the aliases it goes on through the graph outside."""
+        further = self._outer.grad_inside if self._outer else torch.autograd.grad
+        outputs = self.replaced(outputs)
+        if self._is_differentiated or not self._ends:
+            return (torch.autograd.grad if self._is_differentiated else further)(outputs, inputs, **settings)
+        optional = settings | {"allow_unused": True, "materialize_grads": False}
+        own = [each for each in inputs if each not in self._aliases]
+        first = torch.autograd.grad(outputs, [*own, *(GradientEdge(node, 0) for node in self._ends)], **optional)
+        found: dict[Any, Any] = dict(zip(own, first, strict=False))
+        arrived = zip(self._ends.values(), first[len(own) :], strict=True)
+        reached = {original: gradient for original, gradient in arrived if gradient is not None}
+        if reached:
+            optional |= {"grad_outputs": [*reached.values()], "retain_graph": True}
+            for each, gradient in zip(inputs, further([*reached], inputs, **optional), strict=True):
+                found[each] = _sum([found.get(each), gradient])
+        made = [found.get(each) for each in inputs]
+        if settings["materialize_grads"]:
+            return [torch.zeros_like(each) if one is None else one for each, one in zip(inputs, made, strict=True)]
+        if not settings["allow_unused"] and any(one is None for one in made):
+            raise RuntimeError(  # torch's own text
+                "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True "
+                "if this is the desired behavior."
+            )
+        return made
+
+
+def _sum(gradients: Iterable[Any]) -> Any:
+    given = [gradient for gradient in gradients if gradient is not None]
+    return functools.reduce(torch.add, given) if given else None
+
+
+# --- torch's functions ------------------------------------------------------------------------------------------------
+
+
+def aliasing() -> AbstractContextManager[Any]:
+    """Context in which the body's function runs: the ops of the innermost body under recording get aliases."""
+    is_on = any(isinstance(mode, _Aliasing) for mode in _get_current_function_mode_stack())
+    return contextlib.nullcontext() if is_on else _Aliasing()
+
+
+_OF_ITSELF = frozenset({"register_hook", "register_post_accumulate_grad_hook", "retain_grad", "requires_grad_"})
+_VIEWS = frozenset({"H", "T", "imag", "mH", "mT", "real"})  # attributes that are ops
+
+
+class _Aliasing(TorchFunctionMode):
+    """Gives torch's functions that a body calls aliases of tensors from outside, above autograd."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        now = _recording[-1]
+        if func is torch.autograd.grad:
+            return tuple(now.grad_inside(*args, **kwargs))
+        name = getattr(func, "__name__", "")
+        if name in _OF_ITSELF or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        if name in ("__get__", "__set__") and func.__self__.__name__ not in _VIEWS:
+            return func(*args, **kwargs)
+        if kwargs:
+            kwargs = dict(zip(kwargs, now.replaced([*kwargs.values()]), strict=True))
+        return func(*now.replaced(args), **kwargs)
+
+
+# Called with the class and the arguments of a `torch.autograd.Function` that a body applies; return the arguments.
+WHEN_APPLIED: list[Callable[[Any, Sequence[Any]], Sequence[Any]]] = [lambda cls, args: _recording[-1].replaced(args)]
+
+
+@functools.cache
+def _watch_apply() -> None:
+    """Has a body's calls of `torch.autograd.Function.apply` pass by these functions: no mode of torch sees `apply`."""
+    before: Any = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if body.names() and torch.is_grad_enabled():
+            with torch._C.DisableTorchFunction():
+                for function in WHEN_APPLIED:
+                    args = tuple(function(cls, args))
+        return before.__get__(None, cls)(*args, **kwargs)
+
+    apply.__doc__ = before.__doc__
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]

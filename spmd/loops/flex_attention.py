@@ -1,0 +1,172 @@
+"""torch's `flex_attention` and its gradient in recorded ops: softmax attention with functions of scores and positions.
+
+From `LONG` on queries are taken a block at a time, in a loop whose backward computes the scores again. So neither
+direction has an array of query length x key length.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from torch.overrides import TorchFunctionMode
+
+from ..core.backend.autocast import NAME
+from .scan import scan
+
+Function = Callable[..., Any]
+
+# The number of scores per head from which queries are taken in blocks, and the queries of a block.
+LONG, ROWS = 512 * 512, 128
+
+
+def flex_attention(
+    query: Any, key: Any, value: Any, score_mod: Function, block_mask: Sequence[Any], scale: float,
+    kernel_options: dict[str, Any], score_mod_other_buffers: Sequence[Any] = (),
+    mask_mod_other_buffers: Sequence[Any] = (),
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The op `flex_attention`: (output, logsumexp, largest score), the latter two to the base 2 as torch's kernels.
+
+    The mask is that of the block mask's function; its lists of blocks, and the options of kernels, say how fast a
+    kernel may be, and change nothing here.
+    """
+    if query.shape[0] != key.shape[0] and key.shape[0] != 1:
+        raise ValueError(
+            f"flex_attention: expected keys of query's batch size {query.shape[0]}, or of 1, got {key.shape[0]}"
+        )
+    if torch.is_autocast_enabled(NAME):
+        dtype = torch.get_autocast_dtype(NAME)
+        query, key, value = (x if x.dtype is torch.float64 else x.to(dtype) for x in (query, key, value))
+    score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
+    mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
+
+    length = query.shape[2]
+    with torch.autocast(NAME, enabled=False):
+        if length * key.shape[2] >= LONG:
+            return _by_blocks(query, key, value, score_mod, mask_mod, scale)
+        query, key, value = (_Copied.apply(x) for x in (query, key, value))
+        return _attend(query, _positions(query, length), key, value, score_mod, mask_mod, scale)
+
+
+def flex_attention_backward(
+    query: Any, key: Any, value: Any, out: Any, logsumexp: Any, grad_out: Any, grad_logsumexp: Any, fw_graph: Function,
+    joint_graph: Any, block_mask: Sequence[Any], scale: float, kernel_options: dict[str, Any],
+    score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
+) -> tuple[Any, Any, Any, tuple[Any, ...]]:  # fmt: skip
+    """The op `flex_attention_backward`, by autograd: (gradients of query, key, value, those of floating-point buffers).
+
+    It computes the scores again in any case, so the values that forward has made are not used.
+    """
+    buffers = [_detached(buffer) for buffer in score_mod_other_buffers]
+    inputs = query, key, value = _detached(query), _detached(key), _detached(value)
+    with torch.enable_grad():
+        made = flex_attention(
+            query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
+        )
+    wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
+    grads = [
+        torch.zeros_like(x) if grad is None else grad
+        for x, grad in zip(made[:2], (grad_out, grad_logsumexp), strict=True)
+    ]
+    found = iter(torch.autograd.grad(made[:2], wanted, grads, materialize_grads=True))
+    of_inputs = next(found), next(found), next(found)
+    return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
+
+
+class _Copied(torch.autograd.Function):
+    """Copies a gradient: as a view of a product it is held as the product is, batch and heads in one dim, which no
+    sharding over both can express (`ops/folds.py`)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Any) -> Any:
+        return arriving[0].clone()
+
+
+def _detached(x: Any) -> Any:
+    return x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def _has_gradient(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _by_blocks(
+    query: Any, key: Any, value: Any, score_mod: Function, mask_mod: Function, scale: float
+) -> tuple[Any, Any, Any]:
+    """Attention of all queries, a block after the other."""
+    length = query.shape[2]
+    count = -(-length // ROWS)
+    missing = count * ROWS - length
+    # The last block's missing queries are zeros at the last position: positions may be indices of the user's tensors.
+    queries = pad(query, (0, 0, 0, missing)).unflatten(2, (count, ROWS)).movedim(2, 0)
+    rows = _positions(query, count * ROWS).clamp(max=length - 1).view(count, ROWS)
+
+    def attend(carry: Any, block: Any) -> Any:
+        queries, rows = block
+        return carry, _attend(queries, rows, key, value, score_mod, mask_mod, scale)
+
+    _, made = scan(attend, (), (queries, rows), policy="nothing")
+    output, logsumexp, largest = (x.movedim(0, 2).flatten(2, 3)[:, :, :length] for x in made)
+    return output, logsumexp, largest
+
+
+def _attend(
+    query: Any, rows: Any, key: Any, value: Any, score_mod: Function, mask_mod: Function, scale: float
+) -> tuple[Any, Any, Any]:
+    """Attention of queries [batch, heads, length, width] at the positions `rows`; a fully masked row gets zeros."""
+    wide = torch.float64 if query.dtype is torch.float64 else torch.float32
+    (batch, heads, length, _), (_, kv_heads, kv_length, _) = query.shape, key.shape
+    # The queries of a group share a key: they are rows of one product.
+    grouped = batch, kv_heads, heads // kv_heads * length
+    scores = (query.to(wide) * scale).reshape(*grouped, -1) @ key.to(wide).mT
+    positions = _positions(query, batch), _positions(query, heads), rows, _positions(query, kv_length)
+    scores = score_mod(scores.reshape(batch, heads, length, kv_length), *positions).to(wide)
+    scores = torch.where(mask_mod(*positions), scores, -math.inf)
+    largest = scores.detach().amax(-1, keepdim=True)
+    base = largest.masked_fill(largest == -math.inf, 0)
+    weights = torch.exp(scores - base)
+    total = weights.sum(-1, keepdim=True)
+    is_masked = total == 0
+    total = total.masked_fill(is_masked, 1)
+    logsumexp = (base + total.log()).masked_fill(is_masked, -math.inf)
+    # The product is divided, not the weights, which are far more: half the time in a CPU's loop, and 0.6 of the memory.
+    output = (weights.reshape(*grouped, kv_length) @ value.to(wide)).reshape(batch, heads, length, -1) / total
+    return output.to(query.dtype), logsumexp.squeeze(-1) / math.log(2), largest.squeeze(-1) / math.log(2)
+
+
+def _positions(like: Any, size: int) -> Any:
+    return torch.arange(size, dtype=torch.int32, device=like.device)
+
+
+def _of_positions(function: Function, num_scores: int, buffers: Sequence[Any]) -> Function:
+    """A function of single (batch, head, query, key) positions, and perhaps of a score, as one of all of them."""
+    scores, fixed = (0,) * num_scores, (None,) * len(buffers)
+    mapped = function
+    for place in (3, 2, 1, 0):
+        dims = [0 if dim == place else None for dim in range(4)]
+        mapped = torch.vmap(mapped, in_dims=(*scores, *dims, *fixed))
+
+    def of_all(*given: Any) -> Any:
+        with _IndexByTensors():
+            return mapped(*given, *buffers)
+
+    return of_all
+
+
+class _IndexByTensors(TorchFunctionMode):
+    """Has `bias[q_idx, kv_idx]` look positions up in the tensor: torch would read a tensor of one number as a Python
+    number."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            x, index = args
+            places = list(index) if isinstance(index, (tuple, list)) else [index]
+            if all(isinstance(place, (torch.Tensor, int)) and not isinstance(place, bool) for place in places):
+                tensors = [p if isinstance(p, torch.Tensor) else torch.tensor(p, device=x.device) for p in places]
+                return torch.ops.aten.index.Tensor(x, tensors)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,328 @@
+"""A captured body becomes a loop of known trip count, with its gradient: a loop in the opposite direction.
+
+Not here: what users call (`scan`, `layers`).
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..core.base.seed import Draw
+from ..core.dispatch.watching import recorded
+from ..core.ir.graph import Region, Value, next_serial, value_name
+from ..core.ir.meta import dense_meta
+from ..core.lazy.annotations import annotate
+from ..core.lazy.reads import next_generation, operand, shard_gradient
+from ..core.lazy.storage import LOCK, SYNC_LOCK
+from ..core.lazy.tensor import XlaTensor
+from ..core.lazy.views import read
+from ..core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
+from ..core.lower.numbers import EACH, Step
+from ..core.sharding.spec import UNSHARDED, Spec
+from ..core.sharding.value import Sharding
+from .capture import Capture
+from .gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
+from .saved import saved
+from .varying import as_own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanInput:
+    """The values of which each iteration reads one: a stack, or, for layers, a tensor per iteration.
+
+    Of the latter the first stands for all of them while the body is recorded.
+    """
+
+    tensors: Tensors
+    is_stack: bool
+
+    def stand_in(self, capture: Capture) -> XlaTensor:
+        """Returns the tensor that stands for one iteration's value in the body."""
+        tensor = self.tensors[0]
+        needs = torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
+        if not self.is_stack:
+            return capture.swapped(tensor, requires_grad=needs)
+        sharding = _sharding(tensor)
+        if sharding is not None:
+            first, *rest = sharding.spec.dims or (UNSHARDED,)
+            sharding = sharding.with_spec(Spec(tuple(rest))) if first == UNSHARDED else None
+        return capture.stand_in(dense_meta(tensor.shape[1:], tensor.dtype), sharding, requires_grad=needs)
+
+    def values(self) -> list[Value]:
+        """The operands of the loop."""
+        return [_x(self.is_stack, tensor) for tensor in self.tensors]
+
+
+def _x(is_stack: bool, tensor: XlaTensor) -> Value:
+    """Returns the operand for an x; for a row its stored sharding, where an iteration may gather it."""
+    return operand(tensor) if is_stack else read(tensor)
+
+
+# Records the body: (the carry of an iteration, its xs) -> (the carry of the next iteration, its ys).
+Body = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
+
+
+def run_loop(
+    name: str, body: Body, init: Tensors, xs: Sequence[ScanInput], iterations: int, *, reverse: bool = False
+) -> tuple[Tensors, Tensors, dict[int, Tensors]]:
+    """Records a loop: (the last carry, the ys, by the place in `xs` the tensors that the body wrote, one per
+    iteration)."""
+    init = as_own(init)
+    xs = [dataclasses.replace(x, tensors=as_own(x.tensors)) if x.is_stack else x for x in xs]
+    with SYNC_LOCK, LOCK:
+        with Capture(name) as capture:
+            loop = _Loop(capture, body, init, xs, iterations, reverse)
+        loop.draw(capture.draws.further(iterations))
+        made = with_gradient(loop.inputs, loop.forward, loop.backward)
+    recorded()
+    queue = iter(made)
+    carry, ys = (list(itertools.islice(queue, count)) for count in (len(init), loop.num_stacked))
+    return carry, ys, {i: list(itertools.islice(queue, iterations)) for i in loop.rewritten}
+
+
+class _Loop:
+    """One call: the body and the gradient of one iteration, of which the forward op and the backward op are made.
+
+    The body takes the carry, the storages from outside that it writes (a part of the carry), and the xs; it returns the
+    same carry, the ys, the values saved for backward, and the xs that it wrote.
+    """
+
+    def __init__(
+        self, capture: Capture, body: Body, init: Tensors, xs: Sequence[ScanInput], iterations: int, reverse: bool
+    ) -> None:
+        self.capture, self.init, self.xs = capture, init, xs
+        self.iterations, self.reverse = iterations, reverse
+        self.draws: dict[Draw, list[Draw]] = {}
+        is_on = torch.is_grad_enabled()
+        self.carry = [
+            capture.stand_in(
+                dense_meta(tensor.shape, tensor.dtype), _sharding(tensor),
+                requires_grad=is_on and (tensor.is_floating_point() or tensor.is_complex()),
+            )
+            for tensor in init
+        ]  # fmt: skip
+        self.stand_ins = [x.stand_in(capture) for x in xs]
+        self.carry_given, self.xs_given = capture.given[: len(init)], capture.given[len(init) :]
+        self.carried, self.stacked = self._run(body)
+        self.num_stacked = len(self.stacked)
+        self._note_writes()
+        self._find_needs()
+        middle = next_serial()
+        gradients = self._differentiate() if any(self.has_gradient) else []
+        self._make_forward(gradients, middle)
+        self.inputs, self.kept_before, self.kept_after = Tensors(), Tensors(), Tensors()
+        self.backward = self._backward(gradients) if gradients else None
+        del self.carry, self.carried, self.stand_ins, self.stacked  # tensors of the body, which end with it
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def _run(self, body: Body) -> tuple[Tensors, Tensors]:
+        in_place = (
+            f"{self.capture.name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
+        )
+        try:
+            made = self.capture.run(body, list(map(self.capture.own, self.carry)), self.stand_ins)
+        except RuntimeError as error:
+            if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
+                raise NotImplementedError(in_place) from error
+            raise
+        rows = [tensor for tensor, x in zip(self.stand_ins, self.xs, strict=True) if x.is_stack]
+        if not all(map(self.capture.is_unwritten, rows)):
+            raise NotImplementedError(in_place)
+        return made
+
+    def _note_writes(self) -> None:
+        """Notes in-place writes: storages from outside become part of the carry, written xs become results."""
+        written = self.capture.written()
+        self.written, self.after = list(written), [after for _, after in written.values()]
+        self.before = [before for before, _ in written.values()]
+        self.capture.given += self.before
+        self.rewritten = [
+            i
+            for i, (tensor, given) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
+            if not self.xs[i].is_stack and not self.capture.passes_on(tensor._storage.value, given)
+        ]
+        self.new_xs = [self.stand_ins[i]._storage.value for i in self.rewritten]
+
+    def _find_needs(self) -> None:
+        """Finds the values of the carry, the xs and the tensors from outside that have a gradient."""
+        reached = [self.capture.reached(tensor) for tensor in (*self.carried, *self.stacked)]
+        needs = [tensor.requires_grad and torch.is_grad_enabled() for tensor in self.init]
+        while True:  # a gradient that reaches a result of the carry reaches the same place of every iteration
+            without = {tensor for tensor, need in zip(self.carry, needs, strict=True) if not need}
+            self.has_gradient = [not found.keys() <= without for found in reached]
+            before, needs = needs, [need or has for need, has in zip(needs, self.has_gradient, strict=False)]
+            if needs == before:
+                break
+        self.carry_needs = [i for i, need in enumerate(needs) if need]
+        met = {tensor: None for found, has in zip(reached, self.has_gradient, strict=True) if has for tensor in found}
+        self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
+        self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
+        for tensor in self.closed_over:
+            if tensor._storage in self.written:
+                raise NotImplementedError(
+                    f"{self.capture.name}: the body writes in place into a tensor from outside that requires a "
+                    f"gradient ({tensor._meta!r}); make it part of the carry instead"
+                )
+
+    def _differentiate(self) -> list[Value]:
+        """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
+        capture, outputs = self.capture, [*self.carried, *self.stacked]
+        next_generation()  # values gathered in forward are gathered again in backward
+        chosen = [i for i, has in enumerate(self.has_gradient) if has]
+        self.stack_chosen = [i for i in chosen if i >= len(self.carry)]
+        arriving = {
+            i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
+            for i in (*self.carry_needs, *self.stack_chosen)
+        }
+        self.carry_arriving = [arriving[i]._storage.value for i in self.carry_needs]
+        self.stack_arriving = [arriving[i]._storage.value for i in self.stack_chosen]
+        sources = [
+            *(self.carry[i] for i in self.carry_needs), *self.closed_over, *(self.stand_ins[i] for i in self.xs_needs)
+        ]  # fmt: skip
+        found = capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen])
+        sums = {tensor: capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in self.closed_over}
+        self.sums_given = [so_far._storage.value for so_far in sums.values()]
+        carry, gradients = {*self.carry}, []
+        with torch.no_grad():
+            for source, gradient in zip(sources, found, strict=True):
+                so_far = sums.get(source)
+                if gradient is None and so_far is None:
+                    gradient = torch.zeros_like(source)
+                if gradient is not None and source not in carry and source._view is None:
+                    shard_gradient(source._storage, gradient)
+                if so_far is not None:
+                    gradient = so_far if gradient is None else so_far + gradient
+                gradients.append(operand(gradient))
+        return gradients
+
+    def _make_forward(self, gradients: list[Value], middle: int) -> None:
+        self.saved: list[Value] = []
+        if gradients:
+            rewritten = {value_name(self.xs_given[i]) for i in self.rewritten}
+            xs = [given for given in self.xs_given if value_name(given) not in rewritten]
+            arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
+            self.saved = saved(self.capture, gradients, [*xs, *arriving], middle)
+        carried = [*map(operand, self.carried), *self.after]
+        roots = [*carried, *map(operand, self.stacked), *self.saved, *self.new_xs]
+        ys = [*[STACK] * (self.num_stacked + len(self.saved)), *[ROWS] * len(self.new_xs)]
+        rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
+        self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.before], [*rows], ys, self.reverse)
+
+    def _loop(
+        self, roots: list[Value], carry: list[Value], rows: list[tuple[bool, Value]], ys: list[Y], reverse: bool
+    ) -> tuple[list[Value], Loop]:
+        """Returns a loop over ops of the body, behind the constants that it needs."""
+        given = [*carry, *(value for _, value in rows)]
+        constants = self.capture.outside(roots, given)
+        body, are_stacks = Region.of(roots, [*constants, *given]), tuple(is_stack for is_stack, _ in rows)
+        return constants, Loop(
+            body, self.iterations, len(constants), len(carry), are_stacks, tuple(ys), reverse=reverse
+        )  # fmt: skip
+
+    def _backward(self, gradients: list[Value]) -> Backward:
+        """Returns the function that records the backward loop; it holds no more of the recording than it reads."""
+        fixed = [*self.carry_arriving, *self.sums_given]
+        every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
+        read = {value_name(value) for node in self.capture.nodes(gradients, every) for value in node.operands}
+        read = (read | set(map(value_name, gradients))) - set(map(value_name, self.saved))
+        xs_read = [i for i, given in enumerate(self.xs_given) if value_name(given) in read]
+        rows = [
+            *((True, value) for value in self.saved), *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
+            *((True, value) for value in self.stack_arriving),
+        ]  # fmt: skip
+        xs_needs = [self.xs[i] for i in self.xs_needs]
+        ys = [STACK if x.is_stack else ROWS for x in xs_needs]
+        constants, loop = self._loop(gradients, fixed, rows, ys, not self.reverse)
+        self.kept_before = self.capture.tensors(constants)
+        self.kept_after = [tensor for i in xs_read for tensor in self.xs[i].tensors]
+        needs = [self.init[i] for i in self.carry_needs]
+        self.inputs = [*needs, *self.closed_over, *(tensor for x in xs_needs for tensor in x.tensors)]
+        # The gradient of a carry and of a stack has the sharding that the body gave it.
+        layer_tensors = [None if x.is_stack else tensor for x in xs_needs for tensor in x.tensors]
+        sharded_like = [*[None] * len(needs), *self.closed_over, *layer_tensors]
+        are_stacks = [*[True] * len(self.saved), *(self.xs[i].is_stack for i in xs_read for _ in self.xs[i].tensors)]
+        name, count, draws = self.capture.name, len(constants), self.draws
+        closed_over, carry_needs, stack_chosen = self.closed_over, self.carry_needs, self.stack_chosen
+
+        def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+            refuse_second(name)
+            sums = list(map(_zeros, closed_over))
+            with LOCK:
+                operands = list(map(operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
+                operands += map(_x, are_stacks, kept[count:])
+                operands += [operand(arriving[i]) for i in stack_chosen]
+                made = tensors(_record(f"{name}.backward", loop, operands, draws))
+            for gradient, like in zip(made, sharded_like, strict=True):
+                gradient._storage.sharding = None if like is None else _sharding(like)
+            recorded()
+            return made
+
+        return backward
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def draw(self, iterations: list[list[Draw]]) -> None:
+        """Notes the draws of each iteration, by those of the first one, which the body was recorded with."""
+        by_place = iterations[::-1] if self.reverse else iterations
+        first = reversed(list(enumerate(iterations[0])))
+        self.draws |= {draw: [each[place] for each in by_place] for place, draw in first}
+
+    def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
+        """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
+        operands = [*self.constants, *map(operand, self.init), *self.before]
+        operands += [value for x in self.xs for value in x.values()]
+        queue = iter(_record(self.capture.name, self.loop, operands, self.draws))
+        carried = list(itertools.islice(queue, len(self.init)))
+        for storage, value in zip(self.written, queue, strict=False):
+            storage.write(value)
+        stacked, kept = (list(itertools.islice(queue, count)) for count in (self.num_stacked, len(self.saved)))
+        made = tensors([*carried, *stacked, *queue])
+        has_gradient = [*self.has_gradient, *[False] * (len(made) - len(self.has_gradient))]
+        return made, [*self.kept_before, *tensors(kept), *self.kept_after], has_gradient
+
+
+def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:
+    """Records a loop whose body makes these draws, each with those of all iterations in its place."""
+    steps: list[Step] = []
+    numbers: list[float | int] = []
+    for node in loop.body.nodes:
+        series: dict[int, list[int]] = {}
+        for places in node.op.lowering.draws(node.op):
+            seed, count = (int(node.numbers[place]) for place in places)
+            found = draws.get((seed, count))
+            if found is None:
+                raise NotImplementedError(
+                    f"{name}: the body draws random numbers apart from the stream (torch.random.fork_rng, or a seed of "
+                    "its own); draw them outside and pass them in"
+                )
+            series |= zip(places, map(list, zip(*found, strict=True)), strict=True)
+        for place, number in enumerate(node.numbers):
+            step, own = _progression(series[place]) if place in series else (0, [number])
+            steps.append(step)
+            numbers += own
+    return record(loop_op(name, loop.with_steps(tuple(steps)), [value.meta for value in operands]), operands, numbers)
+
+
+def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
+    """Returns a scalar argument's step and its number, or its numbers of all iterations."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
+        return step, numbers[:1]
+    return EACH, numbers
+
+
+def _zeros(like: XlaTensor) -> Any:
+    """Returns the first sum of a tensor's gradients, sharded like the tensor."""
+    zeros: Any = torch.zeros(like.shape, dtype=like.dtype, device="xla")
+    if (sharding := _sharding(like)) is not None:
+        annotate(zeros, sharding)
+    return zeros
+
+
+def _sharding(tensor: XlaTensor) -> Sharding | None:
+    return tensor._storage.sharding if tensor._view is None else None

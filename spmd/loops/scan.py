@@ -1,0 +1,206 @@
+"""`spmd.scan`: a function applied to slices of tensors in sequence, recorded once."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from ..core.ir.source import ends_at_user_line
+from ..core.lazy.tensor import XlaTensor
+from ..recompute import checkpoint_policies
+from ..recompute.recompute import remat
+from .gradient import Tensors
+from .loop import ScanInput, run_loop
+
+
+@ends_at_user_line
+def scan(
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    *,
+    dim: int = 0,
+    reverse: bool = False,
+    length: int | None = None,
+    policy: "Policy" = None,
+) -> tuple[Any, Any]:
+    """Applies a function to the slices of `xs` in sequence, as one loop of the program: (carry, stacked ys).
+
+    The same as
+
+        carry, ys = init, []
+        for x in xs:                     # slices along `dim`, of every tensor in the pytree
+            carry, y = fn(carry, x)
+            ys.append(y)
+        return carry, torch.stack(ys)    # of every tensor in the pytree
+
+    but `fn` runs once in Python, and XLA compiles it once, whatever the trip count. Gradients reach `init`, `xs` and
+    tensors that `fn` closes over; backward is a loop, too, which reads the values that autograd saved in each
+    iteration, or those that `policy` names, and recomputes the rest. Random draws are those of the Python loop.
+    A tensor from outside that `fn` writes in place (a buffer) is part of the carry. Without a tensor on xla among the
+    arguments, and inside `torch.func.vmap` and `torch.func.grad`, this is the Python loop.
+
+    Args:
+        fn: (carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y may be any pytree of tensors
+            (and None). It must not read values (`.item()`) nor write in place into `x`; it may write in place into the
+            carry, which reaches its results and not `init`.
+        init: a pytree of tensors; anything else in it stays the same in each iteration.
+        xs: a pytree of tensors of the same size along `dim`; None where `length` gives the trip count.
+        dim: the dim that is sliced in `xs` and stacked in the ys. reverse: the last slice comes first; the ys keep the
+            order of `xs`.
+        length: the trip count. policy: as in `spmd.scan_layers`.
+
+    Raises ValueError for xs that differ in length and for a carry that changes its structure, shape or dtype,
+    TypeError where only some tensors are on xla, `BodyError` (a RuntimeError) for a read of a value,
+    NotImplementedError for a gradient of the gradient.
+    Source: `torch._higher_order_ops.scan`, `torch_xla.experimental.scan`, `jax.lax.scan`.
+
+    >>> import torch, spmd
+    >>> rows = torch.arange(4.0).to("xla").requires_grad_()
+    >>> total, sums = spmd.scan(lambda carry, x: (carry + x, carry * x), torch.zeros((), device="xla"), rows)
+    >>> total.item(), sums.tolist()
+    (6.0, [0.0, 0.0, 2.0, 9.0])
+    >>> total.backward()
+    >>> rows.grad.tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    expect_functions("scan", fn=fn)
+    iterations = _num_iterations(xs, dim, length)
+    fn = with_policy(fn, policy, "scan")
+    if not on_device("scan", (init, xs)):
+        return _plain(fn, init, xs, dim, reverse, iterations)
+    y: Any = None
+
+    def body(carry: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        nonlocal y
+        made = fn(refilled(init, carry), refilled(xs, rows))
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise TypeError(f"spmd.scan: fn must return a pair (carry, y), got {type(made).__name__}")
+        y = made[1]
+        for value in tree_leaves(y):
+            if value is not None and type(value) is not XlaTensor:
+                raise TypeError(f"spmd.scan: y must hold tensors on xla (or None), got {value!r}")
+        return carried("spmd.scan", init, made[0]), tensors_of(y)
+
+    inputs = [_scan_input(tensor, dim) for tensor in tensors_of(xs)]
+    last, stacks, _ = run_loop("spmd.scan", body, tensors_of(init), inputs, iterations, reverse=reverse)
+    return refilled(init, last), refilled(y, [stack.movedim(0, dim) for stack in stacks])
+
+
+# The values of an iteration that are saved for its backward.
+Policy = str | checkpoint_policies.Policy | Callable[..., Any] | Sequence[Any] | None
+
+
+def with_policy(function: Callable[..., Any], policy: Policy, caller: str) -> Callable[..., Any]:
+    """Returns the function with a policy of the values saved for its backward; None: all that autograd saves."""
+    if policy is None:
+        return function
+    if isinstance(policy, (str, checkpoint_policies.Policy)):
+        chosen = checkpoint_policies.as_policy(policy, caller)
+        return remat(lambda *args, **kwargs: function(*args, **kwargs), policy=chosen)
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    return functools.partial(checkpoint, function, use_reentrant=False, context_fn=contexts)
+
+
+def expect_functions(caller: str, **functions: Any) -> None:
+    """Raises TypeError for an argument that is not callable."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"spmd.{caller}: {name} must be a function, got {function!r}")
+
+
+def tensors_of(tree: Any) -> list[Any]:
+    """Returns the tensors of a pytree."""
+    return [value for value in tree_leaves(tree) if isinstance(value, torch.Tensor)]
+
+
+def refilled(tree: Any, tensors: Iterable[Any]) -> Any:
+    """Returns a pytree with other tensors in place of its own."""
+    queue = iter(tensors)
+    return tree_map(lambda value: next(queue) if isinstance(value, torch.Tensor) else value, tree)
+
+
+def own_tensors(tree: Any) -> Any:
+    """Returns a pytree with copies of its tensors, which a body may write in place."""
+    return refilled(tree, [tensor.clone() for tensor in tensors_of(tree)])
+
+
+def on_device(name: str, given: Any) -> bool:
+    """True if tensors among these are on xla; TypeError where only some are.
+
+    False inside a transform of torch.func (vmap, grad), which wraps tensors: its ops are recorded one by one.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return False
+    tensors = tensors_of(given)
+    ours = [tensor for tensor in tensors if type(tensor) is XlaTensor]
+    if ours and len(ours) < len(tensors):
+        other = next(tensor for tensor in tensors if type(tensor) is not XlaTensor)
+        raise TypeError(
+            f"spmd.{name}: expected all tensors on xla, got one of shape {list(other.shape)} on {other.device}; move "
+            'it with .to("xla") first'
+        )
+    return bool(ours)
+
+
+def carried(name: str, before: Any, after: Any) -> Tensors:
+    """Returns the tensors of a carry after an iteration; ValueError where it differs from the carry before."""
+    old, tree = tree_flatten_with_path(before)
+    new, other = tree_flatten(after)
+    if tree != other:
+        raise ValueError(f"{name}: the carry goes in as {tree} and comes out as {other}")
+    found = []
+    for (path, one), value in zip(old, new, strict=True):
+        place = f"the carry{keystr(path)}"
+        if type(one) is not XlaTensor:
+            if value is not one and value != one:
+                raise ValueError(
+                    f"{name}: {place} is no tensor and must stay {one!r}, but an iteration returns {value!r}"
+                )
+            continue
+        if type(value) is not XlaTensor:
+            raise TypeError(f"{name}: {place} must stay a tensor on xla, but an iteration returns {value!r}")
+        if (one.shape, one.dtype) != (value.shape, value.dtype):
+            raise ValueError(
+                f"{name}: {place} goes in as {one._meta!r} and comes out as {value._meta!r}; an iteration must return "
+                "the shape and dtype that it receives"
+            )
+        found.append(value)
+    return found
+
+
+def _scan_input(tensor: Any, dim: int) -> ScanInput:
+    return ScanInput([tensor if dim in (0, -tensor.dim()) else tensor.movedim(dim, 0)], is_stack=True)
+
+
+def _num_iterations(xs: Any, dim: int, length: int | None) -> int:
+    found = {} if length is None else {length: "length"}
+    for path, value in tree_flatten_with_path(xs)[0]:
+        if isinstance(value, torch.Tensor):
+            if not -value.dim() <= dim < value.dim():
+                raise ValueError(f"spmd.scan: xs{keystr(path)} of shape {list(value.shape)} has no dim {dim}")
+            found.setdefault(value.shape[dim], f"xs{keystr(path)}")
+    if len(found) != 1:
+        what = ", ".join(f"{name} has {size}" for size, name in found.items()) or "no tensor in xs and no length"
+        raise ValueError(f"spmd.scan: expected one length of all xs along dim {dim}, got {what}")
+    return next(iter(found))
+
+
+def _plain(fn: Any, init: Any, xs: Any, dim: int, reverse: bool, iterations: int) -> tuple[Any, Any]:
+    """The same as a loop in Python."""
+    carry, found = init, []
+    for iteration in reversed(range(iterations)) if reverse else range(iterations):
+        x = refilled(xs, [tensor.select(dim, iteration) for tensor in tensors_of(xs)])
+        carry, y = fn(own_tensors(carry), x)
+        found.append(tree_flatten(y))
+    if not found:
+        raise ValueError("spmd.scan: xs are empty, and without an iteration on the CPU the shape of y is not known")
+    found = found[::-1] if reverse else found
+    stacks = [
+        None if parts[0] is None else torch.stack(parts, dim)
+        for parts in zip(*(flat for flat, _ in found), strict=True)
+    ]
+    return carry, tree_unflatten(stacks, found[0][1])

@@ -1,0 +1,294 @@
+"""The varying axes of a manual computation's values, while it is recorded: where a value that is equal along an axis
+meets values that vary along it, its gradient is summed over the axis.
+
+So an invariant value has one gradient along an axis, and a varying value has its share of it per shard (as
+`jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
+"""
+
+import dataclasses
+import math
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..core.base.state import held
+from ..core.base.tables import Interned
+from ..core.ir.graph import Node, between, next_serial
+from ..core.ir.meta import Meta, dense_meta
+from ..core.ir.op import Lowering, OpSpec
+from ..core.ir.source import user_line
+from ..core.lazy.reads import operand
+from ..core.lazy.record import graph_task, record_here
+from ..core.lazy.storage import LOCK, Storage
+from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.lazy.threads import enter_thread
+from ..core.lower import manual_lowering
+from ..core.lower.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
+from ..core.sharding.value import Sharding
+from . import capture
+from .closed_over import WHEN_APPLIED
+
+# --- recording --------------------------------------------------------------------------------------------------------
+
+_OP_SPECS: Interned[Any, OpSpec] = Interned(1024)
+
+
+def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
+    """Records an op of one operand, or of none, without a gradient."""
+    enter_thread()
+    if tensor is not None:
+        capture.note(tensor)
+    with LOCK:
+        operands = [] if tensor is None else [operand(tensor)]
+        metas = tuple(value.meta for value in operands)
+        key = (name, lowering, meta, metas)
+        op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
+        node = record_here(op, operands, (), sys._getframe(1), graph_task())
+        return wrap(meta, Storage(node, meta))
+
+
+def collective(
+    kind: str, tensor: XlaTensor, axes: Axes, *statics: Any, shape: Sequence[int] | None = None
+) -> XlaTensor:
+    """Records a collective, without its gradient. shape: that of the result, where it is another."""
+    meta = dense_meta(tensor.shape if shape is None else shape, tensor.dtype)
+    return record_op(f"spmd.{kind}", Collective(kind, axes, statics), tensor, meta)
+
+
+def summed(tensor: XlaTensor, axes: Axes) -> XlaTensor:
+    """Records the sum over axes, without its gradient; of none, the tensor itself."""
+    return collective("all_reduce", tensor, axes, "sum") if axes else tensor
+
+
+def index(axes: Axes) -> XlaTensor:
+    """Records the shard's index along axes."""
+    return record_op("spmd.axis_index", Index(axes), None, dense_meta((), torch.int64))
+
+
+def _text(lowering: Lowering) -> str:
+    fields = dataclasses.fields(lowering)
+    return ", ".join(f"{field.name}={getattr(lowering, field.name)!r}" for field in fields if field.name != "kind")
+
+
+class Vary(torch.autograd.Function):
+    """The identity; its gradient is summed over `more` and divided among the `count` shards along `less`.
+
+    in_place: for a value that is about to be written in place.
+    """
+
+    @staticmethod
+    def forward(tensor: Any, more: Axes, less: Axes, count: int, in_place: bool) -> Any:
+        lowering = manual_lowering.Vary(more, less)
+        made = record_op("spmd.vary", lowering, tensor, dense_meta(tensor.shape, tensor.dtype))
+        return tensor.copy_(made) if in_place else made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        tensor, ctx.more, _, ctx.count, in_place = inputs
+        if in_place:
+            ctx.mark_dirty(tensor)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, tensor: Any, *how: Any) -> Any:
+        return Vary.apply(tensor, *how), in_dims[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return summed(gradient / ctx.count if ctx.count > 1 else gradient, ctx.more), None, None, None, None
+
+
+# --- the computation that is recorded ---------------------------------------------------------------------------------
+
+
+class Tracker(Rules):
+    """The rules for a manual computation while it is recorded: values from before `start` are equal on all shards.
+
+    mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
+    """
+
+    def __init__(self, mesh: Sharding, axes: Axes, start: int = 0):
+        super().__init__(axes, {}, start=start)
+        self.mesh = mesh
+        self.sizes: Mapping[str, int] = mesh.mesh_axes()
+        self.axes = axes
+
+    def size(self, axes: Iterable[str]) -> int:
+        """The number of shards along axes."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def in_order(self, over: Over) -> Axes:
+        return tuple(axis for axis in self.axes if axis in over)
+
+    def _of_node(self, node: Node) -> tuple[Varying, ...]:
+        if node.op.name != "spmd.stand_in":
+            return super()._of_node(node)
+        like = capture.stands_for(node)  # of the body of a loop in it
+        return (Varying(self.every, self.every) if like is None else self.of(like),)
+
+    def of_tensor(self, tensor: Any) -> Varying:
+        """The varying axes of a tensor, also as `torch.func` wraps it."""
+        return self.of(_inner(tensor)._storage.value)
+
+    def varied(self, tensor: Any, over: Over) -> Any:
+        """Returns the tensor as varying along these axes, as far as its gradient is concerned."""
+        more = self.in_order(over - self.of_tensor(tensor).varying)
+        return Vary.apply(tensor, more, (), 1, False) if more else tensor
+
+    def reduced(self, tensor: Any, over: Over) -> Any:
+        """Returns the tensor, equal on all shards along these axes, as invariant along them."""
+        less = self.in_order(over)
+        return Vary.apply(tensor, (), less, self.size(less), False) if less else tensor
+
+    def again(self, tensor: Any, axes: Axes) -> Any:
+        """Returns the result of a collective that is equal along axes, unchanged."""
+        return tensor
+
+    def unified(self, values: Sequence[Any], written: Any = None) -> Sequence[Any]:
+        """Returns the arguments of one op with equal varying axes, where they have a gradient."""
+        tensors = list(_tensors(values))
+        if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
+            return values
+        found = [self.of_tensor(tensor).varying for tensor in tensors]
+        union: Over = frozenset().union(*found)
+        is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
+        return self._replaced(values, union, written) if is_one else values
+
+    def _replaced(self, values: Any, union: Over, written: Any) -> Any:
+        made = []
+        for value in values:
+            if is_ours(value) and value.requires_grad:
+                if value is written:
+                    more = self.in_order(union - self.of_tensor(value).varying)
+                    made.append(Vary.apply(value, more, (), 1, True) if more else value)
+                else:
+                    made.append(self.varied(value, union))
+            elif type(value) in (list, tuple):
+                made.append(self._replaced(value, union, written))
+            else:
+                made.append(value)
+        return tuple(made) if type(values) is tuple else made
+
+
+def _inner(tensor: Any) -> XlaTensor:
+    """Returns the XlaTensor within the wrappers of `torch.func`."""
+    while type(tensor) is not XlaTensor:
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def is_ours(value: Any) -> bool:
+    """True for an XlaTensor, also as `torch.func` wraps it."""
+    if type(value) is XlaTensor:
+        return True
+    is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return is_wrapped and is_ours(torch._C._functorch.get_unwrapped(value))
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Yields the XlaTensors among the arguments of an op, also as `torch.func` wraps them."""
+    for value in values:
+        if is_ours(value):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _tensors(value)
+
+
+class _Thread(threading.local):
+    tracker: Tracker | None = None
+    calls: Any = None  # the `body_calls.BodyCalls` that notes the calls in bodies
+
+
+thread = _Thread()
+
+
+def tracker() -> Tracker | None:
+    """The tracker of the manual computation that the calling thread records, or None."""
+    return thread.tracker
+
+
+def tracking(new: Tracker) -> AbstractContextManager[None]:
+    """Has the calling thread record a manual computation."""
+    return held(thread, tracker=new)
+
+
+def as_own(tensors: Sequence[Any]) -> list[Any]:
+    """Returns the tensors that go into the body of a loop, in a manual computation as varying along all its axes,
+    whatever an iteration computes of them."""
+    now = tracker()
+    if now is None or not torch.is_grad_enabled():
+        return list(tensors)
+    return [now.varied(tensor, now.every) if tensor.requires_grad else tensor for tensor in tensors]
+
+
+# --- torch's functions ------------------------------------------------------------------------------------------------
+
+_ATTRIBUTES = frozenset({"__get__", "__set__", "size", "dim", "stride", "numel", "is_floating_point", "is_complex"})
+_DROPS = frozenset({
+    "dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout", "feature_dropout_",
+    "feature_alpha_dropout", "feature_alpha_dropout_", "dropout1d", "dropout2d", "dropout3d", "native_dropout",
+})  # fmt: skip
+
+
+class Watching(TorchFunctionMode):
+    """Gives the arguments of torch functions in a manual computation equal varying axes, above autograd."""
+
+    def __init__(self, tracker: Tracker):
+        super().__init__()
+        self.tracker = tracker
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        if name in _ATTRIBUTES:
+            return func(*args, **kwargs)
+        if name == "backward":
+            raise NotImplementedError(
+                f".backward() at {user_line()}, inside the body of spmd.shard_map: the body is recorded and has no "
+                ".grad to keep; return the loss and call .backward() outside, or use torch.autograd.grad here"
+            )
+        if func is torch.autograd.grad and kwargs.get("create_graph"):
+            raise NotImplementedError(
+                f"torch.autograd.grad(create_graph=True) at {user_line()}, (as torch.func.grad has it), inside the "
+                "body of spmd.shard_map: a gradient of the gradient is not summed over the shards; torch.autograd.grad "
+                "without create_graph gives the gradient"
+            )
+        if torch.is_grad_enabled() and func is not torch.autograd.grad:
+            written = args[0] if args and _writes(name) else kwargs.get("out")
+            if kwargs:
+                both = self.tracker.unified([*args, *kwargs.values()], written)
+                args, kwargs = both[: len(args)], dict(zip(kwargs, both[len(args) :], strict=True))
+            else:
+                args = self.tracker.unified(args, written)
+        made = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
+        return made if thread.calls is None else thread.calls.function(name, made, in_place=_writes(name))
+
+    def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
+        given = next(_tensors([*args, *kwargs.values()]), None)
+        over: Over = frozenset() if given is None else self.tracker.of_tensor(given).may_diverge
+        start = next_serial()
+        made = func(*args, **kwargs)
+        if given is not None:
+            for result in _tensors(made if isinstance(made, tuple) else (made,)):
+                for node in between([_inner(result)._storage.value], (), since=start):
+                    if node.op.lowering.draws(node.op):
+                        self.tracker.own_draws.setdefault(node, over)
+        return made
+
+
+def _writes(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+
+
+def _unify(cls: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Gives a user's `torch.autograd.Function` arguments of equal varying axes, too."""
+    now = tracker()
+    return args if now is None or cls.__module__.startswith("spmd.") else now.unified(args)
+
+
+WHEN_APPLIED.append(_unify)

@@ -1,0 +1,118 @@
+"""`spmd.while_loop`: a loop whose trip count follows from its data."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..core.base import seed
+from ..core.dispatch.watching import recorded
+from ..core.ir.graph import Node, Region
+from ..core.ir.meta import dense_meta
+from ..core.ir.source import ends_at_user_line
+from ..core.lazy.reads import operand
+from ..core.lazy.storage import LOCK, SYNC_LOCK
+from ..core.lazy.tensor import XlaTensor
+from ..core.lower.region import While, region_op
+from .capture import Capture
+from .gradient import Tensors, record, tensors, with_gradient
+from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
+
+
+@ends_at_user_line
+def while_loop(
+    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Repeats `body_fn` for as long as `cond_fn` is true, as one loop of the program that ends by its own data.
+
+    The same as
+
+        while cond_fn(*carried_inputs):
+            carried_inputs = body_fn(*carried_inputs)
+
+    but both functions run once in Python, and no value comes to the host. It has no gradient, as XLA cannot know how
+    much to save: a backward through it raises; use `spmd.scan` with the largest trip count. Random draws have keys of
+    the loop's own, one per iteration: another stream than the Python loop's. A tensor from outside that the body writes
+    in place is part of the carry. Without a tensor on xla among the inputs this is the Python loop.
+
+    Args:
+        cond_fn: the carried values -> a bool tensor of one element. body_fn: the carried values -> as many of the same
+            structure, shapes and dtypes, as a tuple or list.
+        carried_inputs: a tuple or list of pytrees of tensors on xla; anything else stays the same. In-place writes of
+            `body_fn` to its arguments reach its results and not these inputs.
+
+    Raises ValueError for a carry that changes its structure, shape or dtype, TypeError for a condition that is no bool
+    tensor, NotImplementedError from a backward through it, `BodyError` for a read of a value.
+    Source: `torch._higher_order_ops.while_loop`, `jax.lax.while_loop`.
+
+    >>> import torch, spmd
+    >>> start = torch.tensor(27).to("xla"), torch.tensor(0).to("xla")
+    >>> def collatz(n, steps):
+    ...     return torch.where(n % 2 == 0, n // 2, 3 * n + 1), steps + 1
+    >>> spmd.while_loop(lambda n, steps: n != 1, collatz, start)[1].item()
+    111
+    """
+    expect_functions("while_loop", cond_fn=cond_fn, body_fn=body_fn)
+    if not isinstance(carried_inputs, (tuple, list)):
+        raise TypeError(f"spmd.while_loop: carried_inputs must be a tuple or list, got {type(carried_inputs).__name__}")
+    before = tuple(carried_inputs)
+    if not on_device("while_loop", before):
+        while cond_fn(*before):
+            before = tuple(body_fn(*own_tensors(before)))
+        return before
+    name, start = "spmd.while_loop", tensors_of(before)
+    with SYNC_LOCK, LOCK:
+        with Capture(name) as capture:
+            given = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in start]
+            goes_on = capture.run(cond_fn, *refilled(before, given))
+            if type(goes_on) is not XlaTensor or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
+                shown = list(goes_on.shape) if isinstance(goes_on, torch.Tensor) else goes_on
+                raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
+            if capture.written() or not all(map(capture.is_unwritten, given)):
+                raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
+            condition = operand(goes_on)
+            made = capture.run(body_fn, *refilled(before, map(capture.own, given)))
+            after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
+            sources = [tensor for tensor in start if tensor.requires_grad]
+            sources += [tensor for each in after for tensor in capture.reached(each)]
+            written = capture.written()
+            outside = [old for old, _ in written.values()]
+            carry = [*capture.given, *outside]
+            roots = [*map(operand, after), *(new for _, new in written.values())]
+            constants = capture.outside([condition, *roots], carry)
+            regions = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
+
+        def forward() -> tuple[Tensors, Tensors, list[bool]]:
+            steps, numbers = _numbers([node for region in regions for node in region.nodes])
+            operands = [*constants, *map(operand, start), *outside]
+            loop = While(regions[0], regions[1], len(constants), steps)
+            values = record(region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
+            for storage, value in zip(written, values[len(start) :], strict=True):
+                storage.write(value)
+            last = tensors(values[: len(start)])
+            return last, [], [tensor.is_floating_point() or tensor.is_complex() for tensor in last]
+
+        made = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
+    recorded()
+    return tuple(refilled(before, made))
+
+
+def _refuse_gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> Any:
+    raise NotImplementedError(
+        "spmd.while_loop has no gradient, as its trip count is not known before it runs: call it under "
+        "torch.no_grad(), or use spmd.scan with the largest trip count"
+    )
+
+
+def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]:
+    """The scalar arguments and how they change: the count of a draw is the iteration's number."""
+    steps: list[int] = []
+    numbers: list[float | int] = []
+    for node in nodes:
+        own, own_steps = list(node.numbers), [0] * len(node.numbers)
+        for at, count in node.op.lowering.draws(node.op):
+            own[at], own[count] = seed.apart((int(own[at]), int(own[count]))), 0
+            own_steps[count] = 1
+        numbers += own
+        steps += own_steps
+    return tuple(steps), numbers

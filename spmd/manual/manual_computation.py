@@ -1,0 +1,324 @@
+"""A function of one shard's arguments, recorded once as the body of an op over all shards, and its gradient.
+
+Not here: what users call (`spmd.shard_map`, `spmd.manual`); the axes along which values vary (`varying`).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..core.dispatch.watching import recorded
+from ..core.ir.graph import Node, Region, Value, between, next_serial, origin, results, value_name
+from ..core.ir.meta import Meta, dense_meta
+from ..core.ir.op import OpSpec
+from ..core.ir.source import node_line
+from ..core.lazy.manual_shards import Cut
+from ..core.lazy.reads import next_generation, operand
+from ..core.lazy.record import graph_task, record_here
+from ..core.lazy.storage import LOCK, SYNC_LOCK
+from ..core.lazy.tensor import XlaTensor, tensors_of
+from ..core.lower.manual_lowering import Axes, Boundary, Manual, Varying
+from ..core.lower.region import body_numbers, is_annotation, kinds_of
+from ..core.sharding.value import Sharding
+from ..loops.body_calls import body_calls
+from ..loops.capture import Capture
+from ..loops.gradient import Tensors, with_gradient
+from ..loops.saved import saved
+from ..loops.varying import Tracker, Watching, summed, tracker, tracking
+
+
+class Result(NamedTuple):
+    """A result of a body: a tensor, how the full value is cut into its shards, its name in messages."""
+
+    tensor: XlaTensor
+    cut: Cut
+    name: str
+
+
+# A function of one shard of each argument.
+Body = Callable[[Tensors], list[Result]]
+
+
+def manual_op(
+    rules: Tracker, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value], ins: Sequence[Boundary]
+) -> Manual:
+    """The op whose body has the ops from the values `given` to the roots; outs, ins: their boundary shardings."""
+    body = Region.of(roots, given)
+    folds = [rules.drawn_over(node) for node in between(roots, given) if node.op.lowering.draws(node.op)]
+    return Manual(body, rules.mesh, rules.axes, tuple(ins), tuple(outs), tuple(map(rules.in_order, folds)))
+
+
+def record_manual(name: str, lowering: Manual, operands: Sequence[Value]) -> Tensors:
+    """Records a manual computation, and returns its unsharded results."""
+    sizes = lowering.mesh.mesh_axes()
+    metas = []
+    for root, boundary in zip(lowering.body.roots, lowering.outs, strict=True):
+        own = (1, *root.meta.shape) if boundary.is_stack else root.meta.shape
+        shape = [length * count for length, count in zip(own, boundary.counts(sizes), strict=True)]
+        metas.append(dense_meta(shape, root.meta.dtype))
+    op = OpSpec.of(
+        name, lowering, tuple(metas), tuple(value.meta for value in operands),
+        numbers=kinds_of(lowering.body.nodes), sharding=lowering.mesh,
+        statics=", ".join(f"{axis}={sizes[axis]}" for axis in lowering.axes),
+    )  # fmt: skip
+    return tensors_of(record_here(op, operands, body_numbers(lowering.body), sys._getframe(1), graph_task()))
+
+
+def run_manual(
+    name: str, body: Body, given: Tensors, cuts: Sequence[Cut], mesh: Sharding, axes: Axes, *, checks: bool = True
+) -> Tensors:
+    """Records a manual computation over axes of a mesh and returns its unsharded results.
+
+    cuts: how each argument is cut into shards. checks: whether a result that may differ between shards along an axis
+    that its cut does not name is an error.
+    """
+    if tracker() is not None:
+        raise NotImplementedError(
+            f"{name}: a manual computation inside another one; name all axes that are to be manual in the outer one"
+        )
+    with SYNC_LOCK, LOCK:
+        with Capture(name) as capture:
+            region = _Region(capture, Tracker(mesh, axes, capture.start), body, given, cuts, checks)
+        made = with_gradient(region.inputs, region.forward, region.gradient)
+    recorded()
+    return made
+
+
+class _Region:
+    """One call: the forward op with its operands, and its gradient. inputs: the tensors that may have a gradient, and
+    the rest of the arguments."""
+
+    def __init__(self, capture: Capture, rules: Tracker, body: Body, given: Tensors, cuts: Sequence[Cut], checks: bool):
+        self.name, self.tracker, self.given = capture.name, rules, given
+        self.boundary_of: dict[Any, Boundary] = {}  # by the name of a value that crosses the boundary sharded
+        stand_ins = []
+        for tensor, boundary in zip(given, map(Boundary, cuts), strict=True):
+            shape = [n // count for n, count in zip(tensor.shape, boundary.counts(rules.sizes), strict=True)]
+            stand_in = self._stand_in(capture, dense_meta(shape, tensor.dtype), boundary)
+            stand_ins.append(stand_in.requires_grad_(tensor.requires_grad and torch.is_grad_enabled()))
+        self.given_values = list(capture.given)
+        calls = body_calls()
+        checks = checks and (calls is None or calls.checks)
+        with tracking(self.tracker):
+            made = self._run(capture, body, stand_ins)
+            self.made = [self._as_promised(result, checks) for result in made]
+            self.boundaries = [Boundary(result.cut) for result in made]
+            self._note_writes(capture)
+            reached = [capture.reached(tensor) for tensor in self.made]
+            self.chosen = [i for i, found in enumerate(reached) if found]
+            met = {tensor: None for found in reached for tensor in found}
+            self.wanted = [i for i, tensor in enumerate(stand_ins) if tensor in met]
+            known = set(stand_ins)
+            self.closed_over = [tensor for tensor in met if tensor not in known]
+            self._refuse_written()
+            middle = next_serial()
+            gradients = self._differentiate(capture, stand_ins) if self.chosen else []
+        self._make_forward(capture, gradients, middle)
+        self.constants: Tensors = []
+        self.read: list[int] = []
+        self.inputs = [*given, *self.closed_over] if self.chosen else []
+        self.gradient = self._gradient(capture, gradients) if self.chosen else None
+        del self.made  # the capture, when it ends, has nothing to do with tensors that are freed
+
+    def _stand_in(self, capture: Capture, meta: Meta, boundary: Boundary) -> Any:
+        tensor = capture.stand_in(meta)
+        name = value_name(tensor._storage.value)
+        self.tracker.known[name], self.boundary_of[name] = Varying(boundary.over, boundary.over), boundary
+        return tensor
+
+    def _run(self, capture: Capture, body: Body, stand_ins: Tensors) -> list[Result]:
+        in_place = f"{self.name}: the body writes in place into an argument; clone it first (x = x.clone())"
+        try:
+            with Watching(self.tracker):
+                made = capture.run(body, stand_ins)
+        except RuntimeError as error:
+            if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
+                raise NotImplementedError(in_place) from error
+            raise
+        if not all(map(capture.is_unwritten, stand_ins)):
+            raise NotImplementedError(in_place)
+        return made
+
+    def _as_promised(self, result: Result, checks: bool) -> XlaTensor:
+        """The result as varying along the axes that its cut names, and along no others."""
+        over = Boundary(result.cut).over
+        varies = self.tracker.of_tensor(result.tensor)
+        may_diverge = self.tracker.in_order(varies.may_diverge - over)
+        if may_diverge and checks:
+            raise ValueError(self._differs(result, may_diverge))
+        reduced: Any = self.tracker.reduced(result.tensor, varies.varying - over)
+        return self.tracker.varied(reduced, over)
+
+    def _differs(self, result: Result, axes: Axes) -> str:
+        value: Value = result.tensor._storage.value
+        node = origin(value)
+        while node is not None:
+            behind = [v for v in node.operands if self.tracker.of(v).may_diverge & frozenset(axes)]
+            if node.op.name not in ("spmd.vary", "mark_sharding") or not behind:
+                break
+            node = origin(behind[0])
+        at = "" if node is None or node.op.name == "spmd.stand_in" else f" ({node.op.name}, {node_line(node)})"
+        named = ", ".join(map(repr, axes))
+        return (
+            f"{self.name}: out_specs says that {result.name} is the same on all shards along {named}, but it may "
+            f"differ{at}. Name {named} in its spec to join the shards along a dim, or make it the same first: "
+            f"spmd.manual.all_reduce(x, 'sum', {axes[0]!r}), spmd.manual.all_gather(x, 0, {axes[0]!r}). Where you know "
+            "better, pass check_vma=False"
+        )
+
+    def _note_writes(self, capture: Capture) -> None:
+        self.written = capture.written()
+        capture.given += [before for before, _ in self.written.values()]
+        for storage, (_, after) in self.written.items():
+            may_diverge = self.tracker.in_order(self.tracker.of(after).may_diverge)
+            if may_diverge:
+                raise ValueError(
+                    f"{self.name}: the body writes in place into a tensor from outside ({storage.meta!r}) a value that "
+                    f"may differ between the shards along {', '.join(map(repr, may_diverge))}; return it, or reduce it "
+                    "first with spmd.manual.all_reduce"
+                )
+
+    def _refuse_written(self) -> None:
+        for tensor in self.closed_over:
+            if tensor._storage in self.written:
+                raise NotImplementedError(
+                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
+                    f"({tensor._meta!r}); return the new value instead"
+                )
+
+    def _differentiate(self, capture: Capture, stand_ins: Tensors) -> list[Value]:
+        """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
+        next_generation()
+        arriving = [
+            self._stand_in(capture, dense_meta(self.made[i].shape, self.made[i].dtype), self.boundaries[i])
+            for i in self.chosen
+        ]
+        self.arriving = [tensor._storage.value for tensor in arriving]
+        sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
+        found = capture.grad([self.made[i] for i in self.chosen], sources, arriving)
+        gradients = []
+        with torch.no_grad():
+            for source, gradient in zip(sources, found, strict=True):
+                one: Any = torch.zeros_like(source) if gradient is None else gradient
+                # An op that `Watching` does not see, as C++ may call it, leaves a gradient varying.
+                over = self.tracker.of_tensor(one).varying - self.tracker.of_tensor(source).varying
+                gradients.append(operand(summed(one, self.tracker.in_order(over))))
+        return gradients
+
+    # --- the two ops --------------------------------------------------------------------------------------------------
+
+    def _make_forward(self, capture: Capture, gradients: list[Value], middle: int) -> None:
+        befores = [before for before, _ in self.written.values()]
+        self.saved_values: list[Value] = []
+        if gradients:
+            self.saved_values = saved(capture, gradients, [*self.given_values, *self.arriving], middle)
+        for value in self.saved_values:  # a stack of one per shard, or one value where all are equal
+            if may_diverge := self.tracker.in_order(self.tracker.of(value).may_diverge):
+                dims = (may_diverge, *[()] * len(value.meta.shape))
+                self.boundary_of[value_name(value)] = Boundary(dims, is_stack=True)
+        after = [value for _, value in self.written.values()]
+        roots = [*(operand(tensor) for tensor in self.made), *after, *self.saved_values]
+        outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
+        given = [*befores, *self.given_values]
+        self.forward_constants = self._constants(capture, roots, given)
+        self.forward_op = self._op(roots, outs, [*self.forward_constants, *given])
+
+    def _gradient(self, capture: Capture, gradients: list[Value]) -> "_Gradient":
+        every = [*self.arriving, *self.saved_values, *self.given_values]
+        constants = self._constants(capture, gradients, every)
+        read = {value_name(v) for node in between(gradients, every) for v in node.operands}
+        read |= {value_name(value) for value in gradients}
+        self.read = [i for i, value in enumerate(self.given_values) if value_name(value) in read]
+        given = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
+        outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
+        self.constants = capture.tensors(constants)
+        op = self._op(gradients, outs, given)
+        return _Gradient(self.name, op, self.chosen, self.wanted, len(self.given))
+
+    def _constants(self, capture: Capture, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+        """The values from outside that roots need, as the body reads them: gathers of them are done outside."""
+        outer: dict[Any, Value] = {}
+        for node in between(roots, given, since=capture.start):
+            if is_annotation(node) and all(capture.is_outside(v) or value_name(v) in outer for v in node.operands):
+                outer |= {value_name(value): value for value in results(node)}
+        need = capture.outside(roots, [*given, *outer.values()])
+        known = {value_name(value) for value in given}
+        nodes = between(roots, [*given, *outer.values()], since=capture.start)
+        read = {value_name(v) for node in nodes for v in node.operands} | set(map(value_name, roots))
+        return need + [value for name, value in outer.items() if name in read and name not in known]
+
+    def _boundary(self, value: Value) -> Boundary:
+        return self.boundary_of.get(value_name(value)) or replicated(value)
+
+    def _op(self, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value]) -> Manual:
+        self._refuse_shardings(between(roots, given))
+        return manual_op(self.tracker, roots, outs, given, [*map(self._boundary, given)])
+
+    def _refuse_shardings(self, nodes: Sequence[Node]) -> None:
+        rules, mesh = self.tracker, self.tracker.mesh
+        manual = [axis for axis in rules.axes if rules.sizes[axis] > 1]
+        for node in nodes:
+            sharding = node.op.sharding
+            if sharding is None or node.op.lowering.regions:
+                continue
+            named = {axis for dim in sharding.spec.dims for axis in dim.axes}
+            met = [axis for axis in manual if axis in named]
+            same = sharding.replicated() is mesh
+            if met or not same or len(manual) == len([n for n in mesh.mesh_shape if n > 1]):
+                why = (
+                    f"axis {met[0]!r} is manual there"
+                    if met
+                    else "all axes of its mesh are manual there"
+                    if same
+                    else "it is of another mesh"
+                )
+                raise ValueError(
+                    f"{self.name}: {node.op.name} to {sharding!r} inside the body ({node_line(node)}), but {why}: a "
+                    "value of one shard can be sharded only over the axes that axis_names leaves to the partitioner"
+                )
+
+    def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
+        """Records the computation: its results, what the gradient reads, and for each result whether it has one."""
+        befores = [before for before, _ in self.written.values()]
+        operands = [*self.forward_constants, *befores, *map(operand, self.given)]
+        made = record_manual(self.name, self.forward_op, operands)
+        start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
+        for storage, tensor in zip(self.written, made[start:end], strict=True):
+            storage.write(tensor._storage.value)
+        kept = [*self.constants, *made[end:], *(self.given[i] for i in self.read)]
+        return made[:start], kept, [i in self.chosen for i in range(start)]
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """The backward op of a manual computation: all of the recording that is held until backward.
+
+    chosen: the results whose gradients it reads. wanted: the arguments that have a gradient, of this number.
+    """
+
+    name: str
+    op: Manual
+    chosen: list[int]
+    wanted: list[int]
+    num_given: int
+
+    def __call__(self, kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
+        """Records it; returns a gradient for each argument and each closed-over tensor."""
+        if torch.is_grad_enabled():
+            raise NotImplementedError(f"{self.name}: its gradient has no gradient (create_graph=True)")
+        with LOCK:
+            operands = [operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.chosen))]
+            made = iter(record_manual(f"{self.name}.backward", self.op, operands))
+        gradients: list[Any] = [None] * self.num_given
+        for i in self.wanted:
+            gradients[i] = next(made)
+        recorded()
+        return [*gradients, *made]
+
+
+def replicated(value: Any) -> Boundary:
+    """The boundary sharding of a value that is the same on all shards."""
+    return Boundary(((),) * len((value._meta if type(value) is XlaTensor else value.meta).shape))

@@ -1,0 +1,138 @@
+"""A manual computation in two steps: a tensor becomes one shard of it, and a shard becomes the full tensor again.
+
+The ops recorded between the two become the body of a manual computation at each join: of the results that leave, and in
+backward of the gradients. Every shard counts as varying along all axes, so that gradients are right in any case.
+"""
+
+from typing import Any
+
+import torch
+
+from ..core.ir.graph import Node, Value, depending, origin, value_name
+from ..core.ir.meta import dense_meta
+from ..core.ir.source import node_line
+from ..core.lazy import manual_shards
+from ..core.lazy.manual_shards import Cut, ManualShard
+from ..core.lazy.reads import operand
+from ..core.lazy.storage import LOCK
+from ..core.lazy.tensor import XlaTensor
+from ..core.lazy.threads import enter_thread
+from ..core.lower.manual_lowering import Axes, Boundary, Index, Varying
+from ..core.sharding.value import Sharding
+from ..loops.varying import Tracker, Vary, record_op, summed
+from .manual_computation import manual_op, record_manual, replicated
+
+
+class Untracked(Tracker):
+    """A tracker where shards are values of the graph: all vary along all axes."""
+
+    def of(self, value: Value) -> Varying:
+        return Varying(self.every, self.every)
+
+    def again(self, tensor: Any, axes: Axes) -> Any:
+        """Returns the result of a collective that is equal along axes, as varying along them."""
+        return Vary.apply(tensor, axes, (), 1, False) if tensor.requires_grad else tensor
+
+
+def untracked(tensor: Any) -> Untracked | None:
+    """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
+    if not manual_shards.is_used or type(tensor) is not XlaTensor:
+        return None
+    found = manual_shards.behind(operand(tensor))
+    mesh = _mesh(found) if found else None
+    return None if mesh is None else Untracked(mesh, mesh.axis_names)
+
+
+def enable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
+    """Returns one shard of a tensor."""
+    return _Step.apply(tensor, mesh, cut, False)
+
+
+def disable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
+    """Returns the full tensor of which this is one shard; ValueError where it is none."""
+    return _Step.apply(tensor, mesh, cut, True)
+
+
+class _Step(torch.autograd.Function):
+    """Takes one shard; its gradients, summed over axes that do not shard the tensor, join to the full gradient. Or
+    joins the shards; each gets its shard of the gradient, divided by the number of shards that hold the same one."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, mesh: Sharding, cut: Cut, joins: bool) -> Any:
+        ctx.of = mesh, cut, joins
+        return (_joined if joins else _shard)(tensor, mesh, cut)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        mesh, cut, joins = ctx.of
+        over = Boundary(cut).over
+        rest = tuple(axis for axis in mesh.axis_names if axis not in over)
+        if not joins:
+            return _joined(summed(gradient, rest), mesh, cut), None, None, None
+        (count,) = Boundary((rest,)).counts(mesh.mesh_axes())
+        return _shard(gradient / count if count > 1 else gradient, mesh, cut), None, None, None
+
+
+def _shard(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
+    manual_shards.note_use(mesh)
+    counts = Boundary(cut).counts(mesh.mesh_axes())
+    shape = [length // count for length, count in zip(tensor.shape, counts, strict=True)]
+    return record_op("spmd.to_shard", ManualShard(mesh, cut), tensor, dense_meta(shape, tensor.dtype))
+
+
+def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
+    """Records the manual computation from the shards that a tensor is computed from to the tensor."""
+    enter_thread()
+    with LOCK:
+        root = operand(tensor)
+        found = sorted(manual_shards.behind(root), key=lambda node: node.serial)
+        if found and _mesh(found) is not mesh:
+            raise ValueError(
+                f"spmd.torch_xla.disable_manual_sharding: the shard is of the mesh {_mesh(found)!r}, but is to be "
+                f"joined over {mesh!r}"
+            )
+        constants = _constants(root, found)
+        rules = Tracker(mesh, mesh.axis_names)
+        rules.known |= {value_name(value): Varying() for value in constants}
+        for node in found:
+            rules.known[node] = Varying(rules.every, Boundary(_of(node).cut).over)
+        boundary = Boundary(cut)
+        may_diverge = sorted(rules.of(root).may_diverge - boundary.over)
+        if may_diverge:
+            raise ValueError(
+                "spmd.torch_xla.disable_manual_sharding: the spec says that the shards along "
+                f"{', '.join(map(repr, may_diverge))} are the same, but they may differ; name the axis in the spec, or "
+                "reduce it first with spmd.manual.all_reduce"
+            )
+        ins = [*map(replicated, constants), *(Boundary(_of(node).cut) for node in found)]
+        op = manual_op(rules, [root], [boundary], [*constants, *found], ins)
+        operands = [*constants, *(node.operands[0] for node in found)]
+        (made,) = record_manual("spmd.from_shards", op, operands)
+        return made
+
+
+def _constants(root: Value, shards: list[Node]) -> list[Value]:
+    """The operands that no shard is computed into: the same on all shards, but for draws and axis indices."""
+    own = dict.fromkeys(shards)
+
+    def is_of_shard(node: Node) -> bool:
+        lowering = node.op.lowering
+        return isinstance(lowering, Index) or bool(lowering.draws(node.op)) or not own.keys().isdisjoint(node.operands)
+
+    own |= (inside := depending([root], is_of_shard, shards))
+    read = (*(value for node in inside for value in node.operands), root)
+    return list({value_name(value): value for value in read if origin(value) not in own}.values())
+
+
+def _of(node: Node) -> ManualShard:
+    lowering = node.op.lowering
+    assert isinstance(lowering, ManualShard)
+    return lowering
+
+
+def _mesh(found: list[Node]) -> Sharding:
+    meshes = {_of(node).mesh: node for node in found}
+    if len(meshes) > 1:
+        lines = " and ".join(f"{node_line(node)}" for node in meshes.values())
+        raise ValueError(f"spmd.torch_xla.enable_manual_sharding: shards of two meshes meet, made at {lines}")
+    return next(iter(meshes))

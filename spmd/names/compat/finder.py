@@ -1,0 +1,213 @@
+"""The import finder that makes `import torch_xla` resolve to names of this library, by the table of `torch_xla_names`.
+
+Nothing of the table is imported before a script requests it.
+"""
+
+import ast
+import dis
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...core.base.hints import did_you_mean
+from . import defaults
+from .torch_xla_names import HINTS, NAMES, VERSION
+
+ROOT = "torch_xla"
+_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the packages spmd and fsdp
+
+
+def install() -> None:
+    """Makes `import torch_xla`, and of its modules, give this library's names, in this process; a second call is none.
+
+    Call it before importing libraries that look for `torch_xla` when they are imported (accelerate, transformers,
+    diffusers): `importlib.util.find_spec("torch_xla")` and `importlib.metadata.version("torch_xla")` answer, too.
+    `python -m spmd run script.py` calls it before a script starts. A name of PyTorch/XLA's that is not here raises
+    AttributeError or ImportError, with what serves instead. As there, an op without a rule runs on the CPU and is
+    counted (`met.executed_fallback_ops()`), and `torch.einsum` promotes dtypes.
+
+    Raises RuntimeError where another `torch_xla` is installed or imported: one process has one device xla.
+
+    >>> import spmd
+    >>> spmd.compat.install()
+    >>> import torch_xla.core.xla_model as xm
+    >>> xm.xla_device()
+    device(type='xla', index=0)
+    >>> spmd.compat.uninstall()
+    """
+    if _FINDER in sys.meta_path:
+        return
+    loaded = sys.modules.get(ROOT)
+    other = loaded.__spec__ if loaded is not None else importlib.util.find_spec(ROOT)
+    if other is not None:
+        where = other.origin or next(iter(other.submodule_search_locations or ()), "this process")
+        raise RuntimeError(
+            f"spmd.compat.install: expected no other torch_xla, found the one of {where}; one process has one device "
+            "xla. Remove it (pip uninstall torch_xla), or leave out `spmd run` and install()"
+        )
+    sys.meta_path.insert(0, _FINDER)
+    defaults.begin()
+
+
+def uninstall() -> None:
+    """Ends what `install` began: `import torch_xla` raises again; what a script has imported from it stays usable.
+
+    >>> import spmd
+    >>> spmd.compat.uninstall()
+    """
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
+        defaults.end()
+        for name in [name for name in sys.modules if name.split(".")[0] == ROOT]:
+            del sys.modules[name]
+
+
+def preload() -> None:
+    """Imports the packages that the table names, so that none of a script's own folders can take their place."""
+    places = {place for names in NAMES.values() for place in names.values()}
+    packages = {place.partition(":")[0].partition(".")[0] for place in places if not place.startswith("=")}
+    sys.path.insert(0, _ROOT)  # the current folder may have one of these names, too
+    try:
+        for module in sorted(packages - {ROOT}):
+            importlib.import_module(module)
+    finally:
+        sys.path.remove(_ROOT)
+
+
+class _Facade(ModuleType):
+    """A module of PyTorch/XLA whose names are looked up in the table when they are read."""
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self.__name__}.{name}"
+        place = NAMES[self.__name__].get(name)
+        if place is not None:
+            value = resolve(place)
+        elif path in NAMES:
+            value = importlib.import_module(path)
+        else:
+            raise _error(sys._getframe(1))(_missing(self.__name__, name), name=name)
+        self.__dict__[name] = value  # what a script assigns to a name of the module stands before the table's as well
+        return value
+
+    def __dir__(self) -> Iterable[str]:
+        return {*self.__dict__, *NAMES[self.__name__], *_children(self.__name__)}
+
+
+def resolve(place: str) -> Any:
+    """Returns the object of a place of the table: "module:attribute", "module:", or "= literal".
+
+    "module:attribute theirs=ours": a function that takes an argument by their name, too.
+    """
+    if place.startswith("="):
+        return ast.literal_eval(place[2:])
+    path, *renamed = place.split()
+    module, _, attribute = path.partition(":")
+    value: Any = importlib.import_module(module)
+    if module == "fsdp" and not (value.__file__ or "").startswith(_ROOT):
+        raise ImportError(
+            f"torch_xla: {value.__file__ or next(iter(value.__path__))} hides this library's package fsdp; run the "
+            "script by `python -m spmd run`, or give it another name",
+            name=module,
+        )
+    for part in attribute.split(".") if attribute else ():
+        value = getattr(value, part)
+    return _renamed(value, dict(pair.split("=") for pair in renamed)) if renamed else value
+
+
+def _renamed(function: Callable[..., Any], ours: dict[str, str]) -> Callable[..., Any]:
+    """The function with other names of its parameters; those of the function itself stay, too."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{ours.get(name, name): value for name, value in kwargs.items()})
+
+    signature, theirs = inspect.signature(function), {name: new for new, name in ours.items()}
+    parameters = [one.replace(name=theirs.get(one.name, one.name)) for one in signature.parameters.values()]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
+    """The class of error for a missing name. `from a import b` drops the words of an AttributeError."""
+    is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
+    return ImportError if is_import else AttributeError
+
+
+def _missing(module: str, name: str) -> str:
+    path = f"{module}.{name}"
+    if name[:2] == "__":  # Python and tools look for it in every module
+        return f"module {module!r} has no attribute {name!r}"
+    similar = did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
+    hint = HINTS.get(path) or (None if similar else _of_module(module))
+    after = f": {hint}" if hint else similar or "; docs/from-torch-xla.md lists names"
+    return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
+
+
+def _of_module(module: str) -> str | None:
+    """The sentence for all other names of a module, or of one around it."""
+    while module:
+        if f"{module}.*" in HINTS:
+            return HINTS[f"{module}.*"]
+        module = module.rpartition(".")[0]
+    return None
+
+
+def _children(module: str) -> list[str]:
+    """The names of the modules directly inside a module."""
+    return [path.rpartition(".")[2] for path in NAMES if path.rpartition(".")[0] == module]
+
+
+class _Distribution(Distribution):
+    """The metadata of an installed `torch_xla`, for libraries that read its version."""
+
+    def read_text(self, filename: str) -> str | None:
+        return {
+            "METADATA": f"Metadata-Version: 2.1\nName: {ROOT}\nVersion: {VERSION}\n",
+            "top_level.txt": f"{ROOT}\n",
+        }.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        raise FileNotFoundError(f"{ROOT} is no folder: spmd.compat serves its names")
+
+
+class _Finder(DistributionFinder, Loader):
+    """Finds and makes the modules of the table."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in NAMES:
+            return ModuleSpec(fullname, self, origin="spmd.compat", is_package=bool(_children(fullname)))
+        if fullname.startswith(f"{ROOT}.") and sys._getframe(2).f_code is not importlib.util.find_spec.__code__:
+            module, _, name = fullname.rpartition(".")  # of an import; a probe is answered by None
+            raise ModuleNotFoundError(_missing(module, name), name=fullname)
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Facade(spec.name, f"PyTorch/XLA's `{spec.name}`: names of this library (docs/from-torch-xla.md).")
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = [*NAMES[module.__name__], *_children(module.__name__)]
+        module.__dict__["__all__"] = [name for name in names if not name.startswith("_")]
+        if module.__name__ == f"{ROOT}.debug.metrics":
+            resolve("spmd.torch_xla.execution_time:begin")()
+        if module.__name__ == ROOT:
+            module.__dict__["__version__"] = VERSION
+
+    def find_distributions(self, context: Any = DistributionFinder.Context()) -> Iterable[Distribution]:
+        wanted = context.name is None or context.name.replace("-", "_").lower() == ROOT
+        return [_Distribution()] if wanted else []
+
+
+_FINDER = _Finder()

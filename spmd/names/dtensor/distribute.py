@@ -1,0 +1,184 @@
+"""DTensor's functions that place tensors and modules, and its attributes and methods."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate
+
+from ...core.lazy.tensor import XlaTensor
+from ...mesh.device_mesh import DeviceMesh
+from ...mesh.global_mesh import needed_mesh
+from ...mesh.placements import placements_of as placements_of
+from ...tensors.annotate import get_sharding, mark_sharding
+from ...tensors.launch import from_process_local, full_tensor
+from ...tensors.shards import local_shards
+from ..torch_xla.sharded_tensor import XLAShardedTensor
+
+
+def distribute_tensor(
+    tensor: torch.Tensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, src_data_rank: Any = 0
+) -> torch.Tensor:
+    """Shards a tensor by placements, one per dim of the mesh: in place where it is on xla, else as a copy there.
+
+    Over axes of the mesh's root that are not in `device_mesh` it keeps its sharding. With several processes each gives
+    the same full tensor (`spmd.from_process_local` takes parts).
+
+    Args:
+        tensor: on the CPU or on xla. device_mesh: a `DeviceMesh`, torch's or a `spmd.Mesh`; None: the one of
+            `with mesh:`. placements: `Shard(dim)` or `Replicate()` per dim of the mesh; None: replicated.
+        src_data_rank: accepted and ignored: one program has the full tensor.
+
+    Raises as `mark_sharding` does, and NotImplementedError for `Partial()`. Source:
+    `torch.distributed.tensor.distribute_tensor`.
+
+    >>> import torch, spmd
+    >>> from spmd.dtensor import Shard, distribute_tensor, init_device_mesh
+    >>> x = distribute_tensor(torch.ones(16, 4), init_device_mesh("xla", (8,)), [Shard(0)])
+    >>> x.placements, x.device_mesh
+    ((Shard(dim=0),), DeviceMesh(0=8))
+    """
+    mesh = _mesh(device_mesh, "distribute_tensor")
+    placed = _on_xla(tensor)
+    wanted = [Replicate()] * mesh.ndim if placements is None else placements
+    return mark_sharding(placed, mesh.sharding(wanted, tensor.dim(), get_sharding(placed), "distribute_tensor"))
+
+
+def _mesh(given: Any, caller: str) -> DeviceMesh:
+    return DeviceMesh.of(needed_mesh(caller) if given is None else given, caller)
+
+
+def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_meta:
+        raise ValueError(
+            'distribute_tensor: the tensor is on meta and has no values; build it under torch.device("xla"), where '
+            "nothing is allocated before it runs"
+        )
+    if tensor.device.type == "xla":
+        return tensor
+    moved = tensor.detach().to("xla")
+    is_parameter = isinstance(tensor, nn.Parameter)
+    return nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved.requires_grad_(tensor.requires_grad)
+
+
+PartitionFn = Callable[[str, nn.Module, Any], Any]
+InputFn = Callable[[nn.Module, Any, Any], Any]
+
+
+def distribute_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    partition_fn: PartitionFn | None = None,
+    input_fn: InputFn | None = None,
+    output_fn: InputFn | None = None,
+) -> nn.Module:
+    """Places the parameters and buffers of a module on a mesh, in place, moves them to xla, and returns the module.
+
+    Args:
+        device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh) for each submodule, to
+            place tensors with `distribute_tensor`; all others are replicated over the mesh.
+        input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh) after the forward;
+            their results replace inputs and outputs.
+
+    Raises as `distribute_tensor` does. Source: `torch.distributed.tensor.distribute_module`.
+
+    >>> import torch, spmd
+    >>> from spmd.dtensor import Replicate, distribute_module, init_device_mesh
+    >>> layer = distribute_module(torch.nn.Linear(8, 8), init_device_mesh("xla", (8,)))
+    >>> layer.weight.device, layer.weight.placements
+    (device(type='xla', index=0), (Replicate(),))
+    """
+    mesh = _mesh(device_mesh, "distribute_module")
+    module.to("xla")
+    if partition_fn is not None:
+        for name, submodule in module.named_modules():
+            partition_fn(name, submodule, mesh)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if not isinstance(tensor, XLAShardedTensor):
+            distribute_tensor(tensor, mesh)
+    if input_fn is not None:
+        before = input_fn
+        module.register_forward_pre_hook(lambda owner, inputs: before(owner, inputs, mesh))
+    if output_fn is not None:
+        after = output_fn
+        module.register_forward_hook(lambda owner, inputs, outputs: after(owner, outputs, mesh))
+    return module
+
+
+class DTensor(XLAShardedTensor):
+    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.torch_xla.XLAShardedTensor` is.
+
+    Any tensor on xla has `placements` and `device_mesh` (None where it has no sharding),
+    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, see
+    `spmd.full_tensor`).
+    """
+
+    @staticmethod
+    def from_local(
+        local_tensor: torch.Tensor,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        *,
+        run_check: bool = False,
+        shape: Any = None,
+        stride: Any = None,
+    ) -> torch.Tensor:
+        """Returns a tensor on xla from each process's own part; a single process gives the full tensor.
+
+        See `spmd.from_process_local`.
+
+        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride: accepted and ignored:
+        processes are compared always, parts are of equal size.
+
+        >>> import torch
+        >>> from spmd.dtensor import DTensor, Shard, init_device_mesh
+        >>> DTensor.from_local(torch.ones(16, 2), init_device_mesh("xla", (8,)), [Shard(0)]).shape
+        torch.Size([16, 2])
+        """
+        mesh = _mesh(device_mesh, "DTensor.from_local")
+        wanted = [Replicate()] * mesh.ndim if placements is None else placements
+        layout = mesh.sharding(wanted, local_tensor.dim(), None, "DTensor.from_local")
+        return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
+
+
+def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
+    shards = local_shards(tensor)
+    if len(shards) > 1:
+        raise NotImplementedError(
+            f"to_local: this process has {len(shards)} devices, each with its own shard: t.local_shards lists them, "
+            "t.full_tensor() has all of the value, and in spmd.shard_map each device computes with its own"
+        )
+    return shards[0].unpadded_data
+
+
+# Attributes of the class of all tensors on xla, as those of PyTorch/XLA's sharded tensors.
+XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
+XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
+
+
+# --- factories --------------------------------------------------------------------------------------------------------
+
+
+def _factory(name: str) -> Callable[..., torch.Tensor]:
+    make: Callable[..., torch.Tensor] = getattr(torch, name)
+
+    def made(
+        *size: Any,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        requires_grad: bool = False,
+        **how: Any,
+    ) -> torch.Tensor:
+        tensor = distribute_tensor(make(*size, device="xla", **how), device_mesh, placements)
+        return tensor.requires_grad_(requires_grad)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = (
+        f"`torch.{name}`, created with its sharding: no device holds all of it first. "
+        f"Source: `torch.distributed.tensor.{name}`."
+    )
+    return made
+
+
+empty, full, ones, rand, randn, zeros = map(_factory, ("empty", "full", "ones", "rand", "randn", "zeros"))

@@ -1,0 +1,128 @@
+"""A reader of `torch.distributed.checkpoint`'s folders that runs no code of theirs and stays in the folder."""
+
+import builtins
+import io
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import FileSystemReader, metadata
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.futures import Future
+
+from ...jobs.checkpoint.files import check_archive
+
+_CLASSES: dict[tuple[str, str], Any] = {
+    **{(kind.__module__, kind.__qualname__): kind for kind in vars(metadata).values() if isinstance(kind, type)},
+    (_StorageInfo.__module__, _StorageInfo.__qualname__): _StorageInfo,
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    **{
+        (module, name): lambda *parts: os.path.join(*parts)
+        for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
+        for name in ("Path", "PosixPath", "WindowsPath")
+    },  # of the folder's old name
+    **{("builtins", name): getattr(builtins, name) for name in ("dict", "list", "set", "tuple", "int", "str")},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the classes of torch's metadata alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CLASSES:
+            return _CLASSES[module, name]
+        if module == "torch" and isinstance(getattr(torch, name, None), (torch.dtype, torch.layout)):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint's metadata")
+
+
+class FolderReader(FileSystemReader):
+    """A `storage_reader=` for `torch.distributed.checkpoint.load`, of folders from elsewhere.
+
+    torch's own unpickles the folder's metadata, which may run any code. This one makes torch's classes of metadata
+    alone, reads no file outside of the folder, and names the file that is damaged.
+
+    Raises ValueError (inside of torch's CheckpointException). Source: `torch.distributed.checkpoint.FileSystemReader`.
+
+    >>> import tempfile, warnings, torch
+    >>> import torch.distributed.checkpoint as dcp
+    >>> from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
+    >>> state = {"x": torch.zeros(2)}
+    >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+    ...     saved = dcp.save({"x": torch.ones(2)}, checkpoint_id=folder)
+    ...     dcp.load(state, storage_reader=FolderReader(folder), planner=SPMDLoadPlanner())
+    >>> state["x"]
+    tensor([1., 1.])
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(path)
+
+    def read_metadata(self) -> Any:
+        """Called by torch: the contents of `.metadata`."""
+        file = Path(self.path) / ".metadata"
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
+            )
+        try:
+            found = _Unpickler(io.BytesIO(file.read_bytes())).load()
+            self._check(found)
+        except Exception as error:  # a changed pickle fails anywhere
+            raise ValueError(f"FolderReader: {file} is damaged: {type(error).__name__}: {error}") from error
+        found.storage_meta = metadata.StorageMeta(checkpoint_id=self.path, load_id=self.load_id)
+        return found
+
+    def _check(self, found: Any) -> None:
+        """Raises ValueError for metadata whose parts do not fit together, or that name files outside of the folder."""
+        if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
+            raise ValueError(f"expected torch's Metadata, got {type(found).__name__}")
+        for index, place in found.storage_data.items():
+            name = place.relative_path
+            if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+                raise ValueError(f"{index.fqn!r} would be in {name!r}, outside of the folder")
+            size = (Path(self.path) / name).stat().st_size if (Path(self.path) / name).is_file() else None
+            if size is None or not 0 <= place.offset <= place.offset + place.length <= size:
+                end = place.offset + place.length
+                raise ValueError(f"{index.fqn!r} is to end at byte {end:,} of {name}, which has {size} bytes")
+        for name, one in found.state_dict_metadata.items():
+            if isinstance(one, metadata.TensorStorageMetadata):
+                self._check_chunks(name, one, found.storage_data)
+
+    def _check_chunks(self, name: str, one: Any, places: Any) -> None:
+        count = 0
+        for chunk in one.chunks:
+            bounds = [*zip(chunk.offsets, chunk.sizes, one.size, strict=True)]
+            if not all(at >= 0 and size >= 0 and at + size <= dim for at, size, dim in bounds):
+                raise ValueError(
+                    f"a shard of {name!r} at {[*chunk.offsets]} of {[*chunk.sizes]} is not in {[*one.size]}"
+                )
+            if metadata.MetadataIndex(name, chunk.offsets) not in places:
+                raise ValueError(f"a shard of {name!r} at {[*chunk.offsets]} is in no file")
+            count += torch.Size(chunk.sizes).numel()
+        if count != torch.Size(one.size).numel():
+            raise ValueError(f"the shards of {name!r} have {count:,} elements, and shape {[*one.size]} takes others")
+
+    def read_data(self, plan: Any, planner: Any) -> "Future[None]":
+        """Called by torch: reads what a plan lists."""
+        for item in plan.items:
+            place = self.storage_data[item.storage_index]
+            file = Path(self.path) / place.relative_path
+            try:
+                with file.open("rb") as opened:
+                    opened.seek(place.offset)
+                    check_archive(io.BytesIO(opened.read(place.length)), with_data=True)
+                super().read_data(replace(plan, items=[item]), planner)
+            except Exception as error:  # torch's reader has no class of errors of its own
+                why = next(iter(str(error).splitlines()), "")[:200]
+                name = item.storage_index.fqn
+                raise ValueError(
+                    f"FolderReader: {file} is damaged at {name!r}: {type(error).__name__}: {why}"
+                ) from error
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done

@@ -1,0 +1,141 @@
+"""Data parallelism of `torch_xla.launch` and `xmp.spawn`: one process takes the batches of all of theirs, joined.
+
+A script that theirs would run once a device runs once, as rank 0 of 1, so that its samplers give every row. A loader
+joins as many of its batches as there are devices, and splits them over a mesh of all devices: means over the rows of
+such a batch, and their gradients, are the means over the ranks of theirs.
+"""
+
+import contextlib
+import functools
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data.distributed import DistributedSampler
+
+from ...core.pjrt.devices import devices
+from ...jobs.data.trees import Path, mapped, moves, name_of
+from ...mesh.mesh import Mesh
+from .sharding_spec import ShardingSpec
+
+
+@dataclass
+class _State:
+    """num_replicas: the number of batches that a loader joins. has_loader: a loader was iterated over."""
+
+    num_replicas: int = 1
+    has_loader: bool = False
+
+
+_state = _State()
+
+
+@contextlib.contextmanager
+def launched(is_single: bool) -> Iterator[None]:
+    """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
+    before = _state.num_replicas, _state.has_loader
+    _state.num_replicas, _state.has_loader = 1 if is_single else len(devices()), False
+    try:
+        yield
+    finally:
+        _state.num_replicas, _state.has_loader = before
+
+
+def num_replicas() -> int:
+    """The number of batches that a loader joins: 1 outside of `launch`, and after `use_spmd`."""
+    return _state.num_replicas
+
+
+def end() -> None:
+    """Ends data parallelism for the rest of the launched function: the script shards its batches (`xr.use_spmd`)."""
+    _state.num_replicas = 1
+
+
+def check_loader(caller: str) -> None:
+    """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
+    if _state.num_replicas > 1 and not _state.has_loader:
+        _state.has_loader = True
+        warnings.warn(
+            f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has one batch, not the "
+            f"{_state.num_replicas} of {_state.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
+            "xr.use_spmd() and shard the batches",
+            stacklevel=3,
+        )
+
+
+def note_loader() -> None:
+    """Notes that batches come by a loader, joined or sharded by the script."""
+    _state.has_loader = True
+
+
+def spec_of_rows(dim: int) -> ShardingSpec:
+    """The sharding of a joined batch: the rows, in this dim, over all devices."""
+    count = len(devices())
+    return ShardingSpec(Mesh(range(count), (count,), ("data",)), (*[None] * dim, "data"))
+
+
+def pad_samplers(loader: Any, count: int) -> None:
+    """Lets the DistributedSampler of a loader give the rows that the samplers of `count` ranks give together.
+
+    These repeat the first rows, or drop the last, to give each rank as many.
+    """
+    for holder in (loader, getattr(loader, "batch_sampler", None)):
+        sampler = getattr(holder, "sampler", None)
+        if isinstance(sampler, DistributedSampler) and sampler.num_replicas == 1:
+            rows = len(sampler.dataset)  # type: ignore[arg-type]  # the sampler needs it itself
+            padding = 0 if sampler.drop_last else count - 1
+            sampler.num_samples = sampler.total_size = (rows + padding) // count * count
+
+
+def num_joined(loader: Any, count: int) -> int:
+    """The number of batches that `joined` gives."""
+    return (len(loader) + (0 if getattr(loader, "drop_last", False) else count - 1)) // count
+
+
+def joined(loader: Iterable[Any], count: int, dim: int) -> Iterator[Any]:
+    """Joins each `count` batches of a loader; those that are left are one, or none where the loader drops its last."""
+    batches = (batch for batch in loader)  # `iter` of it begins nothing again, as that of a SampleGenerator does
+    while group := [*itertools.islice(batches, count)]:
+        if len(group) == count or not getattr(loader, "drop_last", False):
+            yield mapped(group[0], _is_leaf, lambda path, _: _join([_at(path, batch) for batch in group], dim, path))
+
+
+def _is_leaf(value: Any) -> bool:
+    """True for tensors and other values, and for lists of texts, which have one for each row."""
+    if moves(value) or callable(value):
+        return True
+    if isinstance(value, (tuple, list)):
+        return bool(value) and all(isinstance(item, (str, bytes)) for item in value)
+    return not (isinstance(value, Mapping) or hasattr(value, "__dict__"))
+
+
+def _at(path: Path, batch: Any) -> Any:
+    return functools.reduce(
+        lambda tree, key: tree[key] if isinstance(tree, (Mapping, tuple, list)) else getattr(tree, key), path, batch
+    )
+
+
+def _join(values: list[Any], dim: int, path: Path) -> Any:
+    first = values[0]
+    try:
+        if isinstance(first, torch.Tensor) and first.dim() > dim:
+            return torch.cat(values, dim)
+        if isinstance(first, np.ndarray) and first.ndim > dim:
+            return np.concatenate(values, dim)
+        if isinstance(first, (tuple, list)) and moves(first):
+            raise ValueError("a packed sequence")
+        if isinstance(first, (tuple, list)):
+            return type(first)(itertools.chain.from_iterable(values))
+        if all(bool(value == first) for value in values):
+            return first
+        problem = f"{first!r} and others"
+    except (RuntimeError, ValueError) as error:
+        problem = str(error)
+    raise ValueError(
+        f"MpDeviceLoader: {name_of(path) or 'a batch'} cannot be joined over the {len(values)} batches of as many "
+        f"devices ({problem}); let the loader give tensors of one shape, as by padding, or call xr.use_spmd()"
+    )

@@ -1,0 +1,81 @@
+"""The metric "ExecuteTime": from the launch of a program to its end, for which a thread of its own waits.
+
+The thread begins with the first use of `torch_xla.debug.metrics`; programs without it pay nothing.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from ...core.base import counters, samples
+from ...core.engine import executables
+
+
+class _Ends:
+    """A thread that takes launched programs in their order, waits for the end of each, and adds its sample."""
+
+    def __init__(self, add: Callable[[float], None]):
+        self._add = add
+        # A program is its start and one of its results; an event is set once all before it have ended.
+        self._launched: SimpleQueue[tuple[float, Any] | threading.Event] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run, name="spmd.execution_time", daemon=True)
+        self.thread.start()
+
+    def note(self, started: float, result: Any) -> None:
+        """Adds a program; nothing in a fork's child, which has no threads."""
+        if self.thread.is_alive():
+            self._launched.put((started, result))
+
+    def settle(self) -> None:
+        """Returns once the programs launched so far have their samples."""
+        if self.thread.is_alive():
+            settled = threading.Event()
+            self._launched.put(settled)
+            settled.wait()
+
+    def _run(self) -> None:
+        starts: list[float] = []  # of programs that have no sample yet
+        while True:
+            launched = self._launched.get()
+            if isinstance(launched, threading.Event):
+                has_ended = True
+            else:
+                starts.append(launched[0])
+                # A result that a later program has overwritten has no end of its own: that is the later program's.
+                with contextlib.suppress(RuntimeError, ValueError):  # an error is raised where the result is read
+                    launched[1].block_until_ready()
+                has_ended = not launched[1].is_deleted()
+            if has_ended:
+                ended = counters.now()
+                for started in starts:
+                    self._add((ended - started) * 1e9)
+                starts.clear()
+            if isinstance(launched, threading.Event):
+                launched.set()
+            del launched  # the result's memory is the script's
+
+
+_ends: list[_Ends] = []
+
+
+def begin() -> None:
+    """Adds samples of "ExecuteTime" from now on.
+
+    >>> import spmd
+    >>> spmd.torch_xla.execution_time.begin()
+    """
+    if not _ends:
+        _ends.append(_Ends(lambda nanoseconds: samples.add("ExecuteTime", nanoseconds)))
+        executables.on_launch.append(_ends[0].note)
+
+
+def settle() -> None:
+    """Returns once the programs that were launched have ended and have their samples; the first call begins.
+
+    >>> import spmd
+    >>> spmd.torch_xla.execution_time.settle()
+    """
+    begin()
+    _ends[0].settle()

@@ -1,0 +1,190 @@
+"""PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...core.base.hints import did_you_mean
+from ...core.lazy.annotations import current_sharding
+from ...core.lazy.tensor import XlaTensor
+from ...core.sharding.value import Sharding
+from ...mesh.device_mesh import DeviceMesh
+from ...mesh.mesh import Mesh
+from ...mesh.placements import are_placements, placements_of
+from ...tensors.annotate import on_device, reshard
+from ...tensors.shards import Shard, load_local_shards_, local_shards
+from .sharding_spec import ShardingType, sharding_type
+
+
+def _is_sharded(tensor: Any) -> bool:
+    """True for a tensor on xla that is annotated or sharded."""
+    if not isinstance(tensor, XlaTensor):
+        return False
+    sharding = current_sharding(tensor)
+    annotation = tensor._storage.sharding if tensor._view is None else tensor._view.sharding
+    return sharding is not None and (annotation is not None or not sharding.is_replicated())
+
+
+class _ShardedType(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _is_sharded(instance)
+
+
+class XLAShardedTensor(metaclass=_ShardedType):
+    """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is an instance.
+
+    PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on xla has:
+
+        global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
+        `spmd.load_local_shards_`; the indices of a shard of a replicated tensor are `...`. mesh_shape, partition_spec:
+        of its sharding; None where it has none.
+        sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a
+        `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see
+        `spmd.reshard`.
+
+    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing;
+    `requires_grad` is set.
+    Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(8, device="xla")
+    >>> isinstance(x, spmd.torch_xla.XLAShardedTensor)
+    False
+    >>> x = spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> isinstance(x, spmd.torch_xla.XLAShardedTensor), x.partition_spec, len(x.local_shards)
+    (True, ('data',), 8)
+    """
+
+    def __new__(
+        cls,
+        elem: torch.Tensor,
+        mesh_shape: Any = None,
+        partition_spec: Any = None,
+        *,
+        requires_grad: bool | None = None,
+        **unknown: Any,
+    ) -> Any:
+        for name in unknown:
+            hint = did_you_mean(name, ("mesh_shape", "partition_spec"), "{}") or "expected mesh_shape or partition_spec"
+            raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
+        on_device(elem, "XLAShardedTensor")
+        return elem if requires_grad is None else elem.requires_grad_(requires_grad)
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """The tensor itself, for scripts written for PyTorch/XLA, where it wraps one that is sharded.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.torch_xla.wrap_if_sharded(x) is x
+    True
+    """
+    return x
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
+) -> torch.Tensor:
+    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for keywords that are
+    not PyTorch/XLA's.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.torch_xla.wrap_as_sharded_tensor(x) is x
+    True
+    """
+    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
+    return made
+
+
+def unwrap_sharded_tensor(t: Any) -> Any:
+    """The tensor itself, as `wrap_if_sharded`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.torch_xla.unwrap_sharded_tensor(x) is x
+    True
+    """
+    return t
+
+
+class _Copy(Shard):
+    """A shard that is all of its tensor: as in PyTorch/XLA its indices are `...`."""
+
+    __slots__ = ()
+
+    def __init__(self, shard: Shard) -> None:
+        indices: Any = ...
+        super().__init__(shard.data, indices, shard.device, shard.replica_id)
+
+    @property
+    def unpadded_data(self) -> torch.Tensor:
+        return self.data
+
+    @unpadded_data.setter
+    def unpadded_data(self, new: torch.Tensor) -> None:
+        if new.shape != self.data.shape:
+            raise ValueError(f"unpadded_data: expected shape {list(self.data.shape)}, got {list(new.shape)}")
+        self.data.copy_(new)
+
+
+def _local_shards(tensor: XlaTensor) -> list[Shard]:
+    """`spmd.local_shards`, with PyTorch/XLA's indices."""
+    found = local_shards(tensor)  # a sync: the sharding is known after it
+    is_replicated = sharding_type(current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
+    return [_Copy(shard) for shard in found] if is_replicated else found
+
+
+def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:
+    """An attribute that is read of a tensor's sharding and rank; `missing` where it has no sharding."""
+
+    def found(tensor: XlaTensor) -> Any:
+        sharding = current_sharding(tensor)
+        return missing if sharding is None else read(sharding, tensor.dim())
+
+    return property(found)
+
+
+def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
+    return reshard(tensor, partition_spec, mesh)
+
+
+def _redistribute(
+    tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
+) -> torch.Tensor:
+    """`spmd.reshard` with DTensor's arguments; every op is asynchronous, so async_op changes nothing.
+
+    Over the axes that are not in `device_mesh` the tensor keeps its sharding.
+    """
+    sharding = current_sharding(tensor)
+    if placements is None and sharding is None:
+        raise ValueError("redistribute: expected placements, got none, and the tensor has no sharding to use instead")
+    if placements is None and sharding is not None:
+        placements = sharding.partition_spec(tensor.dim())
+    if device_mesh is None or not are_placements(placements):
+        return reshard(tensor, placements, device_mesh)
+    view = DeviceMesh.of(device_mesh, "redistribute")
+    return reshard(tensor, view.sharding(placements, tensor.dim(), sharding, "redistribute"))
+
+
+def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
+    names = sharding.given_names
+    return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
+
+
+# Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
+for _name, _attribute in {
+    "global_tensor": property(lambda tensor: tensor),
+    "local_shards": property(_local_shards),
+    "mesh_shape": of_sharding(lambda sharding, rank: sharding.mesh_shape),
+    "partition_spec": of_sharding(Sharding.partition_spec),
+    "sharding_spec": of_sharding(Sharding.text, ""),
+    "sharding_type": of_sharding(sharding_type),
+    "placements": of_sharding(placements_of),
+    "device_mesh": of_sharding(_device_mesh),
+    "load_local_shards_": load_local_shards_,
+    "reshard": _reshard,
+    "redistribute": _redistribute,
+}.items():
+    setattr(XlaTensor, _name, _attribute)

@@ -1,0 +1,221 @@
+"""The functions of `torch_xla.runtime` (xr) that are not this library's own: SPMD's one logical device, its counts,
+and those of the physical ones."""
+
+import socket
+import warnings
+from typing import Any
+
+import jax
+import torch
+
+from ...core.base.config import config
+from ...core.base.counters import counter
+from ...core.dispatch.precision import matmul_precision
+from ...core.pjrt import processes
+from ...core.pjrt.devices import devices
+from ...tensors.runtime import global_runtime_device_attributes
+from . import data_parallel
+from .xla_model import device_type
+
+
+def use_spmd(auto: bool = False) -> None:
+    """Ends the data parallelism of `torch_xla.launch`: the script shards its batches. There is no other mode.
+
+    Raises NotImplementedError for `auto` (see `spmd.suggest`).
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.use_spmd()
+    """
+    if auto:
+        raise NotImplementedError("use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts")
+    data_parallel.end()
+
+
+def is_spmd() -> bool:
+    """Returns True.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.is_spmd()
+    True
+    """
+    return True
+
+
+def using_pjrt() -> bool:
+    """Returns True.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.using_pjrt()
+    True
+    """
+    return True
+
+
+def one() -> int:
+    """The number of logical devices, and of replicas: 1. Source: `xr.world_size`, `xr.global_device_count`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.one()
+    1
+    """
+    return 1
+
+
+def zero() -> int:
+    """The index of the logical device: 0. Source: `xr.global_ordinal`, `xr.local_ordinal`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.zero()
+    0
+    """
+    return 0
+
+
+def global_runtime_device_count() -> int:
+    """The number of physical devices of all processes.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.global_runtime_device_count() == len(spmd.device_ids())
+    True
+    """
+    return len(devices())
+
+
+def addressable_runtime_device_count() -> int:
+    """The number of physical devices of this process.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.addressable_runtime_device_count() == len(spmd.device_ids())
+    True
+    """
+    return sum(device.process_index == jax.process_index() for device in devices())
+
+
+def runtime_device_attributes(device: str) -> dict[str, Any]:
+    """The attributes of a physical device, by its name, "TPU:3": those of `spmd.torch_xla.DeviceAttributes`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.runtime_device_attributes("CPU:0")["name"]
+    'CPU:0'
+    """
+    return global_runtime_device_attributes()[int(str(device).rpartition(":")[2])]
+
+
+def host_index() -> int:
+    """The index of this process. Source: `xr.host_index`, `xr.process_index`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.host_index()
+    0
+    """
+    return processes.index()
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Compares the hardware with what is there: it is chosen by JAX_PLATFORMS before the first use of a device.
+
+    Raises RuntimeError where it is another.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.set_device_type("CPU")
+    """
+    wanted = pjrt_device.partition(":")[0].upper()
+    if wanted != device_type():
+        raise RuntimeError(
+            f"set_device_type: the devices here are of type {device_type()}, got {pjrt_device!r}; set JAX_PLATFORMS="
+            f"{'cuda' if wanted in ('GPU', 'CUDA') else wanted.lower()} before the script starts"
+        )
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Keeps compiled programs in this folder, as `spmd.config.program_cache_dir` does. readonly: warns, as all write.
+
+    >>> import spmd
+    >>> kept = spmd.config.program_cache, spmd.config.program_cache_dir
+    >>> spmd.torch_xla.xla_runtime.initialize_cache("programs")
+    >>> spmd.config.program_cache, spmd.config.program_cache_dir = kept
+    """
+    if readonly:
+        warnings.warn("initialize_cache: readonly has no meaning here; new programs are written", stacklevel=2)
+    config.program_cache, config.program_cache_dir = True, path
+
+
+def get_num_cached_compilation_graph() -> int:
+    """The number of programs that this process has compiled or loaded.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.get_num_cached_compilation_graph() >= 0
+    True
+    """
+    return counter("programs_compiled") + counter("programs_loaded")
+
+
+def get_master_ip() -> str:
+    """The address of this machine, for one that starts several processes.
+
+    >>> import spmd
+    >>> len(spmd.torch_xla.xla_runtime.get_master_ip().split("."))
+    4
+    """
+    return socket.gethostbyname(socket.gethostname())
+
+
+def is_bf16_supported() -> bool:
+    """Returns True: XLA computes bfloat16 on every device.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.is_bf16_supported()
+    True
+    """
+    return True
+
+
+def available_tpus() -> int:
+    """The number of physical TPU devices of this process. Source: `torch_xla._internal.tpu.num_available_devices`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.available_tpus()
+    0
+    """
+    return addressable_runtime_device_count() if device_type() == "TPU" else 0
+
+
+def set_mat_mul_precision(precision: str) -> None:
+    """Sets torch's float32 precision: "highest", "high" or "default" ("medium" of
+    `torch.set_float32_matmul_precision`). Source: `torch_xla.backends.set_mat_mul_precision`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.set_mat_mul_precision("highest")
+    >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
+    'highest'
+    """
+    if precision not in ("default", "high", "highest"):
+        raise ValueError(f"set_mat_mul_precision: expected 'default', 'high' or 'highest', got {precision!r}")
+    torch.set_float32_matmul_precision("medium" if precision == "default" else precision)
+
+
+def get_mat_mul_precision() -> str:
+    """The float32 precision: see `set_mat_mul_precision`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
+    'highest'
+    """
+    precision = matmul_precision()
+    return "default" if precision == "medium" else precision
+
+
+def nothing() -> None:
+    """Does nothing: what it prepared needs no preparing here. Source: `xla_model.jax_import_guard` and its like.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.nothing()
+    """
+
+
+def no_replication(device: Any, devices: Any) -> None:
+    """Does nothing: one logical device has no replicas. Source: `xm.set_replication`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_runtime.no_replication("xla:0", ["xla:0"])
+    """

@@ -1,0 +1,1 @@
+"""Activation checkpointing: what backward computes again, keeps or moves to the host."""

@@ -1,0 +1,1 @@
+"""Steps as programs: compiled, exported, and as torch.compile's backend."""

@@ -1,0 +1,48 @@
+"""A graph of Dynamo run op by op, each under the user's line that it comes from."""
+
+import re
+from types import CodeType
+from typing import Any
+
+from torch.fx import GraphModule, Interpreter
+
+from ...core.ir.source import is_library
+
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
+
+
+def place_of(node: Any) -> tuple[str, int, str]:
+    """Returns the file, line and function of the user's innermost line behind a node of a graph."""
+    found = ("unknown file", 0, "unknown")
+    for file, line, name in _FRAME.findall(node.stack_trace or "") if node is not None else ():
+        if not is_library(_code(file, int(line), name)):
+            found = file, int(line), name
+    return found
+
+
+_codes: dict[tuple[str, int, str], CodeType] = {}
+
+
+def _code(file: str, line: int, name: str) -> CodeType:
+    """Returns code that calls `run()` as if at a user's line."""
+    found = _codes.get((file, line, name))
+    if found is None:
+        made = compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
+        found = _codes[file, line, name] = made
+    return found
+
+
+class WithLines(Interpreter):
+    """Runs a graph with each op at the user's line that it comes from."""
+
+    def __init__(self, graph_module: GraphModule):
+        super().__init__(graph_module)
+        self.extra_traceback = False
+
+    def run_node(self, n: Any) -> Any:
+        place = place_of(n)
+        if not place[1]:
+            return super().run_node(n)
+        made: list[Any] = []
+        exec(_code(*place), {"run": lambda: made.append(Interpreter.run_node(self, n))})  # a frame with this line
+        return made[0]

@@ -1,0 +1,111 @@
+"""`torch.export.export` of a model on the device, and `run_decompositions` of its program: a copy on the CPU is traced;
+the program has the model's tensors."""
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.exported_program import ExportedProgram
+from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ...core.backend.when_imported import Patch
+from ...core.lazy.tensor import XlaTensor
+
+
+def join_export() -> None:
+    """Wraps `torch.export.export`: a model, or arguments, on the device are traced as on the CPU. torch's tracers take
+    no tensor that is a wrapper around recorded ops."""
+    original = torch.export.export
+
+    @functools.wraps(original)
+    def export(mod: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None, **how: Any) -> Any:
+        held = [*mod.parameters(), *mod.buffers()] if isinstance(mod, nn.Module) else []
+        tensors = [one for one in (*held, *tree_leaves((args, kwargs))) if isinstance(one, torch.Tensor)]
+        if not any(isinstance(one, XlaTensor) for one in tensors):
+            return original(mod, args, kwargs, **how)
+        away = next((one for one in tensors if not isinstance(one, XlaTensor) and one.dim()), None)
+        if away is not None:
+            raise RuntimeError(
+                "torch.export.export: expected the model and its arguments on one device, got tensors on xla and one "
+                f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
+            )
+        traced = original(_on_cpu(mod, held), _without_device(args), _without_device(kwargs), **how)
+        own = {**dict(mod.named_parameters(remove_duplicate=False)), **dict(mod.named_buffers(remove_duplicate=False))}
+        return _on_xla(traced, own, (tuple(args), dict(kwargs or {})))
+
+    torch.export.export = export
+
+
+def join_decompositions() -> None:
+    """Wraps `ExportedProgram.run_decompositions`, which traces the program once more."""
+    original = ExportedProgram.run_decompositions
+
+    @functools.wraps(original)
+    def run_decompositions(self: ExportedProgram, *args: Any, **how: Any) -> ExportedProgram:
+        own = {**self.state_dict, **self.constants}
+        if not any(isinstance(one, XlaTensor) for one in tree_leaves((own, self.example_inputs))):
+            return original(self, *args, **how)
+        return _on_xla(original(_program_on_cpu(self), *args, **how), own, self.example_inputs)
+
+    ExportedProgram.run_decompositions = run_decompositions  # type: ignore[method-assign]
+
+
+def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: Any) -> ExportedProgram:
+    """A program of the CPU moved to the device, with these tensors as its state."""
+    program = move_to_device_pass(program, "xla")
+    for table in (program._state_dict, program._constants):
+        table.update({name: own[name] for name in table if name in own})
+    program._example_inputs = example_inputs
+    return program
+
+
+def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
+    """A copy of a program with memory on the CPU in place of its state's data."""
+    graph_module = copy.deepcopy(program.graph_module)
+    made = ExportedProgram(
+        root=graph_module,
+        graph=graph_module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=copy.deepcopy(program.state_dict, _memory(list(program.state_dict.values()))),
+        range_constraints=copy.deepcopy(program.range_constraints),
+        module_call_graph=program.module_call_graph,
+        example_inputs=_without_device(program.example_inputs),
+        constants=_without_device(program.constants),
+        verifiers=program.verifiers,
+    )
+    return move_to_device_pass(made, "cpu")
+
+
+def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
+    """A copy of a module with memory on the CPU in place of its tensors' data, which no trace reads or writes."""
+    return copy.deepcopy(mod, _memory(held))
+
+
+def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
+    """Memory on the CPU in place of tensors on the device, as `deepcopy` takes it."""
+    memo: dict[int, Any] = {}
+    for tensor in held:
+        if isinstance(tensor, XlaTensor):
+            made: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    return memo
+
+
+def _without_device(nested: Any) -> Any:
+    def made(tensor: XlaTensor) -> torch.Tensor:
+        return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+
+    return tree_map_only(XlaTensor, made, nested)
+
+
+PATCHES = (
+    Patch("`torch.export.export(mod, args, kwargs, ...)`", "a copy on the CPU, which is traced", join_export),
+    Patch("`ExportedProgram.run_decompositions`", "the same", join_decompositions),
+)
+
+for _patch in PATCHES:
+    _patch.apply()

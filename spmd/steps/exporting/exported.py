@@ -1,0 +1,114 @@
+"""An exported program with its manifest and the tensors of its state; written as a folder."""
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jax import export as jax_export
+
+from ...core.base import sealed_json
+from ...core.ir.source import user_line
+from ...core.lazy.tensor import XlaTensor
+from ...core.pjrt import agreement, processes
+from ...core.pjrt.transfer import host_array
+from ...jobs.checkpoint.files import SAFETENSORS
+from ...tensors.launch import full_tensor
+
+FORMAT = "spmd.export"
+VERSION = 1
+PROGRAM, WEIGHTS, MANIFEST = "program.jax_export", "weights.safetensors", "manifest.json"
+
+
+def needs_flatbuffers(caller: str) -> None:
+    """Raises ModuleNotFoundError without the package in which jax reads and writes programs."""
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise ModuleNotFoundError(
+            f"{caller}: jax reads and writes programs by the package flatbuffers; pip install 'torch-spmd[export]'",
+            name="flatbuffers",
+        )
+
+
+class Exported:
+    """A program that `spmd.export` has made.
+
+    Attributes:
+        serialized: the program, as `jax.export.Exported.serialize` writes it: StableHLO of a stable version with its
+            shardings. Its arguments are the call's tensors in order, the state, and where it draws random numbers the
+            vector (seed, draws so far).
+        manifest: names, roles, shapes, dtypes and shardings of arguments and results, as JSON.
+    """
+
+    def __init__(self, serialized: bytes, manifest: dict[str, Any], state: Sequence[torch.Tensor]):
+        self.serialized = serialized
+        self.manifest = manifest
+        self._state = list(state)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The tensors that the program reads besides its arguments, by name: the user's own, as they are now."""
+        return dict(zip(state_names(self.manifest), self._state, strict=True))
+
+    def stablehlo(self) -> str:
+        """The program as text."""
+        return str(jax_export.deserialize(bytearray(self.serialized)).mlir_module())
+
+    def save(self, path: str | Path) -> None:
+        """Writes the program, the state as it is now and the manifest into a folder, which is made; a sync.
+
+        Files of an earlier export are replaced. The manifest is written last: a folder without one is not complete.
+        Of several processes all must call it: the first writes, and all return when the folder is complete.
+        """
+        folder, is_first = Path(path), processes.index() == 0
+        if is_first:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)
+            (folder / PROGRAM).write_bytes(self.serialized)
+        write_safetensors(folder / WEIGHTS if is_first else None, self.state())
+        if is_first:
+            (folder / MANIFEST).write_text(sealed_json.text(self.manifest))
+        if processes.several():
+            agreement.agree("an exported program that is written", b"", user_line())
+
+    def __repr__(self) -> str:
+        program = self.manifest["program"]
+        roles = [argument["role"] for argument in self.manifest["arguments"]]
+        shown = ", ".join(f"{roles.count(role)} x {role}" for role in dict.fromkeys(roles))
+        return f"Exported({shown}; {self.manifest['num_devices']} devices, {program['partitioner']})"
+
+
+def state_names(manifest: dict[str, Any]) -> list[str]:
+    """The names of the state, in the order of the program's arguments."""
+    return [one["name"] for one in manifest["arguments"] if one["role"] not in ("argument", "random")]
+
+
+_NAMES = {dtype: name for name, dtype in SAFETENSORS.items()}
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The full value on the CPU; of several processes all must call it."""
+    return full_tensor(tensor) if isinstance(tensor, XlaTensor) else tensor
+
+
+def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> None:
+    """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
+    takes part in this only, for the process that writes."""
+    header: dict[str, Any] = {}
+    begin = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise TypeError(f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have")
+        end = begin + tensor.numel() * tensor.dtype.itemsize
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # data begins at a multiple of eight
+    with contextlib.nullcontext() if path is None else path.open("wb") as file:
+        if file is not None:
+            file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            whole = on_host(tensor)
+            if file is not None:
+                file.write(host_array(whole).tobytes())

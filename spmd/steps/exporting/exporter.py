@@ -1,0 +1,224 @@
+"""spmd.export: a recorded call as StableHLO of jax.export, with its manifest."""
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import export as jax_export
+from torch import nn
+
+from ...core.base.config import config
+from ...core.base.jax_private import without_shardings
+from ...core.compile.options import options_of
+from ...core.ir.graph import Graph, pack_numbers
+from ...core.ir.source import describe, user_line
+from ...core.lower.build import build
+from ...core.lower.constants import has_complex
+from ...core.pjrt import agreement, processes
+from ...core.sharding.partitioner import compiler_context
+from ...core.sharding.tracing import program_devices
+from ...core.sharding.value import Sharding
+from .exported import FORMAT, VERSION, Exported, needs_flatbuffers
+from .exported_call import Draws, RecordedCall, record
+
+
+def export(
+    step: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    platforms: Sequence[str] | None = None,
+    custom_calls: Sequence[str] = (),
+) -> Exported:
+    """Returns a call of a module, function or training step as a program that runs without the Python that made it.
+
+    The call is recorded (nothing runs): parameters, buffers, the optimizer's state and other tensors that it reads are
+    the program's state, which a training step overwrites. Numbers are constants of the program, a learning rate among
+    them unless it is a tensor; the counter of Adam is state, as with `capturable=True`; a random draw takes its key
+    from the stream of the process that runs it. `save` writes the program, the values of the state and a manifest into
+    a folder, and `spmd.load_exported` runs it. Of several processes all must call it.
+
+    Args:
+        step: a module (its forward, without gradients), an `ExportedProgram` of `torch.export`, or a function. The
+            modules and optimizers of a function are found through its closure and globals. Modules on the CPU are
+            exported as if they had been moved to xla.
+        args, kwargs: its arguments: tensors on xla (with their shardings), on the CPU or on meta, in lists, tuples,
+            dicts and dataclasses; anything else is a constant of the program.
+        platforms: to lower for, such as ("cpu", "tpu"); None: that of the devices here.
+        custom_calls: targets of custom calls that the program may have, besides those that jax keeps stable.
+
+    Raises ValueError for a step that is not one program, that differs from call to call, or that reads state its first
+    call makes; `ProcessError` where the processes export different steps; ModuleNotFoundError without `flatbuffers`
+    (the extra `export`). Source: `jax.export`; `torch_xla.stablehlo`.
+
+    >>> import tempfile, torch, spmd
+    >>> model = torch.nn.Linear(4, 2, device="xla")
+    >>> program = spmd.export(model, (torch.ones(3, 4, device="xla"),))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     program.save(folder)
+    ...     loaded = spmd.load_exported(folder)
+    >>> torch.equal(loaded(torch.ones(3, 4, device="xla")), model(torch.ones(3, 4, device="xla")))
+    True
+    """
+    needs_flatbuffers("export")
+    if isinstance(step, torch.export.ExportedProgram):
+        step = step.module()
+        if any(tensor.device.type == "xla" for tensor in (*step.parameters(), *step.buffers())):
+            step.to("xla")
+    if not callable(step):
+        raise TypeError(f"export: expected a module or a function, got {type(step).__name__}")
+    if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
+        raise TypeError(f"export: expected args as a tuple of the arguments, got a {type(args).__name__}")
+    if isinstance(step, nn.Module):
+        with torch.no_grad():
+            recorded = record(step, args, kwargs or {})
+    else:
+        recorded = record(step, args, kwargs or {})
+    program = _Arguments(recorded)
+    exported = _lowered(recorded, program, platforms, custom_calls)
+    if processes.several():
+        mark = hashlib.sha256(exported.mlir_module().encode()).digest()
+        what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {agreement.digest('program', mark)}"
+        agreement.agree(what, mark, user_line())
+    serialized = bytes(exported.serialize())
+    return Exported(
+        serialized, _manifest(recorded, program, exported, serialized), [source.tensor for source in recorded.sources]
+    )
+
+
+class _Arguments:
+    """The arguments of the exported function: those of the call, its state, and the place in the stream of draws."""
+
+    def __init__(self, call: RecordedCall):
+        graph = call.graph
+        placed = dict(zip(graph.inputs, graph.shardings, strict=True))
+        self.metas = [*call.metas, *(value.meta for value in call.state)]
+        unread = [sharding or graph.mesh for sharding in call.shardings]
+        self.shardings: list[Sharding] = [
+            placed.get(value, fallback) if value is not None else fallback
+            for value, fallback in zip(call.arguments, unread, strict=True)
+        ]
+        self.shardings = [one if one.devices == graph.mesh.devices else graph.mesh for one in self.shardings]
+        for place, value in enumerate(call.state):
+            pinned = next(
+                (graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + place), None
+            )
+            self.shardings.append(placed.get(value, pinned or graph.mesh))
+        order = {value: place for place, value in enumerate([*call.arguments, *call.state]) if value is not None}
+        self.of_input = [order[value] for value in graph.inputs]
+
+    def structs(self, draws: Draws) -> list[jax.ShapeDtypeStruct]:
+        """Physical shapes, dtypes and shardings, for which jax lowers."""
+        made = [
+            jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
+            for meta, sharding in zip(self.metas, self.shardings, strict=True)
+        ]
+        return [*made, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else made
+
+
+def _lowered(
+    call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]
+) -> jax_export.Exported:
+    graph, draws = call.graph, call.draws
+    compute = build(graph, describe)
+    floats, integers = (np.array(numbers, kind) for numbers, kind in zip(pack_numbers(graph.nodes), "dq", strict=True))
+
+    def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        whole = jnp.asarray(integers)
+        if draws.num:
+            seeds, counts, offsets = _places(draws, len(integers))
+            seed, count = arrays[-1][0], arrays[-1][1]
+            whole = jnp.where(seeds, seed, jnp.where(counts, count + offsets, whole))
+        return compute(*(arrays[place] for place in program.of_input), jnp.asarray(floats), whole)
+
+    several = len(graph.meshes()) > 1
+    with program_devices(graph.mesh.device_ids if several else None), compiler_context():
+        out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
+        jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
+        allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
+        structs = program.structs(draws)
+        exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
+        return without_shardings(exported) if config.partitioner == "gspmd" or several else exported
+
+
+def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which integers are a draw's seed, which its count, and the number of draws before it."""
+    seeds, counts, offsets = np.zeros(length, bool), np.zeros(length, bool), np.zeros(length, np.int64)
+    seeds[list(draws.seeds)] = True
+    for place, offset in draws.counts.items():
+        counts[place], offsets[place] = True, offset
+    return seeds, counts, offsets
+
+
+def _manifest(
+    call: RecordedCall, program: _Arguments, lowered: jax_export.Exported, serialized: bytes
+) -> dict[str, Any]:
+    graph = call.graph
+    meshes = _Meshes(graph)
+    names = [("argument", path) for path in call.paths]
+    names += [(source.role, source.name) for source in call.sources]
+    arguments = [
+        {"role": role, "name": name, **_array(meta), "sharding": meshes.text(sharding)}
+        for (role, name), meta, sharding in zip(names, program.metas, program.shardings, strict=True)
+    ]
+    if call.draws.num:
+        arguments.append(
+            {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
+        )
+    results = [
+        {**_array(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
+        for root, sharding in zip(graph.roots, graph.pinned, strict=True)
+    ]
+    for root, place in call.overwrites.items():
+        results[root]["overwrites"] = place
+    versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_by": versions,
+        "program": {
+            "sha256": hashlib.sha256(serialized).hexdigest(),
+            "calling_convention_version": lowered.calling_convention_version,
+            "platforms": list(lowered.platforms),
+            "partitioner": config.partitioner,
+            "compiler_options": {graph.mesh.platform: options_of(graph)},
+            "num_draws": call.draws.num,
+            "has_complex": has_complex(graph),
+        },
+        "num_devices": len(graph.mesh.device_ids),
+        "device_ids": list(graph.mesh.device_ids),
+        "meshes": meshes.found,
+        "inputs": call.inputs,
+        "outputs": call.outputs,
+        "returned": call.results,
+        "arguments": arguments,
+        "results": results,
+    }
+
+
+def _array(meta: Any) -> dict[str, Any]:
+    return {"dtype": str(meta.dtype).removeprefix("torch."), "shape": list(meta.shape)}
+
+
+class _Meshes:
+    """The meshes of a manifest, each by its axes and its order of the program's devices."""
+
+    def __init__(self, graph: Graph):
+        self._place = {device: place for place, device in enumerate(graph.mesh.device_ids)}
+        self.found: list[dict[str, Any]] = []
+
+    def text(self, sharding: Sharding) -> dict[str, Any]:
+        """A sharding as JSON: its mesh, the axes of each dim, its memory."""
+        mesh = {
+            "axes": dict(sharding.mesh_axes()),
+            "device_order": [self._place[device] for device in sharding.device_ids],
+        }
+        if mesh not in self.found:
+            self.found.append(mesh)
+        dims = [list(dim.axes) for dim in sharding.spec.dims]
+        return {"mesh": self.found.index(mesh), "spec": dims, "memory": sharding.memory}

@@ -1,0 +1,321 @@
+"""spmd.load_exported: a program from its files, called on tensors of xla."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import export as jax_export
+
+from ...core.base import in_flight, sealed_json, seed
+from ...core.base.jax_private import compile_lowered, use_shardy_partitioner, without_shardings
+from ...core.engine import host_reads
+from ...core.engine.abstract import recording
+from ...core.engine.syncs import sync
+from ...core.ir import lent
+from ...core.ir.errors import AbstractError
+from ...core.ir.graph import DeviceData
+from ...core.ir.meta import dense_meta
+from ...core.ir.source import user_frame, user_line
+from ...core.lazy.constraints import sharding_now
+from ...core.lazy.storage import LOCK, Storage
+from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.lower.constants import hide
+from ...core.pjrt import agreement, processes, runs, transfer
+from ...core.pjrt.devices import devices
+from ...core.sharding.partitioner import compiler_context
+from ...core.sharding.spec import Spec
+from ...core.sharding.tracing import program_devices
+from ...core.sharding.value import Sharding
+from ...jobs.checkpoint.files import open_checkpoint
+from ...jobs.checkpoint.streaming import fill_shards
+from ...mesh.global_mesh import get_global_mesh
+from ...mesh.mesh import Mesh
+from ...tensors.annotate import mark_sharding, reshard
+from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host
+from .nested_values import matched, rebuild
+
+
+def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "LoadedProgram":
+    """Returns a program that `spmd.export` has written, compiled and with its state on the devices, as a callable.
+
+    Nothing of the Python that made it is needed. It takes what the exported call took and returns what that returned;
+    a training step overwrites its own state, and the arguments that the exported call overwrote.
+
+    Args:
+        path: the folder, or a program that was not saved, which is run on a copy of its state.
+        mesh: devices as many as the program was exported for, of any axes: in the mesh's order they take the places
+            of the program's. Arguments are resharded to what the program takes. None: the mesh of `with mesh:` or
+            `set_global_mesh` if it has as many devices, else the devices of the export.
+
+    Of several processes all must call it, and the program each time; each reads the shards of its own devices.
+
+    Raises FileNotFoundError, ValueError for another number of devices, another platform, a newer format, or files that
+    do not belong together. Source: `jax.export.deserialize`.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data", None))
+    >>> program = spmd.load_exported(spmd.export(torch.cos, (x,)), spmd.Mesh(range(8), (2, 4), ("a", "b")))
+    >>> program(torch.zeros(8, 4, device="xla")).sum().item()
+    32.0
+    """
+    needs_flatbuffers("load_exported")
+    if isinstance(path, Exported):
+        state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
+        return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh)
+    folder = Path(path)
+    if not (folder / MANIFEST).is_file():
+        raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
+    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
+    if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
+        raise ValueError(
+            f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "
+            f"{manifest.get('version')}; a newer release of spmd reads it"
+        )
+    serialized = (folder / PROGRAM).read_bytes()
+    if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
+        raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
+    stored = _state(folder / WEIGHTS, manifest)
+    return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh)
+
+
+def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The tensors of the state in a file, as the manifest describes them."""
+    stored = open_checkpoint(file)
+    for one in manifest["arguments"]:
+        name, found = one["name"], stored.get(one["name"])
+        if one["role"] not in ("argument", "random") and (
+            found is None or (found.shape, found.dtype) != (tuple(one["shape"]), _dtype(one))
+        ):
+            raise ValueError(
+                f"load_exported: expected {name!r} of shape {one['shape']} and dtype {one['dtype']} in {file}, as "
+                f"{MANIFEST} says, got {found}; export it again"
+            )
+    return stored
+
+
+class LoadedProgram:
+    """A program of files as a callable (see `load_exported`).
+
+    Attributes:
+        manifest, serialized: see `Exported`.
+        state: the tensors on xla that it reads besides its arguments, by name; those that a training step overwrites
+            change at each call, and may be written to.
+    """
+
+    def __init__(self, serialized: bytes, manifest: dict[str, Any], read: Any, mesh: Mesh | None):
+        self.manifest, self.serialized = manifest, serialized
+        # Jit places arguments and results: the shardings of the file name a mesh of its own.
+        self._exported = without_shardings(jax_export.deserialize(bytearray(serialized)))
+        self._shardy = manifest["program"]["partitioner"] == "shardy"
+        if use_shardy_partitioner is None and not self._shardy:
+            raise ValueError(
+                f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again"
+            )
+        self._order = _devices(manifest, mesh)
+        self._mark: bytes = manifest["program"]["sha256"].encode()
+        if processes.several():
+            what = f"load_exported on the devices {self._order}, its {agreement.digest('program', self._mark)}"
+            agreement.agree(what, self._mark + repr(self._order).encode(), user_line())
+        platform = devices()[self._order[0]].platform
+        if platform not in manifest["program"]["platforms"]:
+            raise ValueError(
+                f"load_exported: the program was exported for {', '.join(manifest['program']['platforms'])}, and the "
+                f"devices here are of {platform}; export it with platforms=({platform!r},)"
+            )
+        given = manifest["arguments"]
+        self._shardings = [self._sharding(one["sharding"]) for one in given]
+        self._metas = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in given]
+        self._results = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in manifest["results"]]
+        self._pinned = [
+            None if one["sharding"] is None else self._sharding(one["sharding"]) for one in manifest["results"]
+        ]
+        self._num_given = sum(one["role"] == "argument" for one in given)
+        self._num_draws: int = manifest["program"]["num_draws"]
+        held = [place for place, one in enumerate(given) if one["role"] not in ("argument", "random")]
+        self.state = {given[place]["name"]: self._loaded(place, read) for place in held}
+        self._overwrites = {
+            result: one["overwrites"] for result, one in enumerate(manifest["results"]) if "overwrites" in one
+        }
+        self._program = self._compiled(platform)
+
+    def _sharding(self, text: dict[str, Any] | None) -> Sharding:
+        mesh = self.manifest["meshes"][0 if text is None else text["mesh"]]
+        ids = tuple(self._order[place] for place in mesh["device_order"])
+        whole = Sharding.of(ids, tuple(mesh["axes"].values()), tuple(mesh["axes"]))
+        if text is None:
+            return whole
+        return whole.with_spec(Spec.of(*(tuple(axes) for axes in text["spec"])), text["memory"])
+
+    def _loaded(self, place: int, read: Any) -> torch.Tensor:
+        meta, name = self._metas[place], self.manifest["arguments"][place]["name"]
+        made = mark_sharding(torch.empty(meta.shape, dtype=meta.dtype, device="xla"), self._shardings[place])
+        return fill_shards(made, lambda at: read(name, at))
+
+    @contextlib.contextmanager
+    def _context(self) -> Iterator[None]:
+        several = len(self.manifest["meshes"]) > 1
+        partitioner = contextlib.nullcontext if use_shardy_partitioner is None else use_shardy_partitioner
+        with program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
+            yield
+
+    def _compiled(self, platform: str) -> Any:
+        """The compiled program. Arguments that a result of the same layout replaces are donated, if they are state."""
+        with self._context():
+            self._structs = [
+                jax.ShapeDtypeStruct(one.padded_shape(meta.shape), meta.struct.dtype, sharding=one.in_program())
+                for one, meta in zip(self._shardings, self._metas, strict=True)
+            ]
+            out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
+            whole = self._sharding(None)
+            for place, meta in enumerate(self._results):
+                if out[place] is None and any(dim % len(self._order) for dim in meta.shape):
+                    out[place] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
+            donated = self._donated()
+            jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=donated, keep_unused=True)
+            options = self.manifest["program"]["compiler_options"].get(platform, {})
+            lowered = jitted.lower(*self._structs)
+            if self.manifest["program"]["has_complex"]:
+                hide(lowered.compiler_ir())
+            return compile_lowered(lowered, options)
+
+    def _donated(self) -> list[int]:
+        return sorted({place for place in self._overwrites.values() if place >= self._num_given})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the program on these arguments; a sync. Results have no gradient."""
+        if recording() is not None:
+            raise AbstractError(f"a loaded program is called at {user_line()}, in a step that is recorded and not run")
+        inputs = self.manifest["inputs"]
+        given = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
+        for place, tensor in enumerate(given):
+            self._check(place, tensor)
+        with torch.no_grad():
+            placed: list[Any] = [self._placed(place, tensor) for place, tensor in enumerate(given)]
+        tensors = [*placed, *self.state.values()]
+        sync()
+        with contextlib.ExitStack() as leases:
+            buffers = [
+                leases.enter_context(host_reads.leased(tensor._storage, "a loaded program", on_device=True)).placed()[0]
+                for tensor in tensors
+            ]
+        lent.spare(buffers, self._donated())
+        arrays: list[Any] = [
+            _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
+        ]
+        draw = self._draw() if self._num_draws else ()
+        if draw:
+            arrays.append(np.array(draw, np.int64))
+        if processes.several():
+            what = f"a run of a loaded program, its draws {draw}, {agreement.digest('program', self._mark)}"
+            agreement.note(what, self._mark + repr(draw).encode(), user_line())
+        in_flight.make_room(len(self._order))
+        with self._context():
+            made = self._program(*arrays)
+        runs.note_run(made[0], lambda: None)
+        whole = [*given, *self.state.values()]
+        values = [self._taken(place, array) for place, array in enumerate(made)]
+        for result, place in self._overwrites.items():
+            _overwrite(whole[place], values[result], is_ours=place >= len(given))
+
+        def returned(number: int) -> torch.Tensor:
+            result = self.manifest["returned"][number]
+            place = ~result if result < 0 else self._overwrites.get(result)
+            if place is not None:
+                return whole[place] if place < len(given) else whole[place].detach()
+            return values[result]
+
+        return rebuild(self.manifest["outputs"], returned)
+
+    def _check(self, place: int, tensor: torch.Tensor) -> None:
+        argument, meta = self.manifest["arguments"][place], self._metas[place]
+        if type(tensor) is not XlaTensor:
+            raise TypeError(
+                f"a loaded program: expected {argument['name']} on xla, got a tensor on {tensor.device}; move it with "
+                '.to("xla") first'
+            )
+        if tuple(tensor.shape) != meta.shape or tensor.dtype is not meta.dtype:
+            raise ValueError(
+                f"a loaded program: {argument['name']} was exported as {meta.dtype} of shape {list(meta.shape)}, got "
+                f"{tensor.dtype} of shape {list(tensor.shape)}; export the call with these shapes, too"
+            )
+
+    def _placed(self, place: int, tensor: Any) -> torch.Tensor:
+        """The argument in the layout of the program."""
+        layout = self._shardings[place]
+        if tensor._view is None and sharding_now(tensor) is layout:
+            return tensor
+        return reshard(tensor.detach(), layout)
+
+    def _draw(self) -> tuple[int, int]:
+        """The place in the stream of draws of this call, which takes as many as the exported one."""
+        first, *_ = [seed.next_draw() for _ in range(self._num_draws)]
+        return first
+
+    def _taken(self, place: int, array: jax.Array) -> torch.Tensor:
+        """A result as a tensor, in its logical shape."""
+        meta, pinned = self._results[place], self._pinned[place]
+        sharding = pinned or Sharding.from_jax(array.sharding, len(meta.shape), self._meshes())
+        data = DeviceData(meta, buffer=_spelled(array, sharding.jax), sharding=sharding, source=user_frame())
+        return wrap(meta, Storage(data, meta, pinned))
+
+    def _meshes(self) -> list[Sharding]:
+        """The program's meshes over these devices."""
+        return list(dict.fromkeys(one.replicated() for one in self._shardings))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the program with its state as it is now, as `Exported.save` does."""
+        Exported(self.serialized, self.manifest, list(self.state.values())).save(path)
+
+    def stablehlo(self) -> str:
+        """The program as text."""
+        return str(self._exported.mlir_module())
+
+    def __repr__(self) -> str:
+        names = ", ".join(one["name"] for one in self.manifest["arguments"][: self._num_given])
+        return f"LoadedProgram({names}; {len(self.state)} tensors of state, {len(self._order)} devices)"
+
+
+def _overwrite(target: Any, made: Any, *, is_ours: bool) -> None:
+    """Writes a result over state, whose memory it has, or over an argument."""
+    if is_ours and target._view is None:
+        torch.autograd.graph.increment_version(target)
+        with LOCK:
+            target._storage.write(made._storage.value)
+            target._storage.home = made._storage.value.sharding
+        return
+    with torch.no_grad():
+        target.copy_(made)
+
+
+def _spelled(array: jax.Array, sharding: Any) -> jax.Array:
+    """The same shards under an equal sharding."""
+    return array if array.sharding == sharding else transfer.respelled(array, sharding)
+
+
+def _dtype(text: dict[str, Any]) -> torch.dtype:
+    return getattr(torch, text["dtype"])
+
+
+def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
+    """The devices of the program, in its order."""
+    count: int = manifest["num_devices"]
+    here = len(devices())
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
+    if mesh is None:
+        known = get_global_mesh()
+        mesh = known if known is not None and known.size() == count else None
+    if mesh is None and max(manifest["device_ids"]) < here:
+        return tuple(manifest["device_ids"])
+    found = here if mesh is None else mesh.size()
+    if found != count:
+        raise ValueError(
+            f"load_exported: the program was exported for {count} device{'s' * (count > 1)}, and "
+            f"{'this process sees' if mesh is None else 'the mesh has'} {found}; export it again on a mesh of {found}"
+        )
+    return tuple(range(count)) if mesh is None else tuple(mesh.device_ids)

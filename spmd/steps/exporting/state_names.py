@@ -1,0 +1,64 @@
+"""The user's tensors behind the storages of a recorded step: their names and roles."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor, wrap
+from ..reachable import Reachable, outermost
+
+Named = tuple[str, str, torch.Tensor]
+
+
+class StateNames:
+    """The names of the tensors that are reachable from a step, each once: a module's as in its state dict, those of an
+    optimizer as `optimizer.<parameter>.<key>`."""
+
+    def __init__(self, reachable: Reachable):
+        self._named: dict[Storage, Named] = {}
+        self._taken: set[str] = set()
+        for root in outermost(reachable.modules):
+            parameters = {id(one) for one in root.parameters()}
+            for name, tensor in _tensors_of(root):
+                self._add(name, "parameter" if id(tensor) in parameters else "buffer", tensor)
+        for optimizer in reachable.optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():  # a learning rate
+                    self._add(f"optimizer.groups.{number}.{key}", "optimizer state", value)
+            for parameter, state in optimizer.state.items():
+                for key, tensor in state.items() if isinstance(state, dict) else ():
+                    self._add(f"optimizer.{self._name_of(parameter)}.{key}", "optimizer state", tensor)
+        for tensor in reachable.tensors:
+            if tensor.is_leaf and tensor.grad is not None and self._name_of(tensor):
+                self._add(f"{self._name_of(tensor)}.grad", "gradient", tensor.grad)
+        for tensor in reachable.tensors:
+            self._add(f"state.{len(self._named)}", "state", tensor)
+
+    def _add(self, name: str, role: str, tensor: Any) -> None:
+        if isinstance(tensor, XlaTensor) and tensor._storage not in self._named:
+            unique, number = name, 1
+            while unique in self._taken:
+                number += 1
+                unique = f"{name}.{number}"
+            self._taken.add(unique)
+            if tensor._view is not None:
+                tensor = wrap(tensor._storage.meta, tensor._storage)
+            self._named[tensor._storage] = unique, role, tensor
+
+    def _name_of(self, tensor: Any) -> str:
+        found = self.of(getattr(tensor, "_storage", None))
+        return found[0] if found is not None else ""
+
+    def of(self, storage: Storage | None) -> Named | None:
+        """The name, role and tensor of a storage; None for one that is not reachable."""
+        return None if storage is None else self._named.get(storage)
+
+
+def _tensors_of(root: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    state = root.state_dict(keep_vars=True)
+    yield from ((name, value) for name, value in state.items() if isinstance(value, torch.Tensor))
+    yield from root.named_parameters()
+    yield from root.named_buffers()

@@ -1,0 +1,327 @@
+"""`spmd.compile`: a function that Python runs once, and whose programs alone run for as long as its guards hold."""
+
+import functools
+import importlib
+import inspect
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ...core.base import counters, forking, interrupt, messages, observation
+from ...core.compile.options import compiled_with
+from ...core.engine import syncs
+from ...core.engine.abstract import recording
+from ...core.ir.graph import DeviceData, is_data
+from ...core.ir.source import user_line
+from ...core.lazy import body
+from ...core.lazy.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
+from ...core.lazy.tensor import XlaTensor
+from ...core.pjrt import processes
+from ...core.sharding.value import DEVICE
+from ...tensors.closures import end_step
+from .guards import Guards
+from .observed_call import ObservedCall, RefusedError, is_number
+from .recipe import Recipe
+from .replay import Replay
+from .snapshot import Change
+from .stream_capture import join_stream_capture
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MOST_ENTRIES = 8  # recorded calls kept for arguments of one kind
+_MOST_KINDS = 64
+_TRIES = 3  # calls in a row that could not be replayed, after which calls of a kind are no longer observed
+_PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
+_lock = forking.survives_fork(threading.RLock())
+
+
+@dataclass
+class _Entry:
+    """A recorded call. floats: the floats among its arguments that are no formulas, by place."""
+
+    guards: Guards
+    replay: Replay
+    floats: Mapping[int, float]
+
+    def stale(self, flat: Sequence[Any]) -> Change | str | None:
+        """The reason why the call cannot be replayed now."""
+        for place, value in self.floats.items():
+            if flat[place] != value:
+                return Change(f"argument {place}", None, None, place, value, flat[place])  # type: ignore[arg-type]
+        return self.guards.check() or self.replay.ready(flat) or None
+
+
+@dataclass
+class _Kind:
+    """The recorded calls for arguments of one kind.
+
+    entries: the newest first. follow: the numbers that have changed, which are formulas from then on. refused: why the
+    last calls in a row could not be replayed.
+    """
+
+    entries: list[_Entry] = field(default_factory=list)
+    follow: set[tuple[int, Any]] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+
+
+class CompiledFunction(Generic[P, R]):
+    """A function that is recorded once and then replayed; made by `spmd.compile`.
+
+    Attributes:
+        num_recorded, num_replayed: the calls that ran as Python, and those that ran the programs alone.
+        causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
+    """
+
+    def __init__(self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]):
+        join_stream_capture()
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._name = getattr(function, "__qualname__", type(function).__name__)
+        self._static = frozenset(static)
+        self._signature = inspect.signature(function) if static else None
+        unknown = self._static.difference(self._signature.parameters) if self._signature else ()
+        if unknown:
+            raise ValueError(f"compile: static_argnames: {self._name} has no argument {sorted(unknown)[0]!r}")
+        self._options = options
+        self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
+        self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = weakref.WeakKeyDictionary()
+        self.num_recorded = self.num_replayed = 0
+        self.causes: deque[str] = deque(maxlen=100)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        found = self._bound.get(instance)
+        if found is None:
+            method = self._function.__get__(instance, owner)
+            found = self._bound[instance] = CompiledFunction(method, self._static, self._options)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<spmd.compile of {self._name}: {self.num_recorded} calls recorded, {self.num_replayed} replayed>"
+
+    def explain(self) -> str:
+        """The calls recorded and replayed, and why calls were recorded, a line each."""
+        return "\n".join([repr(self)[1:-1], *self.causes])
+
+    def warm(self, *args: Any, folder: str | Path | None = None, **kwargs: Any) -> int:
+        """Compiles the programs of a call with these arguments, which nothing runs; returns their number.
+
+        folder: they are written there, for the first call of other processes (`spmd.load_programs`). See `spmd.warm`.
+        """
+        warm = importlib.import_module("spmd.tools.planning.planner").warm  # a tool, needed by this call alone
+        return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if recording() is not None or body.names() or observation.active() is not None or _is_traced():
+            return self._function(*args, **kwargs)  # a part of what is recorded
+        with compiled_with(self._options), _lock:
+            flat, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
+            key = tree, _aliases(flat), *map(self._key_of, flat)
+            kind = self._kinds.get(key)
+            cause: Change | str
+            if kind is None:
+                cause = "the first call" if not self._kinds else "the first call with such arguments"
+                kind = self._kinds[key] = _Kind()
+                if len(self._kinds) > _MOST_KINDS:
+                    self._kinds.popitem(last=False)
+            else:
+                self._kinds.move_to_end(key)
+                done, result, cause = self._replayed(kind, flat)
+                if done:
+                    self.num_replayed += 1
+                    counters.add("replays")
+                    end_step()
+                    return result
+            return self._recorded(kind, flat, tree, cause)
+
+    def _bind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        for name in self._static & bound.arguments.keys():
+            bound.arguments[name] = _Static(bound.arguments[name])
+        return bound.args, bound.kwargs
+
+    # --- replay ---------------------------------------------------------------------------------------------------
+
+    def _replayed(self, kind: _Kind, flat: Sequence[Any]) -> tuple[bool, Any, Change | str]:
+        """Runs the recorded call whose guards hold; (False, None, why) where there is none."""
+        if not kind.entries:
+            return False, None, "no earlier call can be replayed"
+        cause: Change | str = ""
+        with SYNC_LOCK, LOCK, interrupt.later():
+            if _is_pending():
+                syncs.sync()
+            if any(ref() is not None for ref in ASIDE) or _is_pending():
+                return False, None, "values of other threads, or values that could not be compiled, are pending"
+            for entry in kind.entries:
+                why = entry.stale(flat)
+                numbers = "" if why else entry.replay.numbers.now(flat)
+                vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
+                if vectors is not None:
+                    break
+                cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
+            else:
+                return False, None, cause
+            watch = syncs.Watch()
+            result = entry.replay.run(flat, vectors)
+            kind.entries.remove(entry)
+            kind.entries.insert(0, entry)
+        watch.notify(len(entry.replay.recipe.storages))
+        if processes.several():  # as the sync of a call that another process records
+            processes.collect_garbage()
+        return True, result, ""
+
+    # --- recording ------------------------------------------------------------------------------------------------
+
+    def _recorded(self, kind: _Kind, flat: Sequence[Any], tree: Any, cause: Change | str) -> Any:
+        """Calls the function as it is, and keeps the recording where it can be replayed."""
+        self.num_recorded += 1
+        counters.add("recordings")
+        self.causes.append(f"recorded at {user_line()}: {cause}")
+
+        def call(given: Sequence[Any]) -> Any:
+            args, kwargs = tree_unflatten([item.value if type(item) is _Static else item for item in given], tree)
+            return self._function(*args, **kwargs)
+
+        if len(kind.refused) >= _TRIES:
+            result = call(flat)
+            syncs.sync()
+            end_step()
+            return result
+        if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
+            kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
+        objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor)]
+        roots = [(getattr(self._function, "__name__", "step"), self._function)]
+        roots += [(f"argument {i}", item.value if type(item) is _Static else item) for i, item in objects]
+        recorded = ObservedCall(call, flat, roots, kind.follow)
+        try:
+            replay = Replay(Recipe(recorded), recorded)
+            guards = Guards(recorded.after, replay.recipe.volatile)
+        except RefusedError as error:
+            kind.follow |= recorded.to_follow
+            self._refuse(kind, str(error), count=not recorded.to_follow)
+        else:
+            kind.refused.clear()
+            floats = {i: item for i, item in objects if type(item) is float and (0, i) not in kind.follow}
+            kind.entries.insert(0, _Entry(guards, replay, floats))
+            del kind.entries[_MOST_ENTRIES:]
+        end_step()
+        return recorded.result
+
+    def _refuse(self, kind: _Kind, why: str, *, count: bool) -> None:
+        kind.refused += [why] * count
+        counters.add("recordings_refused")
+        self.causes.append(f"not to be replayed: {why}")
+        if len(kind.refused) == _TRIES:
+            name = self._name.rpartition(".")[2]
+            messages.say(f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}")
+
+    # --- arguments ------------------------------------------------------------------------------------------------
+
+    def _key_of(self, item: Any) -> Any:
+        """The kind of one argument, which is the same for all calls that one recording may serve."""
+        if type(item) is XlaTensor:
+            storage, view = item._storage, item._view
+            value = storage.value
+            placed = value.sharding if type(value) is DeviceData and value.host is None else storage.sharding
+            if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
+                placed = None  # like data on the host: it is replicated over the mesh of the program
+            rules = []
+            while view is not None:
+                rules.append(view.rule)
+                view = view.parent
+            return item._meta, placed, item.requires_grad, *rules
+        if isinstance(item, torch.Tensor):
+            return "cpu", tuple(item.shape), item.dtype, item.requires_grad, item.device
+        if type(item) is float:  # a guard, and where it changes a formula
+            return float
+        if type(item) is _Static:
+            item = item.value
+        if isinstance(item, (*_PLAIN, float)):
+            return type(item), item, repr(item)
+        self._objects[id(item)] = item
+        return id(item)
+
+
+class _Static:
+    """A static argument: part of the kind by its value, whatever it holds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def _is_pending() -> bool:
+    return any((storage := ref()) is not None and not is_data(storage.value) for ref in LIVE)
+
+
+def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
+    """For each tensor on xla the place of the first one over the same storage."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(item._storage), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
+
+
+def _is_traced() -> bool:
+    return torch.compiler.is_compiling()
+
+
+def compile(
+    function: Callable[P, R] | None = None,
+    *,
+    static_argnames: str | Collection[str] = (),
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Compiles a whole function of tensors on xla, such as a training step: Python runs it once, later calls run its
+    programs alone.
+
+    The first calls run as they are and are recorded: forward, backward, optimizer, schedulers, clipping, random draws,
+    writes to state. A later call only checks its guards, runs the programs and puts their results where the recorded
+    call put them: parameters, buffers, gradients, optimizer state, attributes. A sync stands at its end. A call whose
+    guards fail is recorded again, and its cause is in `explain()`: no result is that of an earlier state.
+
+    Args:
+        function: of any nested arguments; also a method, or a module. None: returns a decorator.
+        static_argnames: arguments that count by their value. Floats otherwise become scalar arguments of the program
+            once they have changed; other Python values are part of the kind of call, each with its own recording.
+        compiler_options: XLA's options for its programs, name -> value (see `spmd.config.compiler_options`).
+
+    Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs uncompiled, which
+    one line says: read a tensor's value, print, draw random numbers on the CPU, change Python state that it reads
+    (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects, such as writing
+    a file by a library, happen only where a call is recorded. Results that a backward inside has used come without
+    their graph; a result that needs a gradient otherwise is refused.
+
+    Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
+    Source: `jax.jit`, `torch.cuda.CUDAGraph`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(4, 1).to("xla")
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> @spmd.compile
+    ... def step(x):
+    ...     loss = model(x).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    ...     return loss
+    >>> losses = [step(torch.ones(2, 4, device="xla")).item() for _ in range(5)]
+    >>> step
+    <spmd.compile of step: 2 calls recorded, 3 replayed>
+    """
+    if function is None:
+        return functools.partial(compile, static_argnames=static_argnames, compiler_options=compiler_options)
+    if not callable(function):
+        raise TypeError(f"compile: expected a function, got {type(function).__name__}")
+    names = [static_argnames] if isinstance(static_argnames, str) else static_argnames
+    return CompiledFunction(function, names, dict(compiler_options or {}))

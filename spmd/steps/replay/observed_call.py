@@ -1,0 +1,404 @@
+"""One call, recorded as the user wrote it, with notes of all that a replay must do again or must find unchanged."""
+
+import contextlib
+import functools
+import gc
+import random
+import sys
+import threading
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ...core.base import formulas as core_formulas
+from ...core.base.formulas import Formulas, plain
+from ...core.base.observation import Observation, observed
+from ...core.engine import syncs
+from ...core.ir.graph import DeviceData, next_serial
+from ...core.ir.source import user_line
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor
+from .host_tensors import HostUses, watched
+from .snapshot import Kind, Snapshot
+
+core_formulas.user_place = user_line
+
+
+class RefusedError(Exception):
+    """A call that cannot be replayed; the text says why, and where."""
+
+
+_BACKWARD = torch.autograd.backward.__code__
+
+
+class GroupNumber:
+    """A number of an optimizer's parameter group as a source: the value of a key, or an item of it (`betas`).
+
+    version: the scheduler's steps in the call before it was read.
+    """
+
+    def __init__(self, group: dict[str, Any], key: str, item: int | None, version: int):
+        self.group, self.key, self.item, self.version = group, key, item, version
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GroupNumber) or self.group is not other.group:
+            return False
+        return (self.key, self.item, self.version) == (other.key, other.item, other.version)
+
+    __hash__ = object.__hash__
+
+    def now(self) -> Any:
+        """Its value now; anything but a float where it is no number any more."""
+        value = self.group.get(self.key)
+        if self.item is None:
+            return value
+        return value[self.item] if type(value) is tuple and len(value) > self.item else value
+
+
+class Argument:
+    """A float among the call's arguments as a source, by its place among their flat."""
+
+    def __init__(self, place: int):
+        self.place = place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Argument) and other.place == self.place
+
+    __hash__ = object.__hash__
+
+
+# Functions in C that return or do something else at each call, by module; those of random generators are found by their
+# state.
+_IMPURE = {
+    "builtins": {"print", "input", "open"},
+    "time": None,
+    "posix": {"urandom", "read", "write"},
+}
+_NOW = {"now", "utcnow", "today"}
+
+
+class ObservedCall:
+    """A call of a function on flat (tensors, numbers, anything), which ran as it is.
+
+    after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
+    formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
+    volatile: the places that these write. names: those that code which ran may have read. gradients: the item tensors
+    with their `.grad` before the call. impure: calls of functions that are no functions of the state, in words.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[Any]], Any],
+        flat: Sequence[Any],
+        roots: Sequence[tuple[str, Any]],
+        follow: Collection[tuple[int, str]],
+    ) -> None:
+        self.flat = list(flat)
+        self.formulas = Formulas()
+        self.observation = Observation()
+        self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
+        self.volatile: set[tuple[int, Any]] = set()
+        self.impure: list[str] = []
+        self._codes: set[types.CodeType] = set()
+        self._version = 0
+        self.follow = set(follow)
+        self.followed: set[tuple[int, Any]] = set()
+        self.to_follow: set[tuple[int, Any]] = set()
+        syncs.sync()
+        # Hooks of all modules and all optimizers.
+        self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
+        self.before = Snapshot(self.roots)
+        if self.before.schedulers:  # they set it, so that it is a formula from the first call on
+            self.follow |= {(id(group), "lr") for one in self.before.optimizers for group in one.param_groups}
+        tensors = [tensor for _, tensor in self.before.tensors.values()]
+        self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
+        # Tensors that are arguments alone are others at the next call.
+        state = {id(tensor._storage) for tensor in tensors if type(tensor) is XlaTensor}
+        self.arguments = {
+            place: item
+            for place, item in enumerate(flat)
+            if isinstance(item, torch.Tensor)
+            and (id(item._storage) not in state if type(item) is XlaTensor else id(item) not in self.paths)
+        }
+        tensors += self.arguments.values()
+        self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
+        gradients = [tensor.grad for tensor in self.trainable]
+        self.had_gradient = [gradient is not None for gradient in gradients]
+        held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
+        storages = [tensor._storage for tensor in held]
+        # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
+        self.references = {id(storage.ref): storage.ref for storage in storages}
+        self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
+        steps = [
+            state["step"]
+            for optimizer in self.before.optimizers
+            for state in optimizer.state.values()
+            if isinstance(state, dict) and type(state.get("step")) is torch.Tensor
+        ]
+        self.counters = [step for step in steps if step.device.type == "cpu" and not step.dim()]
+        self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
+        self.uses = HostUses(self.formulas, follow=True)
+        streams = _streams()
+        self.first = next_serial()
+        with observed(self.observation):
+            on_cpu = [tensor for tensor in tensors if type(tensor) is torch.Tensor]
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(watched(on_cpu, self.counters, self.uses))
+                for context in (self._groups, self._schedulers, self._scalers, self._profiled):
+                    stack.enter_context(context())
+                self.result = function(self._symbolic(self.flat))
+            self._note_changes(held, storages, gradients)
+            del held, storages, gradients, tensors, state
+            syncs.sync()
+        if any(map(_differ, streams, _streams())):
+            self.impure.append("draws random numbers on the CPU")
+
+    def _note_changes(
+        self, held: Sequence[XlaTensor], storages: Sequence[Storage], gradients: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
+        the call's program."""
+        self.names = self._names()
+        self._settle_numbers()
+        self.after = Snapshot(self.roots, self.names, self._codes)
+        there = {id(one.container) for one in self.after.held}
+        named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
+        changes = [
+            change
+            for change in self.before.changes()
+            if id(change.container) in there
+            and (id(change.container), change.key) not in self.volatile
+            and (change.kind not in named or change.key in self.names)
+        ]
+        # The tensors that the call replaces: gradients, and those in the places that have changed.
+        old: list[tuple[Any, Any, Any]] = [
+            (tensor, None, gradient) for tensor, gradient in zip(self.trainable, gradients, strict=True)
+        ]
+        old += [(change.container, change.key, change.old) for change in changes]
+        self.replaced = [
+            (container, key, tensor._meta, tensor._storage.ref)
+            for container, key, tensor in old
+            if type(tensor) is XlaTensor
+            and tensor._view is None
+            and sum(storage is tensor._storage for storage in storages) == 1
+        ]
+        self.kept_gradient = [
+            tensor.grad is gradient for tensor, gradient in zip(self.trainable, gradients, strict=True)
+        ]
+        gone = {id(gradient) for gradient in gradients if gradient is not None}
+        alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - gone
+        self.device_tensors = [tensor for tensor in held if id(tensor) in alive]
+        self.moved = [
+            self.paths.get(id(tensor), "an argument")
+            for tensor, storage in zip(held, storages, strict=True)
+            if tensor._storage is not storage and id(tensor) in alive
+        ]
+        self.changes = [change.settled() for change in changes]
+        stale = {key for box, key in self.volatile - self.followed if key in self._read_by(self._codes)}
+        self.to_follow -= self.follow
+        if stale:
+            self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
+        self.has_backward = any(code is _BACKWARD for code in self._codes)
+        del self.before
+
+    def _symbolic(self, flat: Sequence[Any]) -> list[Any]:
+        made = list(flat)
+        for place, item in enumerate(flat):
+            if type(item) is float and (0, place) in self.follow:
+                made[place] = self.formulas.source(Argument(place), item)
+        return made
+
+    @contextlib.contextmanager
+    def _groups(self) -> Iterator[None]:
+        """Has the followed numbers of parameter groups be symbolic inside."""
+        self._enter_groups()
+        try:
+            yield
+        finally:
+            self._leave_groups()
+
+    def _enter_groups(self) -> None:
+        for optimizer in self.before.optimizers:
+            for group in optimizer.param_groups:
+                for key, value in group.items():
+                    if (id(group), key) in self.follow and is_number(value):
+                        self.followed.add((id(group), key))
+                        group[key] = self._sources(group, key, value)
+
+    def _sources(self, group: dict[str, Any], key: str, value: Any) -> Any:
+        if type(value) is float:
+            return self.formulas.source(GroupNumber(group, key, None, self._version), value)
+        items = enumerate(value)
+        return tuple(self.formulas.source(GroupNumber(group, key, i, self._version), item) for i, item in items)
+
+    def _leave_groups(self) -> None:
+        for optimizer in self.before.optimizers:
+            for group in optimizer.param_groups:
+                for key, value in group.items():
+                    group[key] = tuple(map(plain, value)) if type(value) is tuple else plain(value)
+
+    def _is_group(self, container: Any) -> bool:
+        return any(container is group for one in self.before.optimizers for group in one.param_groups)
+
+    @contextlib.contextmanager
+    def _schedulers(self) -> Iterator[None]:
+        """Notes the steps of schedulers inside, which change nothing but Python numbers."""
+        for scheduler in self.before.schedulers:
+            scheduler.__dict__["step"] = functools.partial(self._step, scheduler, scheduler.step)
+        try:
+            yield
+        finally:
+            for scheduler in self.before.schedulers:
+                scheduler.__dict__.pop("step", None)
+
+    def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._leave_groups()
+        around = Snapshot([("scheduler", scheduler)])
+        # A scheduler that schedules others steps them itself.
+        inner = [one for one in around.schedulers if one is not scheduler and "step" in one.__dict__]
+        held = [(one, one.__dict__.pop("step")) for one in inner]
+        runs = len(self.observation.reads)
+        profile = sys.getprofile()
+        sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
+        result = step(*args, **kwargs)
+        sys.setprofile(profile)
+        for one, function in held:
+            one.__dict__["step"] = function
+        if len(self.observation.reads) > runs:
+            self.impure.append(f"the scheduler reads a tensor at {user_line()}")
+        changes = around.changes()
+        self.volatile |= {(id(change.container), change.key) for change in changes}
+        self.to_follow |= {
+            (id(change.container), change.key)
+            for change in changes
+            if is_number(change.old) and is_number(change.new) and self._is_group(change.container)
+        }
+        self.host_calls.append((step, args, kwargs))
+        self._version += 1
+        self._enter_groups()
+        return result
+
+    @contextlib.contextmanager
+    def _scalers(self) -> Iterator[None]:
+        """Has gradient scalers leave the choice whether to step to the device."""
+        for scaler in self.before.scalers:
+            scaler.__dict__["_maybe_opt_step"] = functools.partial(self._chosen_step, scaler._maybe_opt_step)
+        try:
+            yield
+        finally:
+            for scaler in self.before.scalers:
+                scaler.__dict__.pop("_maybe_opt_step", None)
+
+    def _chosen_step(
+        self, original: Callable[..., Any], optimizer: Any, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """The optimizer's step, undone on the device where a gradient is not finite."""
+        state = [value for own in optimizer.state.values() for value in own.values() if isinstance(value, torch.Tensor)]
+        if any(value.device.type == "cpu" for value in state):
+            self.impure.append(
+                "skips steps of an optimizer that counts them on the CPU; make it with capturable=True or fused=True"
+            )
+            return original(optimizer, optimizer_state, *args, **kwargs)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        with torch.no_grad():
+            found: Any = sum(optimizer_state["found_inf_per_device"].values())
+            before = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *state)]
+            result = optimizer.step(*args, **kwargs)
+            for tensor, old in before:
+                tensor.copy_(torch.where(found > 0, old, tensor))
+        return result
+
+    @contextlib.contextmanager
+    def _profiled(self) -> Iterator[None]:
+        """Notes the code that runs inside, and calls of impure functions by the user's code."""
+        codes, before, thread = self._codes, sys.getprofile(), threading.get_ident()
+
+        def see(frame: Any, event: str, arg: Any) -> None:
+            if event == "call":
+                codes.add(frame.f_code)
+            elif event == "c_call":
+                names = _IMPURE.get(getattr(arg, "__module__", None) or "", ())
+                name = arg.__name__
+                if (names is None or name in names or name in _NOW) and _is_users(frame):
+                    self.impure.append(f"calls {name} at {frame.f_code.co_filename}:{frame.f_lineno}")
+
+        held: list[Any] = []
+
+        def collecting(phase: str, _info: dict[str, int]) -> None:
+            if phase == "start" and threading.get_ident() == thread:
+                held.append(sys.getprofile())
+                sys.setprofile(None)
+
+        def collected(phase: str, _info: dict[str, int]) -> None:
+            if phase == "stop" and threading.get_ident() == thread and held:
+                sys.setprofile(held.pop())
+
+        # What the garbage collector calls (finalizers, the callbacks of others) is no part of the function: the first
+        # callback of a collection pauses the notes, the last one goes on with them.
+        gc.callbacks.insert(0, collecting)
+        gc.callbacks.append(collected)
+        sys.setprofile(see)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            gc.callbacks.remove(collecting)
+            gc.callbacks.remove(collected)
+
+    def _settle_numbers(self) -> None:
+        """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they are."""
+        for change in self.before.changes():
+            if type(change.new) is torch.SymFloat and isinstance(change.container, (dict, list)):
+                change.container[change.key] = plain(change.new)
+                self.impure.append(f"stores a number that it computes in {change.path}")
+        flat, tree = tree_flatten(self.result)
+        if any(type(item) is torch.SymFloat for item in flat):
+            self.result = tree_unflatten([plain(item) for item in flat], tree)
+            self.impure.append("returns a number that it computes")
+
+    def _names(self) -> set[str]:
+        """The names of attributes that code which ran may have read."""
+        return self._read_by(self._codes)
+
+    def _read_by(self, codes: Collection[types.CodeType]) -> set[str]:
+        found: set[str] = set()
+        for code in codes:
+            found.update(code.co_names)
+            for constant in code.co_consts:
+                if isinstance(constant, str):
+                    found.add(constant)
+                elif isinstance(constant, types.CodeType):
+                    found.update(constant.co_names)
+        return found
+
+
+def is_number(value: Any) -> bool:
+    """True for a float, and for a tuple of floats, as `betas` are."""
+    return type(value) is float or (type(value) is tuple and bool(value) and all(type(one) is float for one in value))
+
+
+def _global_hooks() -> list[Any]:
+    scopes = (sys.modules[name] for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
+    found = (value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_"))
+    return [value for value in found if isinstance(value, dict)]
+
+
+def _is_users(frame: Any) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("torch", "jax", "jaxlib", "spmd", "fsdp", "numpy")
+
+
+def _streams() -> tuple[Any, ...]:
+    return random.getstate(), tuple(np.random.get_state(legacy=True))[1:3], torch.get_rng_state()
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return not torch.equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) != len(other) or any(map(_differ, one, other))
+    return bool(np.any(one != other))

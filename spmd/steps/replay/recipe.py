@@ -1,0 +1,277 @@
+"""A recorded call as what a replay needs: its programs, the origin of each argument, the destination of each result."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from ...core.compile.program import Program
+from ...core.ir.graph import DeviceData
+from ...core.ir.meta import Meta
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor
+from ...core.lazy.views import View
+from ...core.sharding.value import Sharding
+from .host_tensors import Upload
+from .observed_call import ObservedCall, RefusedError
+from .snapshot import Change, Kind, missing
+
+
+class State(NamedTuple):
+    """A storage that is the same at each call, by its place in `Recipe.storages`."""
+
+    place: int
+
+
+class Given(NamedTuple):
+    """An argument of the call, by its place among the flat."""
+
+    place: int
+
+
+class Result(NamedTuple):
+    """A result of one of the programs, by the places of the program and of the root."""
+
+    run: int
+    root: int
+
+
+class Replaced(NamedTuple):
+    """A tensor that each call replaces (a gradient, a hidden state), by its place in `Recipe.replaced`."""
+
+    place: int
+
+
+class Constant(NamedTuple):
+    """Data that the call made of Python values which the guards compare."""
+
+    data: DeviceData
+
+
+class Filled(NamedTuple):
+    """New data that holds one number, and that the programs write over."""
+
+    meta: Meta
+    number: Any
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """Host data made of a CPU tensor: of an argument, by its place, or of one that is the same at each call."""
+
+    upload: Upload
+    place: int | None
+
+
+class Derived(NamedTuple):
+    """Data that a function makes of other data without a program: a batch that the host pads, or moves to a mesh."""
+
+    of: "Origin"
+    again: Callable[[DeviceData], DeviceData]
+    is_of_host: bool  # the function takes host data
+
+
+Origin = State | Given | Replaced | Result | Constant | Filled | Uploaded | Derived
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor over a result of a program, or over the storage of an argument or of state."""
+
+    over: Result | State | Given
+    meta: Meta
+    view: View | None
+    sharding: Sharding | None
+    is_inference: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One program of the call.
+
+    inputs, shardings: the origins of its inputs, and where they must be. roots, metas: the destinations of its results;
+    one that is no state and no argument is new data.
+    """
+
+    program: Program
+    num_devices: int
+    inputs: Sequence[Origin]
+    shardings: Sequence[Sharding]
+    roots: Sequence[State | Given | Replaced | Result]
+    metas: Sequence[Meta]
+
+
+class Recipe:
+    """The steps of a replay.
+
+    runs: the programs, in order. storages: those of `State`. same: arguments that must be the same tensors, as they are
+    state, too. slots: (container, key, new tensor) to be stored. gradients: (item tensor, whether it had a gradient,
+    the new one: None for none, True for that it had). result: the flat of the result, new tensors or values.
+    replaced: the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key None for its
+    gradient, else a container.
+
+    Raises RefusedError for a call that a replay could not repeat.
+    """
+
+    def __init__(self, call: ObservedCall):
+        _check(call)
+        self._call = call
+        self.volatile = {*call.volatile, *call.followed}
+        self.replaced = [(container, key, meta) for container, key, meta, _ in call.replaced]
+        self._known: dict[int, State | Given | Replaced] = {
+            id(ref): Replaced(place) for place, (*_, ref) in enumerate(call.replaced)
+        }
+        for place, item in call.arguments.items():
+            if type(item) is XlaTensor:
+                self._known[id(item._storage.ref)] = Given(place)
+        self._fresh: dict[int, Result] = {}
+        self.storages: list[Storage] = []
+        self._results = {
+            id(data): Result(run, root)
+            for run, one in enumerate(call.observation.ran)
+            for root, data in enumerate(one.outputs)
+        }
+        self._destinations = [
+            [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
+            for run, one in enumerate(call.observation.ran)
+        ]
+        self._check_state()
+        self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
+        self.same = [
+            (place, item)
+            for place, item in enumerate(call.flat)
+            if isinstance(item, torch.Tensor) and place not in call.arguments
+        ]
+        self.slots = [self._slot(change) for change in call.changes]
+        self.gradients = [
+            (tensor, had, True if kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
+            for tensor, had, kept in zip(call.trainable, call.had_gradient, call.kept_gradient, strict=True)
+        ]
+        flat, self.tree = tree_flatten(call.result)
+        self.result = [self._result_of(item) for item in flat]
+        del self._call  # with the tensors of this call alone
+
+    def _check_state(self) -> None:
+        """Refuses tensors that were there before the call and have data now that no program of it has computed."""
+        for ref in self._call.references.values():
+            storage = ref()
+            value = None if storage is None else storage.value
+            if type(value) is not DeviceData or id(value) in self._results:
+                continue
+            _, owner = self._call.data.get(id(value), (None, None))
+            if owner is not ref:
+                raise RefusedError(f"it gives a tensor {value.meta!r} data that no program computes")
+
+    def _run(self, run: int, one: Any) -> Run:
+        inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
+        metas = [value.meta for value, _ in one.roots]
+        return Run(
+            one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas
+        )
+
+    def _state(self, ref: Any) -> State | Given | Replaced:
+        known = self._known.get(id(ref))
+        if known is None:
+            storage = ref()
+            if storage is None:
+                raise RefusedError("it reads a tensor that it drops")
+            known = self._known[id(ref)] = State(len(self.storages))
+            self.storages.append(storage)
+        return known
+
+    def _origin(self, data: DeviceData, is_donated: bool) -> Origin:
+        call = self._call
+        result = self._results.get(id(data))
+        if result is not None:
+            return self._destinations[result.run][result.root]
+        _, ref = call.data.get(id(data), (None, None))
+        if ref is not None:
+            return self._state(ref)
+        upload = call.uses.uploads.get(data)
+        if upload is not None:
+            place = next((i for i, item in enumerate(call.flat) if item is upload.tensor), None)
+            return Uploaded(upload if place is None else upload.of_any(), place)
+        source = next((source for source, made in call.observation.uploads if made is data), None)
+        if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
+            raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
+        derived = call.observation.derived.get(data)
+        if derived is not None and not is_donated:
+            return Derived(self._origin(derived[0], False), derived[1], derived[0].host is not None)
+        if data in call.observation.filled and data.store is None:
+            return Filled(data.meta, call.observation.filled[data])
+        if data.serial >= call.first and is_donated:
+            raise RefusedError("it makes state")
+        if data.serial < call.first:
+            raise RefusedError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
+        if source is None:
+            raise RefusedError(f"it reads {data.meta!r}, which the host makes of other values")
+        return Constant(data)
+
+    def _destination(self, result: Result, storage: Storage) -> State | Given | Replaced | Result:
+        if type(storage.value) is not DeviceData:
+            raise RefusedError("it makes a tensor of dynamic length")
+        if id(storage.ref) in self._call.references:
+            return self._state(storage.ref)
+        self._fresh[id(storage)] = result
+        return result
+
+    def _slot(self, change: Change) -> tuple[Any, Any, NewTensor]:
+        settable = change.kind in (Kind.DICT, Kind.LIST, Kind.ATTRIBUTES, Kind.SCOPE)
+        if not settable or type(change.new) is not XlaTensor or change.old is missing:
+            raise RefusedError(f"it changes Python state: {change}")
+        self.volatile.add((id(change.container), change.key))
+        return change.container, change.key, self._tensor(change.new, change.path)
+
+    def _tensor(self, tensor: Any, what: str) -> NewTensor:
+        storage = tensor._storage
+        over: Any = self._fresh.get(id(storage)) or self._known.get(id(storage.ref))
+        if over is None:
+            raise RefusedError(f"{what} is no result of its programs")
+        if tensor.requires_grad and not self._call.has_backward:
+            raise RefusedError(
+                f"{what} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
+                "or move backward() into it"
+            )
+        return NewTensor(over, tensor._meta, tensor._view, storage.sharding, tensor.is_inference())
+
+    def _result_of(self, item: Any) -> Any:
+        call = self._call
+        if type(item) is XlaTensor:
+            for place, given in enumerate(call.flat):
+                if given is item:
+                    return Given(place)
+            return item if id(item) in call.paths else self._tensor(item, "a result")
+        if isinstance(item, torch.Tensor) and id(item) not in call.paths:
+            raise RefusedError("it returns a CPU tensor")
+        if isinstance(item, (list, dict, set)) or type(item).__name__ == "SymFloat":
+            raise RefusedError(f"it returns a {type(item).__name__} that is no pytree of torch's")
+        return item
+
+
+def _check(call: ObservedCall) -> None:
+    """Raises RefusedError for what no replay can repeat."""
+    seen, after = call.observation, call.after
+    reasons = [
+        *(f"it {what}" for what in call.impure),
+        *(f"it reads a value: {read}" for read in seen.reads),
+        *(f"it uses a CPU tensor: {use}" for use in call.uses.refused),
+        *(f"it may read the iterator {path}; pass its items as arguments" for path in after.iterators),
+        *(f"it may read {path}, which is too large to be compared" for path in after.opaque),
+        *(f"it may read {path}, an array of numpy's; move it to xla" for path, _ in after.arrays),
+        *(
+            f"it writes {call.paths.get(id(tensor), 'an argument')}, a CPU tensor"
+            for tensor, version in call.versions
+            if tensor._version != version and id(tensor) not in call.uses.counters
+        ),
+    ]
+    reasons += [f"it replaces the data of {path}" for path in call.moved]
+    if not seen.ran:
+        reasons.append("it runs no program")
+    elif len(seen.ran) != seen.num_runs:
+        reasons.append("it initializes state")
+    if seen.other_draws:
+        reasons.append("it draws random numbers from a stream of its own")
+    if reasons:
+        raise RefusedError(reasons[0])

@@ -1,0 +1,495 @@
+"""The replay of a recorded call: arguments in, programs run, state settled in place, results out; no user code runs."""
+
+import operator
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from ...core.base import seed
+from ...core.base.observation import DrawNumber, Scalar
+from ...core.compile import failing
+from ...core.engine import executables
+from ...core.engine.placement import bring
+from ...core.ir.graph import DeviceData, buffers_of, pack_numbers, refill
+from ...core.ir.store import Store
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.pjrt import transfer
+from ...core.sharding.value import Sharding
+from .dict_versions import OF_ATTRIBUTES, versions
+from .host_tensors import Counter
+from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
+from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
+
+_is = operator.is_
+
+
+class Numbers:
+    """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
+
+    def __init__(self, recipe: Recipe, call: ObservedCall):
+        self._vectors: list[tuple[np.ndarray, np.ndarray]] = []
+        self._formulas: list[list[tuple[int, int]]] = []
+        self._seeds: list[list[int]] = []
+        self._counts: list[list[tuple[int, int]]] = []
+        wanted: dict[int, int] = {}
+        for run, one in zip(recipe.runs, call.observation.ran, strict=True):
+            floats, integers = pack_numbers(one.graph.nodes)
+            if run.program.numbers is not None:
+                by_float, by_integer = run.program.numbers
+                floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
+            self._vectors.append((np.array(floats, np.float64), np.array(integers, np.int64)))
+            self._formulas.append(
+                [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
+            )
+            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
+            self._seeds.append([i for i, place in draws if place < 0])
+            self._counts.append([(i, place) for i, place in draws if place >= 0])
+        # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
+        self._num_draws = len(call.observation.draws)
+        nodes = (node for one in call.observation.ran for node in one.graph.nodes)
+        counts = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
+        if any(type(count) is not DrawNumber for count in counts):
+            raise RefusedError("it draws random numbers that its programs do not take as they are")
+        self._evaluate = call.formulas.compiled(list(wanted))
+        used = call.formulas.used(list(wanted))
+        self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
+        if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
+            raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
+        self._counters = Counters(call)
+
+    def sources(self, flat: Sequence[Any]) -> list[float] | str:
+        """The values of the formulas' sources now; a text where the counters are no longer equal."""
+        values: list[float] = []
+        for source in self._sources:
+            match source:
+                case GroupNumber():
+                    value = source.now()
+                    if type(value) is not float:
+                        return f"{source.key!r} of a parameter group is {value!r}"
+                    values.append(value)
+                case Counter():
+                    count = self._counters.value(source.value)
+                    if count is None:
+                        return "the step counters of an optimizer"
+                    values.append(count)
+                case Argument():
+                    values.append(flat[source.place])
+                case None:  # nothing uses it
+                    values.append(0.0)
+        return values
+
+    def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
+        """The results of the formulas, or the reason why they do not hold."""
+        values = self.sources(flat)
+        if isinstance(values, str):
+            return values
+        try:
+            found = self._evaluate(values)
+        except (ArithmeticError, ValueError) as error:
+            return f"a number: {error}"
+        return (
+            f"the result of a comparison of numbers{' at ' if found else ''}{found}"
+            if isinstance(found, str)
+            else found
+        )
+
+    def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
+        its own."""
+        draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
+        if draw is None:
+            return None
+        made = []
+        for run, (floats, integers) in enumerate(self._vectors):
+            if self._formulas[run]:
+                floats = floats.copy()
+                for i, place in self._formulas[run]:
+                    floats[i] = found[place]
+            if self._counts[run]:
+                integers = integers.copy()
+                integers[self._seeds[run]] = draw[0]
+                for i, place in self._counts[run]:
+                    integers[i] = draw[1] + place
+            made.append((floats, integers))
+        return made
+
+    def advance(self) -> None:
+        """Adds to the counters what the call adds."""
+        self._counters.advance()
+
+
+class Counters:
+    """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
+    in memory, so that one addition advances them."""
+
+    def __init__(self, call: ObservedCall):
+        groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+        for tensor in call.counters:
+            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0)
+            groups.setdefault((*key, tensor.dtype), []).append(tensor)  # type: ignore[arg-type]
+        self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
+        for (value, amount, _), tensors in groups.items():  # type: ignore[misc]
+            vector = torch.stack(tensors)
+            for place, tensor in enumerate(tensors):
+                tensor.data = vector[place]
+            self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
+
+    def value(self, began: float) -> float | None:
+        """The value of the counters that had the value `began` when the call was recorded; None if they differ."""
+        found = {
+            number
+            for value, _, tensors, vector, places in self._groups
+            if value == began
+            for number in (
+                set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
+            )
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def advance(self) -> None:
+        for _, amount, tensors, vector, places in self._groups:
+            if amount and [t.data_ptr() for t in tensors] == places:
+                vector.add_(amount)
+            elif amount:
+                for tensor in tensors:
+                    tensor.add_(amount)
+
+
+class Known:
+    """The facts of the tensors of a call: attributes that are no Python state."""
+
+    def __init__(self, recipe: Recipe, call: ObservedCall):
+        given = {id(item) for item in call.arguments.values()}
+        self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
+        self._attributes = [vars(tensor) for tensor in self._tensors] if OF_ATTRIBUTES else []
+        self._trainable = [tensor for tensor, *_ in recipe.gradients]
+        self._storages = recipe.storages
+        self._versions = versions(self._attributes)
+        self._data, self._facts = self._data_now(), self._facts_now()
+        self._has_gradient = [had for _, had, _ in recipe.gradients]
+
+    def _data_now(self) -> list[list[Any]]:
+        return [[tensor._storage for tensor in self._tensors], [tensor._meta for tensor in self._tensors]]
+
+    def _facts_now(self) -> list[list[Any]]:
+        trainable = self._trainable
+        return [
+            [tensor.requires_grad for tensor in self._tensors],
+            [storage.sharding for storage in self._storages],
+            [hook for t in trainable if (hooks := t._backward_hooks) for hook in hooks.values()],
+            [hook for t in trainable if (hooks := t._post_accumulate_grad_hooks) for hook in hooks.values()],
+        ]
+
+    _DATA_WORDS = "the data of a tensor was replaced", "the shape of a tensor has changed"
+    _WORDS = (
+        "requires_grad has changed", "a sharding was annotated", "a hook was added or removed",
+        "a hook was added or removed",
+    )  # fmt: skip
+
+    def check(self) -> str:
+        """The reason why the tensors are others; "" where they are the same."""
+        now = versions(self._attributes)
+        if now != self._versions or not OF_ATTRIBUTES:
+            for before, data, words in zip(self._data, self._data_now(), self._DATA_WORDS, strict=True):
+                if not all(map(_is, before, data)):
+                    return words
+            self._versions = now
+        with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
+            now_facts = self._facts_now()
+            has_gradient = [tensor.grad is not None for tensor in self._trainable]
+        for before, facts, words in zip(self._facts, now_facts, self._WORDS, strict=True):
+            if len(before) != len(facts) or not all(map(_is, before, facts)):
+                return words
+        if has_gradient != self._has_gradient:
+            return "other parameters have a gradient"
+        if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
+            return "it is called inside spmd.use_sharding"
+        return ""
+
+
+class Replay:
+    """The programs of a recorded call, ready to run on the state as it is."""
+
+    def __init__(self, recipe: Recipe, call: ObservedCall):
+        self.recipe = recipe
+        self.numbers = Numbers(recipe, call)
+        self._host_calls = call.host_calls
+        self._shardings: dict[int, Sharding] = {}
+        for run in recipe.runs:
+            for origin, sharding in zip(run.inputs, run.shardings, strict=True):
+                if isinstance(origin, State):
+                    self._shardings[origin.place] = sharding
+        places = {root.place for run in recipe.runs for root in run.roots if isinstance(root, State)}
+        self._written = [recipe.storages[place] for place in sorted(places)]
+        written = {id(storage) for storage in self._written}
+        self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
+        self._known = Known(recipe, call)
+        self._data: list[Any] | None = None
+        self._replaced: list[Storage] = []
+        self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
+        self._num_runs = len(recipe.runs)
+        origins = [origin for run in recipe.runs for origin in run.inputs]
+        self._of_host = [one.of for one in origins if isinstance(one, Derived) and one.is_of_host]
+        self.line = recipe.runs[0].program.line
+
+    def ready(self, flat: Sequence[Any]) -> str:
+        """Brings state to where the programs read it; the reason why they cannot, or ""."""
+        for place, tensor in self.recipe.same:
+            if flat[place] is not tensor:
+                return f"argument {place} was a parameter, or other state, and is another tensor"
+        why = self._known.check()
+        if why:
+            return why
+        now: list[Any] = [storage.value for storage in self.recipe.storages]
+        if self._data is None or not all(map(_is, now, self._data)):
+            for place, value in enumerate(now):
+                why = self._moved(place, value)
+                if why:
+                    return why
+            self._data = now
+            for task in self._tasks:
+                task.bind(self._data)
+        self._replaced = []
+        for container, key, meta in self.recipe.replaced:
+            tensor = container.grad if key is None else container[key]
+            if type(tensor) is not XlaTensor or tensor._meta is not meta or tensor._view is not None:
+                return "a tensor that the call replaces has another shape"
+            if type(tensor._storage.value) is not DeviceData:
+                return "a tensor has no data"
+            self._replaced.append(tensor._storage)
+        for origin in self._of_host:
+            source = Found(flat, self._data, self._replaced, []).source(origin, self.recipe.storages)
+            if source is not None and source.host is None:
+                return "a tensor whose data the host pads, or moves, is on the device"
+        return ""
+
+    def _moved(self, place: int, value: Any) -> str:
+        sharding = self._shardings.get(place)
+        if type(value) is not DeviceData or value.is_abstract:
+            return "a tensor has no data"
+        value.check()
+        if sharding is not None and value.host is None and value.sharding is not sharding:
+            return f"a tensor {value.meta!r} is sharded as {value.sharding!r}, not {sharding!r}"
+        if sharding is not None:
+            bring([value], [sharding])
+        return ""
+
+    def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
+        """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
+        assert self._data is not None, "it is ready"
+        for task in self._tasks:
+            task.refuse()
+        found = Found(flat, self._data, self._replaced, [])
+        try:
+            for task, numbers in zip(self._tasks, vectors, strict=True):
+                found.made.append(task.run(found, numbers))
+        except BaseException:
+            for data in self._data:
+                if data.is_lost():
+                    data.give_up(f"its buffer was donated to the run at {self.line}, which did not finish")
+            raise
+        for storage in self._written:
+            storage.stamp += 1
+        torch._C._increment_version(self._tensors)
+        self.numbers.advance()
+        return self._results(found)
+
+    def _results(self, found: "Found") -> Any:
+        flat, recipe = found.flat, self.recipe
+        storages: dict[Result, Storage] = {}
+
+        def tensor_of(new: NewTensor) -> XlaTensor:
+            over = new.over
+            if isinstance(over, Result):
+                storage = storages.get(over)
+                if storage is None:
+                    data = found.made[over.run][over.root]
+                    assert data is not None, "new data"
+                    storage = storages[over] = Storage(data, data.meta, new.sharding)
+                    storage.home = data.sharding
+            else:
+                storage = found.storage(over, recipe.storages)
+            view = None if new.view is None else new.view.elsewhere()
+            if new.is_inference:
+                with torch.inference_mode():
+                    return wrap(new.meta, storage, view)
+            return wrap(new.meta, storage, view)
+
+        for tensor, _, new in recipe.gradients:
+            if new is not True:
+                tensor.grad = tensor_of(new) if isinstance(new, NewTensor) else None
+        for container, key, new in recipe.slots:
+            container[key] = tensor_of(new)
+        for function, args, kwargs in self._host_calls:
+            function(*args, **kwargs)
+        result = [
+            tensor_of(item) if isinstance(item, NewTensor) else flat[item.place] if isinstance(item, Given) else item
+            for item in recipe.result
+        ]
+        return tree_unflatten(result, recipe.tree)
+
+
+class Found(NamedTuple):
+    """The objects of one replay: the arguments, the data of state, the storages of replaced tensors, and results so
+    far."""
+
+    flat: Sequence[Any]
+    data: Sequence[Any]
+    replaced: Sequence[Storage]
+    made: list[Sequence[DeviceData | None]]
+
+    def storage(self, over: Any, storages: Sequence[Storage]) -> Storage:
+        match over:
+            case State(place):
+                return storages[place]
+            case Given(place):
+                return self.flat[place]._storage
+        return self.replaced[over.place]
+
+    def source(self, origin: Origin, storages: Sequence[Storage]) -> Any:
+        """The device data of a tensor that was there before the call; None for other origins."""
+        if isinstance(origin, Derived):
+            return self.source(origin.of, storages)
+        if not isinstance(origin, (State, Given, Replaced)):
+            return None
+        return self.storage(origin, storages).value
+
+
+class _Task:
+    """One program with the objects whose buffers it takes and gives."""
+
+    def __init__(self, run: Run, storages: Sequence[Storage]):
+        self._run, self._storages = run, storages
+        self._ref = weakref.ref(run.program)
+        self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
+        self._others: list[tuple[int, Origin, Sharding, bool]] = []
+        self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
+        self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
+
+    def bind(self, data: Sequence[DeviceData]) -> None:
+        """Finds the owners of arguments and results for the state's present data."""
+        run = self._run
+        self._owners, self._others, self._into, self._new = [], [], [], []
+        for port in run.program.inputs:
+            if isinstance(port.places, int):
+                origin, sharding = run.inputs[port.places], run.shardings[port.places]
+                owner = data[origin.place] if isinstance(origin, State) else None
+                if owner is not None and owner.store is not None:
+                    owner = None
+                if owner is None:
+                    self._others.append((len(self._owners), origin, sharding, port.is_donated))
+                self._owners.append(owner)
+            else:
+                self._owners.append(self._store(port.places, data))
+        for at, port in enumerate(run.program.outputs):
+            places = (port.places,) if isinstance(port.places, int) else port.places
+            sharding = run.program.results[max(places)]
+            roots = [run.inputs[~place] if place < 0 else run.roots[place] for place in places]
+            owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
+            if owner is not None:
+                self._into.append((at, owner))
+            else:
+                self._new.append((at, port.places, sharding))
+
+    def _store(self, places: Sequence[int], data: Sequence[DeviceData]) -> Store:
+        members = [self._run.inputs[place] for place in places]
+        found = [data[one.place] for one in members if isinstance(one, State)]
+        if len(found) < len(members):
+            raise RefusedError("a stack of its program's arguments is not of state alone")
+        store = found[0].store
+        if store is None and all(one.store is None for one in found):
+            store = Store.of(found)
+        if store is None or len(store) != len(found) or any(one.store is not store for one in found):
+            raise RefusedError("a stack of its program's arguments is in several stores")
+        if [one.row for one in found] != list(range(len(found))):
+            raise RefusedError("a stack of its program's arguments is in another order")
+        return store
+
+    def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
+        if not all(isinstance(root, State) for root in roots):
+            return None
+        found = [data[root.place] for root in roots]
+        if any(one.sharding is not sharding for one in found):
+            return None
+        if not is_stack:
+            return found[0] if found[0].store is None else None
+        store = found[0].store
+        if store is None or len(store) != len(found) or [one.store for one in found] != [store] * len(found):
+            return None
+        return store if [one.row for one in found] == list(range(len(found))) else None
+
+    def refuse(self) -> None:
+        """Raises CollectiveError for a program that `spmd.allow` does not allow."""
+        for look in executables.before_run:
+            look(self._run.program)
+
+    def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
+        """Runs the program; returns the new data by root."""
+
+        def arguments() -> list[jax.Array]:
+            buffers = buffers_of(self._owners)
+            for at, origin, sharding, is_donated in self._others:
+                buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
+            return buffers
+
+        program = self._run.program
+        try:
+            buffers = executables.launch(program, self._run.num_devices, arguments, numbers)
+        except jax.errors.JaxRuntimeError as error:
+            raise failing.explain(program, error) from error
+        for at, owner in self._into:
+            refill(owner, buffers[at])
+        new: list[DeviceData | None] = [None] * len(self._run.roots)
+        for at, places, sharding in self._new:
+            self._give(buffers[at], places, sharding, found, new)
+        return new
+
+    def _buffer(self, found: Found, origin: Origin, sharding: Sharding, *, is_donated: bool) -> jax.Array:
+        if isinstance(origin, Filled):
+            return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
+        data = self._data_of(found, origin)
+        bring([data], [sharding])
+        buffer, _ = data.placed()
+        # Its tensor may be held elsewhere, and read later.
+        return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
+
+    def _data_of(self, found: Found, origin: Origin) -> DeviceData:
+        match origin:
+            case Derived(of, again):
+                return again(self._data_of(found, of))
+            case Result(run, root):
+                data = found.made[run][root]
+            case Constant(data):
+                pass
+            case Uploaded(upload, place):
+                data = upload.again(upload.tensor if place is None else found.flat[place])
+            case _:
+                data = found.storage(origin, self._storages).value  # type: ignore[assignment]
+        assert data is not None, "data that was there when the call was recorded"
+        return data
+
+    def _give(
+        self, buffer: jax.Array, places: Any, sharding: Sharding, found: Found, new: list[DeviceData | None]
+    ) -> None:
+        """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
+        run, is_one = self._run, isinstance(places, int)
+        members = []
+        for place in (places,) if is_one else places:
+            if place < 0:
+                members.append(found.data[run.inputs[~place].place])
+                continue
+            own = buffer if is_one else None
+            one = DeviceData(run.metas[place], buffer=own, sharding=sharding, maker=self._ref, source=place)
+            new[place] = one
+            members.append(one)
+            root = run.roots[place]
+            if not isinstance(root, Result):
+                found.storage(root, self._storages).settle(one)
+        if not is_one:
+            Store(buffer, sharding, members)

@@ -1,0 +1,340 @@
+"""The Python state that a function can read: the containers reachable from it, their contents, and what has changed."""
+
+import collections
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...core.lazy.tensor import XlaTensor
+from ..reachable import global_names
+
+_LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
+# Objects of these packages are not read by a step as state, or guard themselves (meshes and shardings are immutable).
+_CLOSED_PACKAGES = frozenset({
+    "jax", "jaxlib", "numpy", "spmd", "logging", "threading", "_thread", "asyncio", "concurrent", "multiprocessing",
+    "re", "weakref", "io", "_io", "socket", "queue", "contextlib", "inspect", "importlib", "abc", "typing", "types",
+    "unittest", "_pytest", "pytest", "enum", "pathlib", "sre_constants", "_weakrefset",
+})  # fmt: skip
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, torch.layout)
+_CLOSED = (types.BuiltinFunctionType, types.CodeType, torch.Generator, types.GetSetDescriptorType, property)
+_MODULE_STATE = frozenset(nn.Module().__dict__)
+_LARGE = 4096  # items; a longer list is compared item by item, and must hold plain values
+_MOST = 200_000  # containers
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A place whose value a call has changed; `missing` stands for no value."""
+
+    path: str
+    container: Any
+    kind: "Kind"
+    key: Any
+    old: Any
+    new: Any
+
+    def settled(self) -> "Change":
+        """The change with its old value in words, which holds nothing that is gone."""
+        return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
+
+    def __str__(self) -> str:
+        return f"{self.path} was {_short(self.old)}, now {_short(self.new)}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+class _Words(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+missing: Any = _Missing()
+
+
+class Kind(enum.Enum):
+    """The kinds of containers, by what is read of them: all items, or some by name."""
+
+    DICT = enum.auto()
+    LIST = enum.auto()
+    OTHER = enum.auto()  # sets, deques
+    ATTRIBUTES = enum.auto()  # names of an object's `__dict__`
+    SCOPE = enum.auto()  # names of a module's globals
+    CLASS = enum.auto()  # names of a class
+    SLOTS = enum.auto()
+    CAPTURED = enum.auto()  # the variables that a function has captured
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """One container: what it is, where it was found, and its contents when it was looked at.
+
+    names: the keys that count, for the kinds that have names.
+    """
+
+    container: Any
+    path: str
+    kind: Kind
+    names: Sequence[str] = ()
+    keys: Sequence[Any] = ()
+    values: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        self.keys, self.values = self.read()
+
+    def read(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """The contents now, as keys and values."""
+        box, names = self.container, self.names
+        match self.kind:
+            case Kind.DICT:
+                # Of a subclass, too: its own methods may run the user's code.
+                return list(dict.keys(box)), list(dict.values(box))
+            case Kind.LIST:
+                items = list.copy(box)
+                return range(len(items)), items
+            case Kind.OTHER:
+                return list(box), list(box)
+            case Kind.ATTRIBUTES | Kind.SCOPE:
+                return names, [box.get(name, missing) for name in names]
+            case Kind.CLASS:
+                own = vars(box)
+                return names, [own.get(name, missing) for name in names]
+            case Kind.SLOTS:
+                return names, [getattr(box, name, missing) for name in names]
+            case Kind.CAPTURED:
+                return names, [_content(variable) for variable in box.__closure__]
+
+    def changes(self, same: Callable[[Any, Any], bool]) -> Iterator[Change]:
+        """The changes since then. same: whether a value counts as the one before."""
+        keys, values = self.read()
+        if len(keys) == len(self.keys) and all(map(same, values, self.values)) and all(map(same, keys, self.keys)):
+            return
+        old, new = dict(zip(self.keys, self.values, strict=True)), dict(zip(keys, values, strict=True))
+        for key in dict.fromkeys([*old, *new]):
+            before, now = old.get(key, missing), new.get(key, missing)
+            if not same(now, before):
+                yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
+
+
+class _Contents:
+    """A comparison of containers by the contents that they had. A class: a function that calls itself is a reference
+    cycle, which would hold what the call has dropped."""
+
+    def __init__(self, held: dict[int, Held]):
+        self._held = held
+
+    def same(self, now: Any, before: Any) -> bool:
+        held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
+        if held is None or held.kind not in (Kind.DICT, Kind.LIST):
+            return is_same(now, before)
+        own = Held(now, "", held.kind)
+        return len(own.keys) == len(held.keys) and all(
+            map(self.same, (*own.keys, *own.values), (*held.keys, *held.values))
+        )
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """True for one object, and for equal plain values."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return kind in _COMPARED and one == other and repr(one) == repr(other)
+
+
+_COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.MethodType})
+
+
+def _path(path: str, container: Any, key: Any) -> str:
+    if isinstance(container, (list, dict, collections.deque)) and not path.endswith(".__dict__"):
+        shown = repr(key) if isinstance(key, (str, int)) else type(key).__name__
+        return f"{path}[{shown}]"
+    return f"{path.removesuffix('.__dict__')}.{key}"
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """The containers reachable from some roots.
+
+    names: the attributes that count; None: all. ran: the code that ran; what only other functions refer to is left out.
+    None: all. tensors: those reachable, each with its path. arrays, iterators: numpy's arrays, and iterators that are
+    under way, by path. opaque: the paths of what is too large to be followed.
+    """
+
+    roots: Sequence[tuple[str, Any]]
+    names: Collection[str] | None = None
+    ran: Collection[types.CodeType] | None = None
+    held: list[Held] = field(default_factory=list)
+    tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
+    arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
+    iterators: list[str] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    schedulers: list[Any] = field(default_factory=list)
+    scalers: list[Any] = field(default_factory=list)
+    _seen: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._follow(self.roots)
+
+    def _follow(self, roots: Sequence[tuple[str, Any]]) -> None:
+        todo = collections.deque(roots)
+        while todo:
+            path, thing = todo.popleft()
+            if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._seen:
+                continue
+            self._seen[id(thing)] = thing
+            if len(self.held) > _MOST:
+                self.opaque.append(path)
+                return
+            todo.extend(self._inside(path, thing))
+
+    def changes(self) -> list[Change]:
+        """The changes since then; a container with the contents that the one before had is no change."""
+        comparison = _Contents({id(held.container): held for held in self.held})
+        return [change for held in self.held for change in held.changes(comparison.same)]
+
+    def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[Any]:
+        held = Held(container, path, kind, names)
+        self.held.append(held)
+        if len(held.values) > _LARGE:
+            if not all(isinstance(value, _PLAIN) for value in held.values):
+                self.opaque.append(path)
+            return []
+        return [(_path(path, container, key), value) for key, value in zip(held.keys, held.values, strict=True)]
+
+    def _inside(self, path: str, thing: Any) -> Sequence[tuple[str, Any]]:
+        if isinstance(thing, torch.Tensor):
+            self.tensors[id(thing)] = path, thing
+            return []
+        if isinstance(thing, np.ndarray):
+            self.arrays.append((path, thing))
+            return []
+        if isinstance(thing, types.FunctionType):
+            return self._of_function(path, thing)
+        if isinstance(thing, types.MethodType):
+            return [(path.rpartition(".")[0] or path, thing.__self__), (path, thing.__func__)]
+        if isinstance(thing, (staticmethod, classmethod)):
+            return [(path, thing.__func__)]
+        if isinstance(thing, functools.partial):
+            return [(path, thing.func), (path, thing.args), (path, thing.keywords)]
+        if isinstance(thing, (tuple, frozenset)):
+            return [(f"{path}[{place}]", item) for place, item in enumerate(thing)]
+        if isinstance(thing, list):
+            return self._hold(path, thing, Kind.LIST)
+        if isinstance(thing, (collections.deque, set)):
+            return self._hold(path, thing, Kind.OTHER)
+        if isinstance(thing, dict):
+            return self._hold(path, thing, Kind.DICT)
+        if isinstance(thing, types.ModuleType):
+            return self._of_python_module(path, thing)
+        if isinstance(thing, type):
+            return self._of_class(path, thing)
+        return self._of_object(path, thing)
+
+    def _of_object(self, path: str, thing: Any) -> Sequence[tuple[str, Any]]:
+        kind = type(thing)
+        package = kind.__module__.partition(".")[0]
+        if hasattr(kind, "__next__"):
+            self.iterators.append(path)
+            return []
+        if package in _CLOSED_PACKAGES:
+            return []
+        if isinstance(thing, torch.optim.Optimizer):
+            self.optimizers.append(thing)
+        if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+            self.schedulers.append(thing)
+        if isinstance(thing, torch.amp.GradScaler):
+            self.scalers.append(thing)
+        found: list[tuple[str, Any]] = []
+        own = getattr(thing, "__dict__", None)
+        if isinstance(own, dict):
+            always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
+            names = [name for name in own if self.names is None or name in self.names or name in always]
+            found += self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, names)
+        slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ()) if isinstance(name, str)]
+        if slots and package not in _LIBRARIES:
+            found += self._hold(path, thing, Kind.SLOTS, slots)
+        if package not in _LIBRARIES:
+            found.append((f"{kind.__name__}", kind))
+        return found
+
+    def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, Any]]:
+        """The attributes of the user's classes, methods among them."""
+        found: list[tuple[str, Any]] = []
+        for base in kind.__mro__:
+            if base.__module__.partition(".")[0] in _LIBRARIES:
+                continue
+            names = [
+                name
+                for name, value in vars(base).items()
+                if not (name.startswith("__") and not callable(value))
+                and not isinstance(value, types.GetSetDescriptorType)
+            ]
+            if base is kind:
+                found += self._hold(path, kind, Kind.CLASS, names)
+            else:
+                found.append((base.__name__, base))
+        return found
+
+    def _of_python_module(self, path: str, module: types.ModuleType) -> Sequence[tuple[str, Any]]:
+        """The attributes of the user's modules that functions name."""
+        if module.__name__.partition(".")[0] in _LIBRARIES or self.names is None:
+            return []
+        own = vars(module)
+        names = [name for name in own if name in self.names and not name.startswith("__")]
+        return self._hold(path, own, Kind.SCOPE, names)
+
+    def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, Any]]:
+        if self.ran is not None and function.__code__ not in self.ran:
+            return []
+        found: list[tuple[str, Any]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
+        if function.__dict__:
+            found += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
+        if function.__closure__:
+            found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
+        scope = function.__globals__
+        if not _is_library(scope):
+            wanted = [name for name in global_names(function.__code__) if name in scope]
+            found += self._hold("globals()", scope, Kind.SCOPE, wanted)
+        return found
+
+
+def _is_library(scope: dict[str, Any]) -> bool:
+    """True for the globals of a module of a library; a doctest has a module's name and globals of its own."""
+    name = str(scope.get("__name__", ""))
+    return name.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
+
+
+def _content(variable: Any) -> Any:
+    try:
+        return variable.cell_contents
+    except ValueError:  # not assigned yet
+        return missing
+
+
+def is_device(tensor: Any) -> bool:
+    """True for a tensor on xla."""
+    return type(tensor) is XlaTensor

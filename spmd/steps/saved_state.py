@@ -1,0 +1,151 @@
+"""The user's objects while a step is planned: on the device without data, and restored afterwards."""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
+from torch.utils._pytree import tree_leaves
+
+from ..core.backend.swap import exchange
+from ..core.base import seed
+from ..core.engine import abstract
+from ..core.ir.graph import DeviceData
+from ..core.ir.meta import dense_meta
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import OURS, XlaTensor, wrap
+from ..core.lazy.threads import enter_thread
+from ..rules.applied import moved
+from .exported_graphs import follow
+from .reachable import Reachable, outermost, refill
+
+
+@contextlib.contextmanager
+def abstractly(step: Any, arguments: Any, recording: abstract.Recording | None = None) -> Iterator[Reachable]:
+    """Yields what is reachable from a step; in the context its calls are recorded without data, and nothing runs."""
+    enter_thread()
+    reachable = Reachable(step, arguments)
+    with abstract.recorded(recording or abstract.Recording()), kept(reachable), without_data(reachable, arguments):
+        yield reachable
+
+
+@contextlib.contextmanager
+def kept(reachable: Reachable) -> Iterator[None]:
+    """Restores the reachable objects and the random streams at the end of the context."""
+    undo = [*reachable.undo]
+    for tensor in reachable.tensors:
+        undo += _of_tensor(tensor)
+    undo += [
+        partial(torch.set_rng_state, torch.get_rng_state()),
+        partial(random.setstate, random.getstate()),
+        partial(np.random.set_state, np.random.get_state()),
+        partial(seed.set_state, seed.get_state()),
+    ]
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+_SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
+
+
+def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
+    """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
+    if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
+        own = {name: value for name, value in tensor.__dict__.items() if name in OURS}
+        yield partial(_put_back, tensor, own)
+    if tensor.is_leaf and tensor.requires_grad:
+        # The hooks stay with the object whatever its data: annotations and units add some.
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
+            held = getattr(tensor, name)
+            if isinstance(held, dict):  # itself restored: the user's handles refer to it
+                yield partial(refill, held, held.copy())
+            yield partial(_set, tensor, name, held)
+    if type(tensor) is not XlaTensor and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
+        yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
+
+
+def _put_back(tensor: torch.Tensor, own: dict[str, Any]) -> None:
+    for name in OURS:
+        tensor.__dict__.pop(name, None)
+    tensor.__dict__.update(own)
+
+
+def _set(tensor: torch.Tensor, name: str, value: Any) -> None:
+    if getattr(tensor, name) is not value:
+        setattr(tensor, name, value)
+
+
+def _rewrite(tensor: torch.Tensor, before: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        tensor.detach().copy_(before)
+
+
+@contextlib.contextmanager
+def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
+    """Moves modules to the device without data, with their optimizers' state and the arguments, for the context.
+
+    The move is as by `.to("xla")`: rules and FSDP shard the tensors that arrive. A module on the device is not changed,
+    as in a run.
+    """
+    exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    roots: list[nn.Module] = []
+
+    def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
+            gradient = tensor.grad if tensor.is_leaf else None
+            exchanged[id(tensor)] = tensor, made(tensor)
+            exchange(*exchanged[id(tensor)])
+            if gradient is not None:
+                tensor.grad = _abstract(gradient)
+
+    try:
+        for module in reachable.modules:
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                stand_in(tensor, _abstract)
+        has_moved = bool(exchanged)
+        for optimizer in reachable.optimizers:
+            for parameter, state in optimizer.state.items():
+                for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
+                    if isinstance(tensor, torch.Tensor) and tensor.dim():
+                        stand_in(tensor, _abstract)
+        for tensor in [*tree_leaves(arguments), *reachable.tensors]:
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                stand_in(tensor, _abstract)
+        for tensor in tree_leaves(arguments) if has_moved else ():
+            stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
+        for root in outermost(reachable.modules):
+            if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
+                roots.append(root)
+                moved(root)
+        yield
+    finally:
+        for tensor, made in reversed(exchanged.values()):
+            exchange(tensor, made)
+        for root in roots:
+            follow(root)
+
+
+def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type in ("meta", "cpu")
+        and tensor.layout is torch.strided
+        and tensor.is_leaf
+        and not isinstance(tensor, UninitializedTensorMixin)
+    )
+
+
+def _abstract(tensor: torch.Tensor) -> XlaTensor:
+    meta = dense_meta(tuple(tensor.shape), tensor.dtype)
+    made = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))  # without an annotation, as data on the host
+    made.requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        made._is_param = True
+    return made

@@ -1,0 +1,70 @@
+"""Programs that another process compiled and this one was given: their setting is compared at once, their graphs when a
+program is missing."""
+
+from pathlib import Path
+from typing import Any
+
+from ...core.base import messages
+from ...core.compile import cache
+from ...core.compile.requested import Requested, listing
+from ...core.ir.graph import Graph
+from ...core.ir.source import Line
+from ...core.persistent import program_folder
+from ...core.persistent.setting import process, readable
+from .listing import listed_difference, num_common
+
+# Names of the setting whose value is a digest, by what differs where they do.
+_DIGESTS = {"source": "this library's own source", "cpu": "the processor or its features", "topology": "the devices"}
+
+
+def load_programs(path: str | Path) -> int:
+    """Has this process take its programs from a folder that `Plan.save_program` or `spmd.warm` has written; returns
+    their number.
+
+    Call it once the devices are chosen (`spmd.simulate`, `spmd.initialize`) and before the first step, in every
+    process. A program that the folder has is loaded instead of compiled; for one that it has not, a line on stderr says
+    what differs from the nearest that it has. The folder's files are executed: load only those that you trust.
+
+    Raises ValueError for a folder without such programs, and for programs of another setting: versions, devices, XLA's
+    flags, jax's options; it names the first difference. Source: `jax.experimental.serialize_executable`.
+
+    >>> import spmd
+    >>> spmd.load_programs("no such folder")
+    Traceback (most recent call last):
+        ...
+    ValueError: load_programs: expected a folder that plan.save_program or spmd.warm has written, of version 1; ...
+    """
+    path = Path(path) / process()
+    folder = program_folder.add(path)
+    difference = _setting_difference(folder.setting)
+    if difference:
+        program_folder.remove(path)
+        raise ValueError(f"load_programs: the programs in {path} cannot run here: {difference}; write them again here")
+    return len(folder.programs)
+
+
+def _setting_difference(before: Any) -> str:
+    now = readable()
+    for name in {**now, **before}:
+        was, value = before.get(name), now.get(name)
+        if was != value:
+            if name in _DIGESTS:
+                return f"{_DIGESTS[name]} differs ({name})"
+            return f"{name} is {value!r} here, and was {was!r} where they were compiled"
+    return ""
+
+
+def tell_missing(graph: Graph, line: Line) -> None:
+    """Says on stderr, once for a line, why no given program is that of a graph which is about to be compiled, if one is
+    of mostly the same ops."""
+    for folder in program_folder.known():
+        now = listing(Requested(graph, 0))
+        nearest = max(folder.programs, key=lambda before: num_common(before, now), default=None)
+        if nearest is None or 2 * num_common(nearest, now) < max(len(nearest["ops"]), len(now["ops"])):
+            continue
+        why = _setting_difference(folder.setting) or listed_difference(nearest, now)
+        text = f"a program is compiled that {folder.path.name} lacks, {line.short()}: {why}"
+        messages.say(text, f"not given {line}", f"a program of {line} is compiled that {folder.path} lacks: {why}")
+
+
+cache.before_making.append(tell_missing)

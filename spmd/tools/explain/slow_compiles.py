@@ -1,0 +1,44 @@
+"""The status line of a compilation that takes long: the number of the program, its size, the user's line, the cause."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from ...core.base import counters, messages
+from ...core.compile import cache
+from ...core.compile.compile_log import short
+from ...core.ir.source import Line
+from .difference import is_of_shapes
+
+# The number of ops from which a program counts as long.
+_LONG = 2_000
+
+
+@contextlib.contextmanager
+def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
+    """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
+    process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
+    count = counters.counter("programs_compiled") + counters.num_loaded() + 1
+    number, parts = cache.part()
+    known = [f"{number:,} of {parts:,}"] if parts > 1 else []
+    known += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
+    of = f" ({'; '.join(known)})" if known else ""
+    what = f"compiling program {count:,}{of}, {num_ops:,} ops"
+    why = f"{line.short()}: {short(cause)}{_advice(num_ops, cause)}"
+    started = time.monotonic()
+
+    def describe() -> str:
+        seconds = time.monotonic() - started
+        return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
+
+    with messages.status("compiling", describe, together=True):
+        yield
+
+
+def _advice(num_ops: int, cause: str) -> str:
+    if is_of_shapes(cause):
+        return " (a program per shape: pad)"
+    return " (spmd.sync() in the middle makes shorter programs)" if num_ops > _LONG else ""
+
+
+cache.while_compiling.append(while_compiling)

@@ -1,0 +1,130 @@
+"""Hints: what costs a step time again and again, with cause, line and advice (as PyTorch/XLA's PT_XLA_DEBUG)."""
+
+import sys
+from dataclasses import dataclass
+
+from ...core.base import counters, samples
+from ...core.base.config import config
+from ...core.compile import cache
+from ...core.compile.program import Program
+from ...core.dispatch import fallback
+from ...core.engine import executables, host_reads
+from ...core.ir.graph import Graph
+from ...core.ir.source import Line
+from .difference import is_of_shapes
+
+_FIRST = "first program of this sync"
+_ADVICE = {
+    "read": "keep it on the device (torch.where, a sum), or read it every hundredth step or after the next sync",
+    "fallback": "give the op a rule by spmd.register_lowering, or a JAX function by spmd.call_jax",
+    "shape": "pad to a few sizes, or name the dim by spmd.mark_dynamic",
+    "compile": "with spmd.no_recompile(): makes it an error",
+}
+_READS = 3  # of one line, from which on they are said
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A line of yours that costs time again and again.
+
+    Attributes:
+        kind: "compile", "read" (of a value that the device computes) or "fallback" (an op that runs on the CPU). line:
+            yours. count, seconds: of all of them. cause: the difference from the nearest program, the call that reads,
+            the op. advice: what to do.
+    """
+
+    kind: str
+    line: str
+    count: int
+    seconds: float
+    cause: str
+    advice: str
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count:,} times"
+        done = {"compile": "compiles again", "read": "waits for the device", "fallback": "runs on the CPU"}[self.kind]
+        return f"{done} {times}, {self.seconds:.3f} s, at {self.line}: {self.cause}; {self.advice}"
+
+
+def hints() -> list[Hint]:
+    """The compilations after the first, the reads and the fallbacks of this process, by your line; the longest first.
+
+    A line that reads less than three times is left out. `spmd.metrics.clear()` begins again. `spmd.config.hints = 1`
+    (PT_XLA_DEBUG=1) prints them on stderr as they happen, 2 each run, too.
+
+    >>> import torch, spmd
+    >>> spmd.metrics.clear()
+    >>> for _ in range(3):
+    ...     _ = torch.rand(2, device="xla").sum().item()
+    >>> [(hint.kind, hint.count) for hint in spmd.profiler.hints() if hint.kind == "read"]
+    [('read', 3)]
+    """
+    found = [
+        _of_place(place, count, seconds)
+        for place, count, seconds in samples.places()
+        if place.kind != "read" or count >= _READS
+    ]
+    again: dict[str, list[counters.CompileRecord]] = {}
+    for record in counters.compiles():
+        if not _is_first(record):
+            again.setdefault(record.line, []).append(record)
+    found += [_of_compiles(line, records) for line, records in again.items()]
+    return sorted(found, key=lambda hint: -hint.seconds)
+
+
+def _is_first(record: counters.CompileRecord) -> bool:
+    return record.name != "step" or _FIRST in record.cause
+
+
+def _of_place(place: samples.Place, count: int, seconds: float) -> Hint:
+    return Hint(place.kind, place.line, count, seconds, place.call, _ADVICE[place.kind])
+
+
+def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
+    cause = records[-1].cause
+    advice = _ADVICE["shape" if is_of_shapes(cause) or "the length is no operand" in cause else "compile"]
+    return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
+
+
+def _note_read(call: str, line: Line, seconds: float) -> None:
+    """Notes a read that waited so long for the device."""
+    _note(samples.Place("read", call, str(line)), seconds, _READS)
+
+
+def _note_fallback(op: str, line: Line, seconds: float) -> None:
+    """Notes an op that ran on the CPU."""
+    _note(samples.Place("fallback", op, str(line)), seconds, 1)
+
+
+def _note(place: samples.Place, seconds: float, first: int) -> None:
+    count = samples.note(place, seconds)
+    if config.hints and (count == first or (count >= 10 and str(count).strip("0") == "1")):
+        total = next(seconds for one, _, seconds in samples.places() if one == place)
+        _say(str(_of_place(place, count, total)))
+
+
+def _note_compile(program: Program, graph: Graph, head: str) -> None:
+    """Says why a program was compiled, if `config.hints` is on."""
+    record = program.record
+    if config.hints and record is not None:
+        hint = _of_compiles(record.line, [record])
+        size = f"{record.seconds:.3f} s, {record.nodes:,} ops"
+        _say(f"{record.name} compiled in {size}, at {record.line}: {record.cause}")
+        if not _is_first(record):
+            _say(hint.advice)
+
+
+def _note_run(program: Program) -> None:
+    """Says which program runs, if `config.hints` is 2."""
+    if config.hints > 1:
+        _say(f"runs the program of {program.line}: {len(program.entries):,} ops, {len(program.inputs):,} inputs")
+
+
+def _say(text: str) -> None:
+    print(f"spmd hint: {text}", file=sys.stderr, flush=True)
+
+
+cache.after_compiling.append(_note_compile)
+executables.before_run.append(_note_run)
+host_reads.after_read.append(_note_read)
+fallback.after_fallback.append(_note_fallback)

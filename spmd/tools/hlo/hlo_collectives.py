@@ -1,0 +1,381 @@
+"""Every collective of an optimised program: kind, mesh axes, bytes, count, and the op that it came from."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...core.base.counters import Collective
+from ...core.compile.hlo import Computation, Instruction, Module, num_bytes
+from ...core.ir.graph import Graph
+from ...core.sharding.topology import Target, all_devices, slices, stand_in
+from ...core.sharding.value import Sharding
+
+KINDS = (
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
+    "reduce-scatter",
+)  # fmt: skip
+_STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
+
+
+# A collective of a program, with the place of the recorded op that it came from; None where XLA names none.
+Exchange = tuple[Collective, int | None]
+
+
+class Placed(NamedTuple):
+    """A collective with its line of the program's text; the line of a chain is its first. joined: the ops of its
+    operands, where XLA has combined collectives of several ops in one; `node` is the first op's."""
+
+    row: Collective
+    node: int | None
+    computation: Computation
+    line: Instruction
+    joined: tuple[int, ...] = ()
+
+
+def collectives(module: Module, graph: Graph) -> list[Placed]:
+    """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
+    meshes, num_nodes = graph.meshes(), len(graph.nodes)
+    names: dict[str, tuple[tuple[str, ...], int, str]] = {}
+    found: list[Placed] = []
+    seen: set[str] = set()
+    links = links_of(module)
+    for computation in module.computations.values():
+        if not computation.count:
+            continue
+        for line in computation.lines:
+            kind = collective_kind(line) or kind_between_slices(line)
+            chain = chain_of(line)
+            if kind is None or chain in seen:
+                continue
+            if chain:
+                seen.add(chain)
+            groups = _groups_text(line)
+            if groups not in names:
+                names[groups] = _axes(groups, meshes)
+            axes, size, link = names[groups]
+            if size == 1:
+                continue
+            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+            is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
+            if is_sliced and kind_in(computation, kind) != kind:
+                kind, is_sliced = kind_in(computation, kind), False
+            data *= size if kind == "all-gather" else 1
+            node = node_index(scope_of(computation, line), num_nodes)
+            if node is None:
+                node = _reader_of_argument(line.scope, graph)
+            # Of a chain the first link is the start, the last one the end.
+            is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
+            count, together = computation.count, joined(computation, line, num_nodes)
+            row = Collective(kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async)
+            found.append(Placed(row, node, computation, line, together))
+    return found
+
+
+def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
+    """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
+    makers = (computation.by_name[name] for name in line.operands if name in computation.by_name)
+    found = (node_index(scope_of(computation, maker), num_nodes) for maker in makers)
+    places = tuple(place for place in found if place is not None)
+    return places if len(set(places)) > 1 else ()
+
+
+def collective_kind(line: Instruction) -> str | None:
+    """The kind of the collective that a line is or starts; None for another line."""
+    return _STARTS.get(line.opcode)
+
+
+def kind_in(computation: Computation, kind: str) -> str:
+    """The kind of a collective inside a computation: a TPU's compiler writes a reduce-scatter as an all-reduce."""
+    return "reduce-scatter" if computation.name.startswith("all-reduce-scatter") else kind
+
+
+def groups_of(line: Instruction, num_devices: int) -> list[tuple[int, ...]]:
+    """The groups of devices, by their place in the program, of a collective; of a permutation pairs."""
+    return groups(_groups_text(line), num_devices)
+
+
+# A TPU's compiler spreads one collective over the fusions that it overlaps with: each fusion has a line of it.
+_CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+def chain_of(line: Instruction) -> str:
+    """The name of the collective that a line is one of several of; "" for one of a single line."""
+    found = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    return "" if found is None else found[0]
+
+
+def links_of(module: Module) -> Counter[str]:
+    """Counts the lines over which each collective is spread."""
+    lines = (line for computation in module.computations.values() if computation.count for line in computation.lines)
+    return Counter(filter(None, map(chain_of, lines)))
+
+
+def _is_overlapped(computation: Computation, line: Instruction) -> bool:
+    """True if something is computed between the start of a collective and its end; lines are in execution order."""
+    if not line.opcode.endswith("-start"):
+        return False
+    after = computation.lines[computation.lines.index(line) + 1 :]
+    between = itertools.takewhile(lambda one: line.name not in one.operands or not one.opcode.endswith("-done"), after)
+    return any(one.opcode in _WORK for one in between)
+
+
+_WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "sort", "scatter", "reduce"}
+
+
+# A TPU's compiler makes an exchange between slices a send and a receive over the hosts' network, which name its kind.
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_HOST_KINDS = {
+    "ALL_REDUCE": "all-reduce",
+    "ALL_GATHER": "all-gather",
+    "ALL_TO_ALL": "all-to-all",
+    "REDUCE_SCATTER": "reduce-scatter",
+    "ONE_TO_ONE": "collective-permute",
+}
+
+
+def kind_between_slices(line: Instruction) -> str | None:
+    """The kind of the collective that a line sends for over the network between slices; None for another line."""
+    found = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
+
+
+def scope_of(computation: Computation, line: Instruction) -> str:
+    """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands, or else
+    that of its reader. From jaxlib 0.12 on what moves data has the scope of the data: here that of its reader."""
+    of_reader = _is_move(line) and _scope_behind(computation, line)
+    return of_reader or _scope_before(computation, line) or _scope_behind(computation, line)
+
+
+def _is_move(line: Instruction) -> bool:
+    return 'is_spmd_generated="true"' in line.rest and line.opcode not in _NO_MOVES
+
+
+_NO_MOVES = {"all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "get-tuple-element"}
+
+
+_MOST_LINES = 64  # that a search for a scope looks at
+
+
+def _scope_behind(computation: Computation, line: Instruction) -> str:
+    readers = [*computation.readers.get(line.name, ())]
+    for place, reader in enumerate(readers):
+        if place == _MOST_LINES:
+            break
+        if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
+            return reader.scope
+        if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
+            readers += [one for one in computation.readers.get(reader.name, ()) if one not in readers]
+    return ""
+
+
+def _scope_before(computation: Computation, line: Instruction) -> str:
+    seen: set[tuple[str, str]] = set()
+    todo = [(computation, line)]
+    while todo and len(seen) < _MOST_LINES:
+        inside, one = todo.pop(0)
+        if node_index(one.scope, 1 << 60) is not None:
+            return one.scope
+        if (inside.name, one.name) in seen:
+            continue
+        seen.add((inside.name, one.name))
+        if one.opcode == "parameter" and inside.caller is not None:
+            outside, call = inside.caller
+            place = int(one.arguments) if call.opcode == "fusion" else 0
+            todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
+        else:
+            todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
+    return ""
+
+
+_ARGUMENT = re.compile(r"arguments\[(\d+)\]")
+
+
+def _reader_of_argument(scope: str, graph: Graph) -> int | None:
+    """Returns the place of the first op that reads an argument, if a line has the argument's name: from jaxlib 0.12 on
+    the gather of an argument has it."""
+    named = _ARGUMENT.fullmatch(scope)
+    if named is None:
+        return None
+    inputs = graph.arguments()
+    if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
+        return None
+    places = inputs[int(named[1])].places
+    given = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
+    return next((i for i, node in enumerate(graph.nodes) if not given.isdisjoint(node.operands)), None)
+
+
+def _shape_of(operand: str, computation: Computation) -> str:
+    line = computation.by_name.get(operand)
+    return "" if line is None else line.shape
+
+
+# --- the groups of devices --------------------------------------------------------------------------------------------
+
+_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)="
+    r"(?:\{\{.*?\}\}|\{[^{}]*\}|mesh\[.*?\{.*?\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)"
+)
+_HOST_GROUPS = re.compile(r'_xla_megascale_target=("[^"]*"|\{\{.*?\}\})')
+_PRODUCT = re.compile(r'"\{([\d,:]+)\}x\{([\d,:]+)\}"')
+_SLICE_STEP = 100_000  # the ids of a slice's devices, of a TPU topology, begin at so many times its number
+_MESH = re.compile(r"mesh\[(.*?)\](?:,?\s*device_ids=(\S+?))?\s*\{(.*?)\}")
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
+
+
+def _groups_text(line: Instruction) -> str:
+    found = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
+    return "" if found is None else found[0]
+
+
+def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
+    """Returns the groups of devices, by their place in the program, that the text of an instruction names.
+
+    For a permutation a group is a pair of a source and a target. Empty: all devices are one group.
+    """
+    kind, _, value = text.partition("=")
+    mesh = _MESH.match(value)
+    iota = _IOTA.match(value)
+    if mesh is not None:
+        return _mesh_groups(*mesh.groups())
+    if iota is not None:
+        return [tuple(row) for row in _iota(iota[2], iota[3]).reshape(_numbers(iota[1])).tolist()]
+    rows = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,]+)\}", value)]
+    return rows or ([] if kind.startswith("source") else [tuple(range(num_devices))])
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _iota(sizes: str, order: str | None) -> np.ndarray:
+    """Returns the devices in a grid of these sizes, its dims in this order."""
+    grid = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return grid if order is None else grid.transpose(_numbers(order))
+
+
+def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
+    """Returns the groups of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a`
+    behind one of 2."""
+    sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
+    shape, count = tuple(sizes.values()), 1
+    ids = np.arange(math.prod(shape)) if ids_text is None else _order(ids_text)
+    # Two devices are in one group if their places are equal but for the spanned parts, which are zero in `first`.
+    first = dict(zip(sizes, np.indices(shape).reshape(len(shape), -1), strict=True))
+    for name, before, size in _AXIS.findall(axes_text):
+        part = int(size or sizes[name])
+        step = sizes[name] // (int(before or 1) * part)
+        first[name] -= first[name] // step % part * step
+        count *= part
+    order = np.ravel_multi_index(tuple(first.values()), shape).argsort(kind="stable")
+    return [tuple(row) for row in ids[order].reshape(-1, count).tolist()]
+
+
+def _order(text: str) -> np.ndarray:
+    """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    found = _ORDER.search(text)
+    if found is None:
+        return np.array(_numbers(text))
+    return _iota(found[1], found[2]).reshape(-1)
+
+
+_ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
+
+
+def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, str]:
+    """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
+    meshes = list(meshes)
+    order = meshes[0].device_ids
+    target = meshes[0].target if meshes[0].target is not None else stand_in()
+    found = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
+    size = max((len(group) for group in found), default=1)
+    pairs = text.startswith("source") or "->" in text
+    if pairs:
+        found = [pair for pair in found if pair[0] != pair[1]]
+    if size == 1 or not found:
+        return (), 1, ""
+    link = _link(found, order, slices(target))
+    for mesh in meshes:
+        named = _axes_over(found, mesh, order, is_exact=not pairs)
+        if named:
+            return named, size, link
+    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size, link
+
+
+def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[int, ...]]:
+    """Returns the groups of an exchange between slices, by place in the program; its text has the devices' own ids.
+
+    `"{1,2}x{0:7}"` are all devices 0 to 7 of slices 1 and 2, each with those of its number.
+    """
+    product = _PRODUCT.search(text)
+    if product is not None:
+        of_slices, of_devices = (_listed(part) for part in product.groups())
+        named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
+    else:
+        named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
+    place = {all_devices(target)[device].id: i for i, device in enumerate(order)}
+    return [tuple(place[number] for number in group) for group in named]
+
+
+def _listed(text: str) -> list[int]:
+    """Parses `1,2` and `0:7`; the end of a range belongs to it."""
+    ends = [part.split(":") for part in text.split(",")]
+    return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
+
+
+def _link(found: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
+    """Returns the network that links the devices of the groups; "" if there is one slice."""
+    if len(set(of_device)) == 1:
+        return ""
+    is_between = any(len({of_device[order[place]] for place in group}) > 1 for group in found)
+    return "dcn" if is_between else "ici"
+
+
+def _axes_over(
+    found: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
+) -> tuple[str, ...]:
+    """Returns the axes of a mesh that groups span; for pairs the axes along which source and target differ."""
+    where = {device: i for i, device in enumerate(mesh.device_ids)}
+    table = np.array([where[device] for device in order])[np.array(found)]
+    coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
+    may_diverge = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
+    names = tuple(name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other)
+    sizes = mesh.mesh_axes()
+    if is_exact and math.prod(sizes[name] for name in names) != table.shape[1]:
+        return ()
+    return names
+
+
+# --- the op that it came from -----------------------------------------------------------------------------------------
+
+_MARK = re.compile(r"(?:^|/)[^/#]*#(\d+)(?=/|$|\[)")
+
+
+def node_index(scope: str, num_nodes: int) -> int | None:
+    """Returns the recorded op that an instruction came from, by the mark that `lower.build` leaves in its scope."""
+    marks = [int(mark) for mark in _MARK.findall(scope) if int(mark) < num_nodes]
+    return marks[0] if marks else None
+
+
+def _is_sliced(module: Module, computation: Computation, line: Instruction) -> bool:
+    """True if every reader of an all-reduce takes a slice of it."""
+    readers = computation.readers.get(line.name, [])
+    return bool(readers) and all(
+        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else _slices(module, reader)
+        for reader in readers
+    )
+
+
+# Opcodes whose result has the elements of their operand.
+_PASSED = {"bitcast", "copy", "reshape", "convert", "get-tuple-element", "all-reduce-done"}
+
+
+def _slices(module: Module, reader: Instruction) -> bool:
+    if reader.opcode != "fusion":
+        return reader.opcode == "dynamic-slice"
+    return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)

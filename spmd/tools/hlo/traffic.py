@@ -1,0 +1,53 @@
+"""A program's collectives as a table with the user's lines (`hlo_collectives` finds them)."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from ...core.base.counters import Collective
+from ...core.ir.graph import Graph, Node
+from ...core.ir.source import lines_of, node_line, source_of
+from .hlo_collectives import Exchange, Placed
+
+Exchanges = tuple[Exchange, ...]
+
+
+def exchanges(found: Iterable[Placed], graph: Graph) -> Exchanges:
+    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
+    those belong to the run that recorded the ops, and the program may be reused by others."""
+
+    return tuple(_merged((dataclasses.replace(one.row, op=_op(one, graph)), one.node) for one in found))
+
+
+def _op(one: Placed, graph: Graph) -> str:
+    """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
+    name = "" if one.node is None else source_of(graph.nodes[one.node]).op.name
+    if not one.joined:
+        return name
+    is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
+    return f"{len(one.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
+
+
+def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
+    """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
+
+    paths: returns the path of the module that an op belongs to, or "".
+    """
+    rows: list[Exchange] = []
+    lines = lines_of(graph.nodes) if found else []
+    for row, place in found:
+        line = path = ""
+        if place is not None:
+            source = source_of(node := graph.nodes[place])
+            line = str(own if (own := node_line(source)).code is not None else lines[place])
+            path = paths(node) if row.op == source.op.name else ""  # a combined one has several
+        rows.append((dataclasses.replace(row, line=line, path=path), None))
+    return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
+
+
+def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
+    """Yields rows that are equal but for their counts as one."""
+    counted: Counter[Exchange] = Counter()
+    for row, node in found:
+        counted[dataclasses.replace(row, count=1), node] += row.count
+    return ((dataclasses.replace(row, count=count), node) for (row, node), count in counted.items())

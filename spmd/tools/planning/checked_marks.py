@@ -1,0 +1,284 @@
+"""The annotation that removes a move: candidates, each compiled with, until one does."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...core.base import counters
+from ...core.base.move import Move
+from ...core.compile.compiler import compile_graph
+from ...core.compile.program import Program
+from ...core.engine import executables
+from ...core.ir.graph import DeviceData, Graph, Node, Value, origin, value_name
+from ...core.ir.meta import Meta
+from ...core.ir.op import OpSpec
+from ...core.ir.source import Line, line_of, source_of
+from ...core.lazy.annotations import mark_op, unmarked_op
+from ...core.lower.lower import LoweringError
+from ...core.passes.graph_edits import Edits, edited, is_mark
+from ...core.sharding.spec import OPEN, Spec
+from ...core.sharding.value import Sharding
+from ..hlo.shard_layouts import Entries, spec_text
+from ..hlo.unrequested_moves import Placement, undoes
+
+_MOVES = 8  # of a program, largest first, that are checked
+_VALUES = 8  # around a move
+_TRIES = 48  # annotations that are compiled with for one move
+_TRIES_FOR_BETTER = 4  # after the first one that removes it
+_MORE_FLOPS = 1.25  # that an annotation may cost; more, and the devices compute the same
+_MORE_MEMORY = 1.05  # from which on another annotation is searched for
+
+
+class Cost(NamedTuple):
+    """The figures of a program by which two annotations are compared; all are per device."""
+
+    moved: int
+    flops: float
+    memory: int
+
+    @staticmethod
+    def of(program: Program) -> "Cost":
+        record = program.record
+        assert record is not None, "it was compiled"
+        memory = record.argument_bytes + record.temp_bytes + record.output_bytes - record.alias_bytes
+        return Cost(sum(row.moved_bytes for row, _ in program.exchanges), record.flops, memory)
+
+
+def checked(graph: Graph, program: Program, above: int, line: Line) -> tuple[Placement, ...]:
+    """Returns the moves of a program, those of more than `above` bytes with an annotation that removes them, where one
+    is found. Compiles programs, and runs none."""
+    search = _Search(graph, program, above, line)
+    large = [placement for placement in program.moves if placement[0].largest > above][:_MOVES]
+    search.near = [value for move, place in large for value in _values(graph, graph.nodes[place], move)]
+    found = {id(placement): search.checked(*placement) for placement in large}
+    return tuple((found.get(id(placement), placement[0]), placement[1]) for placement in program.moves)
+
+
+class _Search:
+    """The search for the moves of one program. near: the values near all of them. tried: what became of an annotation;
+    helped: those that removed a move, which are tried first for the next one."""
+
+    def __init__(self, graph: Graph, program: Program, above: int, line: Line):
+        self.graph, self.above, self.line = graph, above, line
+        self.before = Cost.of(program)
+        self.tried: dict[Any, tuple[list[Placement], Cost] | None] = {}
+        self.wishes: dict[Any, Sharding | None] = {}
+        self.helped: list[tuple[Value, Sharding]] = []
+        self.near: list[Value] = []
+        self.unused = "" if program.record is None else " ".join(program.record.unused_axes)
+
+    def checked(self, move: Move, place: int) -> Move:
+        """The move with an annotation that removes it; as it is where none of those tried does."""
+        best: tuple[Any, Move, tuple[Value, Sharding]] | None = None
+        left_to_try = _TRIES
+        for value, sharding in itertools.chain(self.helped, self._candidates(move, place)):
+            key = value_name(value), sharding
+            if key not in self.tried:
+                self.tried[key] = _compiled(self.graph, {value_name(value): sharding}, self.line)
+                left_to_try -= 1
+            tried = self.tried[key]
+            if tried is not None and self._removes(move, place, *tried):
+                left, cost = tried
+                others = sum(one.bytes for one, _ in left if one.largest > self.above)
+                rank = cost.memory > self.before.memory * _MORE_MEMORY, others, cost.moved, cost.memory
+                if best is None or rank < best[0]:
+                    best = rank, self._with_mark(move, value, sharding, cost), (value, sharding)
+                    left_to_try = min(left_to_try, _TRIES_FOR_BETTER)
+                if not rank[0] and not others:
+                    break
+            if left_to_try <= 0:
+                break
+        if best is None:
+            return move
+        self.helped = [best[2], *(one for one in self.helped if one != best[2])]
+        return best[1]
+
+    def _removes(self, move: Move, place: int, left: Sequence[Placement], cost: Cost) -> bool:
+        is_left = any(at == place and one.value == move.value and one.largest >= move.largest for one, at in left)
+        is_less = cost.moved <= self.before.moved - move.bytes // 2
+        return not is_left and is_less and cost.flops <= self.before.flops * _MORE_FLOPS
+
+    def _with_mark(self, move: Move, value: Value, sharding: Sharding, cost: Cost) -> Move:
+        moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
+        return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
+
+    def _candidates(self, move: Move, place: int) -> Iterator[tuple[Value, Sharding]]:
+        """Yields values and layouts to try: first the layouts that XLA would choose for the values near the move, then
+        all that cut them evenly, one of each value and then the next."""
+        graph = self.graph
+        values = _values(graph, graph.nodes[place], move)
+        seen = set()
+
+        def is_new(value: Value, sharding: Sharding | None) -> bool:
+            key = value_name(value), sharding
+            is_fresh = sharding is not None and key not in seen and sharding is not _layout(graph, value)
+            seen.add(key)
+            return is_fresh and not self._is_undone(value, sharding)
+
+        for value in (*values, *self.near):
+            if is_mark(value) or type(value) is DeviceData:
+                wish = self._wish(value)
+                if wish is not None and is_new(value, wish):
+                    yield value, wish
+        for sharding in _layouts(values[0], graph.mesh):
+            rank = len(values[0].meta.shape)
+            if spec_text(sharding.partition_spec(rank)) == move.after and is_new(values[0], sharding):
+                yield values[0], sharding
+        for several in itertools.zip_longest(*([*_layouts(value, graph.mesh)] for value in values)):
+            for value, one in zip(values, several, strict=True):
+                if one is not None and is_new(value, one):
+                    yield value, one
+
+    def _is_undone(self, value: Value, sharding: Sharding | None) -> bool:
+        """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
+        rank, now = len(value.meta.shape), _layout(self.graph, value)
+        if now is None or sharding is None:
+            return False
+        before, after = (spec_text(one.partition_spec(rank)) for one in (now, sharding))
+        return undoes(before, after, self.unused)
+
+    def _wish(self, value: Value) -> Sharding | None:
+        """The layout that XLA chooses for an annotated value, or for an input, without its own."""
+        key = value_name(value)
+        if key not in self.wishes:
+            self.wishes[key] = _chosen_without(self.graph, value, self.line)
+        return self.wishes[key]
+
+
+def _compiled(graph: Graph, edits: Edits, line: Line) -> tuple[list[Placement], Cost] | None:
+    """The moves, by the places of the ops of this graph, and the cost of its program with other annotations; None where
+    the partitioner cannot keep to them."""
+    made, places = edited(graph, edits, _op)
+    program = _program(made, line)
+    if program is None:
+        return None
+    return [(move, places[place]) for move, place in program.moves], Cost.of(program)
+
+
+def _op(meta: Meta, sharding: Sharding | None) -> OpSpec:
+    return unmarked_op(meta) if sharding is None else mark_op(meta, sharding)
+
+
+def _program(graph: Graph, line: Line) -> Program | None:
+    with counters.silent():
+        try:
+            return compile_graph(executables.formed(graph), "plan", line, "an annotation is tried", is_planned=True)
+        except (LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
+            return None
+
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+
+
+def _layout(graph: Graph, value: Value) -> Sharding | None:
+    if type(value) is DeviceData:
+        return graph.shardings[graph.inputs.index(value)]
+    return value.op.sharding if is_mark(value) else None
+
+
+def _chosen_without(graph: Graph, value: Value, line: Line) -> Sharding | None:
+    """The layout that XLA chooses for a value without its annotation; for an input that of a copy of it, where every
+    device has the input whole."""
+    is_open = graph.mesh.with_spec(Spec((OPEN,) * len(value.meta.shape)))
+    edits: Edits = {value: None} if is_mark(value) else {value: graph.mesh.replicated(), ("copy", value): is_open}
+    made, places = edited(graph, edits, _op)
+    of = made.nodes[places.index(graph.nodes.index(value))] if is_mark(value) else made.nodes[0]
+    program = _program(dataclasses.replace(made, roots=[*made.roots, of], pinned=[*made.pinned, None]), line)
+    # XLA's choice may be one that no spec can name, over a mesh of its own.
+    chosen = None if program is None else program.results[-1]
+    return chosen if chosen is not None and chosen.axis_names == graph.mesh.axis_names else None
+
+
+def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
+    """The values near a move: what is moved, then the nearest annotated ones and inputs before and behind the op, then
+    results without an annotation."""
+    name, _, number = move.value.partition(" ")
+    moved = node.operands[int(number)] if name == "operand" else node
+    readers: dict[Any, list[Node]] = {}
+    for one in graph.nodes:
+        for operand in one.operands:
+            readers.setdefault(origin(operand) or operand, []).append(one)
+    behind = [*_downstream([node], readers)]
+    beside = (operand for one in behind for operand in one.operands)
+    found: dict[Any, Value] = {}
+    for value in (*_upstream([moved]), *behind, *_upstream(node.operands), *_upstream(beside)):
+        if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
+            found.setdefault(value_name(value), value)
+    plain = [one for one in dict.fromkeys((moved, node)) if value_name(one) not in found and type(one) is Node]
+    return [*list(found.values())[:_VALUES], *plain] or [node]
+
+
+_STEPS = 48
+
+
+def _upstream(values: Iterable[Value]) -> Iterator[Value]:
+    """Yields values and those that they come from, nearest first, up to annotations and inputs."""
+    todo, seen = list(values), set()
+    for _ in range(_STEPS):
+        if not todo:
+            return
+        value = todo.pop(0)
+        if value_name(value) in seen:
+            continue
+        seen.add(value_name(value))
+        yield value
+        maker = origin(value)
+        if maker is not None and not is_mark(value):
+            todo += maker.operands
+
+
+def _downstream(nodes: Sequence[Node], readers: dict[Any, list[Node]]) -> Iterator[Node]:
+    """Yields the ops that read these, nearest first, up to annotations."""
+    todo, seen = list(nodes), set()
+    for _ in range(_STEPS):
+        if not todo:
+            return
+        node = todo.pop(0)
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if not is_mark(node):
+            todo += readers.get(node, [])
+
+
+def _layouts(value: Value, mesh: Sharding) -> Iterator[Sharding]:
+    """Yields the layouts that cut a value evenly: none, then those over most devices first."""
+    shape, sizes = tuple(value.meta.shape), mesh.mesh_axes()
+    names = [name for name, size in sizes.items() if size > 1]
+    found: list[tuple[int, Entries]] = []
+    for dims in itertools.product(range(-1, len(shape)), repeat=len(names)):
+        axes = [tuple(name for name, dim in zip(names, dims, strict=True) if dim == at) for at in range(len(shape))]
+        ways = [math.prod(sizes[axis] for axis in some) for some in axes]
+        if all(size % way == 0 for size, way in zip(shape, ways, strict=True)):
+            found.append((math.prod(ways), tuple(axes)))
+    for _, axes_of_dims in sorted(found, key=lambda one: (one[0] > 1, -one[0])):
+        yield mesh.with_spec(Spec.of(*axes_of_dims))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
+    """The annotation in words: the value, its line, and both layouts."""
+    rank, shape = len(value.meta.shape), list(value.meta.shape)
+    after, now = spec_text(sharding.partition_spec(rank)), _layout(graph, value)
+    instead = "" if now is None else f" instead of {spec_text(now.partition_spec(rank))}"
+    node = origin(value)
+    if node is None:
+        reader = next(one for one in graph.nodes if value in one.operands)
+        of = f"the input {shape} that {source_of(reader).op.name} reads at {_place(graph, reader)}"
+    else:
+        name = "gradient" if source_of(node).sequence >= 0 else "result"  # of a gradient in a hook of its tensor
+        of = f"the {name} {shape} of {source_of(node).op.name} at {_place(graph, node)}"
+    return f"mark_sharding of {of} as {after}{instead}"
+
+
+def _place(graph: Graph, node: Node) -> str:
+    """The file and the number of an op's line."""
+    found = line_of(node, graph.nodes)
+    return "an unknown line" if found.code is None else f"{found.code.co_filename}:{found.number}"

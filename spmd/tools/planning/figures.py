@@ -1,0 +1,226 @@
+"""The figures of one program, from the compiler's result or error."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...core.base import counters
+from ...core.base.counters import Collective
+from ...core.base.move import Move
+from ...core.compile.hlo import Module
+from ...core.compile.program import Program
+from ...core.engine import executables
+from ...core.ir.graph import Graph, Node
+from ...core.ir.meta import Meta
+from ...core.ir.source import Line, line_of, node_line, source_of
+from ...core.passes import scan_layers
+from ...core.sharding.topology import all_devices, slices, stand_in
+from ...core.sharding.value import DEVICE, Sharding
+from ..hlo.costs import cycles, kernels
+from ..hlo.traffic import table
+from ..hlo.unrequested_moves import Placement, listed
+from .checked_marks import checked
+from .chips import chip_of
+from .progress import stage
+from .step_time import Term, terms_of
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The memory, operations and collectives of one program, per device. error: the compiler's message where it does
+    not fit, else "".
+
+    loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
+    """
+
+    argument_bytes: int = 0
+    result_bytes: int = 0
+    in_place_bytes: int = 0
+    temporary_bytes: int = 0
+    peak_bytes: int = 0
+    host_temporary_bytes: int = 0
+    flops: float = 0.0
+    cycles: int = 0
+    cycles_once: int = 0
+    compile_seconds: float = 0.0
+    error: str = ""
+    unknown_loops: int = 0
+    kernel_flops: int = 0
+    unknown_kernels: int = 0
+    loops: tuple[tuple[int, int, int], ...] = ()
+    no_loops: str = ""
+    collectives: tuple[Collective, ...] = ()
+    terms: tuple[Term, ...] = ()
+    moves: tuple[Move, ...] = ()
+    unused_axes: tuple[str, ...] = ()
+
+
+def figures_of(
+    graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line, above: int, *, check: bool = False
+) -> list[Figures]:
+    """The figures of each graph, of the program that a run has, over the devices that replace its mesh. A program of
+    several graphs is read once, and its seconds count once.
+
+    above: the bytes of a collective from which on its move is listed; check: compile with annotations that remove it.
+    """
+    read: dict[int, tuple[Program, Figures]] = {}
+    found = []
+    for graph in graphs:
+        started = counters.now()
+        try:
+            with stage(f"compiling {len(graph.nodes):,} ops"):
+                program = executables.planned_for(graph, line)
+        except torch.OutOfMemoryError as error:
+            found.append(_does_not_fit(graph, error_text(error), counters.now() - started))
+            continue
+        is_new = id(program) not in read
+        if is_new:
+            read[id(program)] = program, _figures_of_program(program, graph.mesh)
+        figures = read[id(program)][1]
+        found.append(
+            replace(
+                figures,
+                compile_seconds=figures.compile_seconds if is_new else 0.0,
+                loops=program.loops,
+                no_loops=_why_no_loops(program, graph),
+                collectives=table(program.exchanges, graph, paths),
+                unused_axes=() if program.record is None else program.record.unused_axes,
+                moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
+            )
+        )
+    return found
+
+
+def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
+    """The figures that do not depend on the place of the program in the step."""
+    record = program.record
+    assert record is not None, "it was compiled"
+    memory = program.executable.memory_analysis()
+    module = Module(program.executable.as_text())
+    iterations, once = cycles(module)
+    kernel_flops, unknown_kernels = kernels(module)
+    chip = chip_of(next(iter(mesh.jax.device_set)))
+    target = mesh.target if mesh.target is not None else stand_in()
+    nodes, devices = slices(target), all_devices(target)
+    of_device = tuple(nodes[device] for device in mesh.device_ids)
+    return Figures(
+        argument_bytes=record.argument_bytes,
+        result_bytes=record.output_bytes,
+        in_place_bytes=record.alias_bytes,
+        temporary_bytes=record.temp_bytes,
+        peak_bytes=_peak(memory, is_reported=bool(once)),
+        host_temporary_bytes=memory.host_temp_size_in_bytes,
+        flops=record.flops,
+        cycles=iterations,
+        cycles_once=once,
+        compile_seconds=record.seconds,
+        unknown_loops=len(module.unknown),
+        kernel_flops=kernel_flops,
+        unknown_kernels=unknown_kernels,
+        terms=(
+            terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
+            if chip is not None and (once or chip.is_gpu)
+            else ()
+        ),
+    )
+
+
+def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
+    if not check:
+        return program.moves
+    with stage("compiling with other annotations"):
+        return checked(graph, program, above, line)
+
+
+def _why_no_loops(program: Program, graph: Graph) -> str:
+    if program.loops:
+        return ""
+    return "XLA would copy the stacks of their weights" if program.is_unrolled else scan_layers.why_not(graph)
+
+
+def _peak(memory: Any, is_reported: bool) -> int:
+    """The peak bytes of a device. is_reported: True if the compiler has a figure of its own; the CPU's figure omits the
+    temporaries.
+
+    The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
+    so is the sum of all arguments, results and temporaries.
+    """
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    together = used + memory.temp_size_in_bytes
+    if not is_reported:
+        return together
+    on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
+    return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
+
+
+_SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def error_text(error: torch.OutOfMemoryError) -> str:
+    """The compiler's own words."""
+    text = str(error.__cause__)
+    return text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
+
+
+def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
+    """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
+    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
+    inputs = zip(graph.inputs, graph.shardings, strict=True)
+    arguments = sum(shard_bytes(device_data, sharding) for device_data, sharding in inputs if sharding.memory == DEVICE)
+    needed = int(sizes[0]) if sizes else 0
+    return Figures(
+        argument_bytes=arguments,
+        temporary_bytes=needed,
+        peak_bytes=arguments + needed,
+        compile_seconds=seconds,
+        error=error,
+    )
+
+
+def shard_bytes(value: Any, sharding: Any) -> int:
+    """The bytes of one device's shard of a value."""
+    return shard_bytes_of(value.meta, sharding)
+
+
+def shard_bytes_of(meta: Meta, sharding: Sharding) -> int:
+    """The bytes of one device's shard of an array with this meta."""
+    return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
+
+
+def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
+    """The largest values of a graph, with the user's lines; a value without an annotation counts as unsharded."""
+    sizes = [
+        (meta.nbytes if node.op.sharding is None else shard_bytes_of(meta, node.op.sharding), node, meta)
+        for node in graph.nodes
+        for meta in node.op.metas
+    ]
+    sizes.sort(key=lambda found: -found[0])
+    times: Counter[str] = Counter()
+    shown: dict[str, int] = {}
+    for size, node, meta in sizes:
+        if len(shown) >= count and size < min(shown.values()):
+            break
+        text = _reported(graph, node, meta, paths(node))
+        if text in shown or len(shown) < count:
+            shown.setdefault(text, size)
+            times[text] += 1
+    return tuple(
+        f"{size / 2**30:,.2f} GiB{f' x {times[text]}' if times[text] > 1 else ''}: {text}"
+        for text, size in shown.items()
+    )
+
+
+def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
+    """The text of a value: meta, sharding, op, module and line."""
+    sharding, line = node.op.sharding, node_line(source_of(node))
+    how = "unsharded, unless the compiler shards it"
+    if sharding is not None:
+        how = f"as {sharding.partition_spec(len(meta.shape))}"
+    where = line if line.code is not None else line_of(node, graph.nodes)
+    return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"

@@ -1,0 +1,148 @@
+"""Names in a recorded step: of modules, of parameters, and of the ops that they recorded."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.utils._pytree import tree_leaves
+
+from ...core.ir.graph import DeviceData, Node, Value, next_serial, origin, result_index
+from ...core.ir.module_paths import plain_name
+from ...core.ir.source import source_of
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor
+from ...steps.reachable import Reachable, outermost
+
+_SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
+
+
+class Span(NamedTuple):
+    """One call of a module: the ops that it recorded, and autograd's numbers of those with a backward."""
+
+    ops: tuple[int, int]
+    numbers: tuple[int, int]
+    path: str
+
+
+class Calls:
+    """The calls of modules while a step is recorded."""
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        self.paths = _paths(modules)
+        self.spans: list[Span] = []
+        self._open: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Records the calls of modules inside the context."""
+        before = hooks.register_module_forward_pre_hook(self._begin)
+        after = hooks.register_module_forward_hook(self._end, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self._open.append((next_serial(), torch._C._autograd._get_sequence_nr()))
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        serial, number = self._open.pop()
+        path = self.paths.get(id(module))
+        if path is not None:
+            now = next_serial(), torch._C._autograd._get_sequence_nr()
+            self.spans.append(Span((serial, now[0]), (number, now[1]), path))
+
+    def path_of(self, node: Node) -> str:
+        """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
+        if node.sequence >= 0:
+            number = node.sequence & _SEQUENCE
+            around = [(span.numbers, span.path) for span in self.spans if span.numbers[0] <= number < span.numbers[1]]
+        else:
+            around = [(span.ops, span.path) for span in self.spans if span.ops[0] <= node.serial < span.ops[1]]
+        return min(around, key=lambda found: found[0][1] - found[0][0])[1] if around else ""
+
+
+def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
+    """The paths of modules from the outermost ones, without wrappers of one `module`."""
+    paths: dict[int, str] = {}
+    for root in outermost(modules):
+        for name, module in root.named_modules():
+            paths.setdefault(id(module), plain_name(root, name))
+    return paths
+
+
+class Roles:
+    """The role of each storage (parameter, gradient, optimizer state), and its name."""
+
+    def __init__(self, reachable: Reachable):
+        self.roles: dict[Storage, str] = {}
+        self.names: dict[Storage, str] = {}
+        for optimizer in reachable.optimizers:
+            for state in optimizer.state.values():
+                for tensor in tree_leaves(state):
+                    if isinstance(tensor, XlaTensor):
+                        self.roles[tensor._storage] = "optimizer state"
+            for group in optimizer.param_groups:
+                self._take(group["params"])
+        paths = _paths(reachable.modules)
+        for module in reachable.modules:
+            self._take(module._parameters.values())
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if isinstance(tensor, XlaTensor):
+                    self.names.setdefault(tensor._storage, f"{paths[id(module)]}.{name}".lstrip("."))
+
+    def _take(self, parameters: Any) -> None:
+        for parameter in parameters:
+            if isinstance(parameter, XlaTensor):
+                self.roles[parameter._storage] = "parameters"
+                if isinstance(parameter.grad, XlaTensor):
+                    self.roles[parameter.grad._storage] = "gradients"
+
+    def of(self, device_data: DeviceData) -> str:
+        """The role of an input of a program."""
+        storage = _holder(device_data)
+        return "inputs" if storage is None else self.roles.get(storage, "inputs")
+
+    def name_of(self, device_data: DeviceData) -> str:
+        """The name of an input that is a module's parameter or buffer; else ""."""
+        storage = _holder(device_data)
+        return "" if storage is None else self.names.get(storage, "")
+
+
+def _holder(device_data: DeviceData) -> Storage | None:
+    return device_data.holder() if device_data.holder is not None else None
+
+
+def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
+    """The parameter that an op shards, casts or renews, else the module that it belongs to."""
+    if node.op.sharding is not None or node.op.name in _SAME:
+        held = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
+        if held:
+            return held[0] if len(held) == 1 else _shared(held)
+    return calls.path_of(source_of(node))
+
+
+# The ops of an FSDP unit on a parameter before a layer reads it.
+_SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach", "aten.alias"})
+
+
+def _stored(value: Value) -> Any:
+    """The value before its renewals, annotations and casts."""
+    while (maker := origin(value)) is not None and maker.op.name in _SAME:
+        value = maker.operands[result_index(value)]
+    return value
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The common prefix of several names, and their number."""
+    parts = [name.split(".") for name in names]
+    common: list[str] = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        common.append(column[0])
+    return f"{'.'.join([*common, '*'])} ({len(names)})"

@@ -1,0 +1,473 @@
+"""spmd.plan: records a step twice without data, and compiles the programs of the second recording."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...core.base.config import config, gpu_memory_fraction
+from ...core.compile.options import compiled_with
+from ...core.engine import abstract, executables
+from ...core.engine.syncs import sync
+from ...core.ir.graph import DeviceData, Graph, Node
+from ...core.ir.source import Line, ends_at_user_line, line_of, node_line, source_of, user_line
+from ...core.pjrt import devices
+from ...core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
+from ...core.sharding.value import DEVICE, Sharding
+from ...mesh.global_mesh import get_global_mesh
+from ...mesh.mesh import Mesh
+from ...rules.rules import ShardingRules
+from ...steps.reachable import Reachable
+from ...steps.saved_state import abstractly
+from ...tensors.annotate import get_sharding
+from .advice import advice
+from .chips import Chip, chip_of
+from .figures import Figures, error_text, figures_of, largest, shard_bytes
+from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of, unused_axes
+from .names import Calls, Roles, path_of
+from .program_files import compile_all, recordings, save
+from .progress import stage
+from .report import Plan
+from .step_time import summed
+
+
+@ends_at_user_line
+def plan(
+    step: Callable[..., Any],
+    *args: Any,
+    target: str | None = None,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    check_marks: bool = False,
+    **kwargs: Any,
+) -> Plan:
+    """Returns the compiler's figures of a training or inference step, without running or allocating it.
+
+    The step is called twice with these arguments and recorded; the second recording, the steady step, is compiled with
+    the options of a run. Afterwards parameters, gradients, optimizer state, buffers, random streams, and the reachable
+    containers and attributes are restored; also where the step raises. Other threads wait while it is recorded.
+
+    Args:
+        step: the function as a run calls it: forward, backward, clipping, optimizer. Modules and optimizers are found
+            through arguments, closure and globals. Modules on `meta` or the CPU are on the device without data
+            meanwhile, and with them their optimizers' state and the arguments.
+        args, kwargs: its arguments; tensors on `meta` have only a shape.
+        target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4", of two devices a chip "tpu7x:2x2x1"; the
+            extra `tpu`), GPUs ("h100:8", two nodes "2xh100:8"; a100, h100, h200, b200, l4 or one of `describe_gpu`; the
+            extra `gpu-plan`), simulated devices ("cpu:2048"), or None: the mesh's own target, else the devices here. A
+            mesh over devices here is planned on the target's, by ordinal; on as many of them, which `Plan.notes` says,
+            where a simulated target has more, or where there is no mesh.
+        mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
+            findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
+            of its shardings only, without compiling.
+        compiler_options: options of XLA's, name -> value, for the step's programs, in addition to those that they need.
+            They are part of a program's key: a run takes the plan's program where it has the same
+            (`spmd.config.compiler_options`, or `torch_xla.compile`).
+        check_marks: for each value that the partitioner moves and no annotation requests, compile with other
+            annotations until one removes the move; `Plan.findings` then has that one. Up to about sixty compilations
+            for each such value.
+
+    Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
+    for a target that is not known or has another number of chips than the mesh and for an option that XLA does not
+    have, `LoweringError` for a kernel that does not compile. A step that does not fit is not an error: see `Plan.fits`.
+    Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(1024, 1024, device="meta")
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> def step(x):
+    ...     model(x).square().mean().backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> plan = spmd.plan(step, torch.empty(8, 1024, device="meta"))
+    >>> plan.optimizer_state // plan.parameters
+    2
+    """
+    line = user_line()
+    if not callable(step):
+        raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
+    mesh = get_global_mesh() if rules is not None and mesh is None else mesh
+    if (mesh is None) is not (rules is None):
+        have, lack = ("rules", "mesh") if mesh is None else ("mesh", "rules")
+        raise TypeError(f"plan: got {have} without {lack}; rules shard a model over a mesh: pass both or neither")
+    lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
+    if isinstance(step, nn.Module) and not (args or kwargs):
+        return _table(step, lay, target, line)
+    options = dict(compiler_options or {})
+    with compiled_with(options):
+        made = planned(step, args, kwargs, target, lay, line, check_marks=check_marks)
+    words = " ".join(f"{name}={value}" for name, value in options.items())
+    return replace(
+        made,
+        compiler_options={name: str(value) for name, value in options.items()},
+        notes=(*made.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
+        recorded=made.recorded and replace(made.recorded, options=options),
+    )
+
+
+def warm(
+    step: Callable[..., Any],
+    *args: Any,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> int:
+    """Compiles the programs of a step and of its initial values, so that the first step compiles nothing; returns their
+    number. Nothing runs, and nothing is allocated.
+
+    They wait in this process and, where it is on, in the cache on disk. With a folder they are written there for other
+    processes and machines of the same kind, which take them by `load_programs`.
+
+    Args:
+        step, args, kwargs, mesh, rules, compiler_options: as of `plan`.
+        folder: a new folder, or one that this function has written.
+
+    Raises the errors of `plan`, and ValueError where a program cannot be a file. Source: `jax.stages.Lowered.compile`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(3, 2, device="xla")
+    >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3, device="meta")) > 0
+    True
+    """
+    made = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
+    assert made.recorded is not None, "a step was planned"
+    return save(made.recorded, folder) if folder is not None else compile_all(made.recorded)
+
+
+@dataclass(frozen=True)
+class ApplyRules:
+    """Rules to apply to the models of a step before it is recorded. fsdp: keywords of FSDP. model: the only model."""
+
+    rules: ShardingRules
+    mesh: Mesh
+    fsdp: dict[str, Any] = field(default_factory=dict)
+    model: nn.Module | None = None
+
+    def apply(self, roots: Sequence[nn.Module]) -> tuple[dict[str, str], set[str]]:
+        """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. A rule that
+        matches nothing is a finding, not an error."""
+        found: dict[str, str] = {}
+        sites: set[str] = set()
+        for root in roots if self.model is None else (self.model,):
+            applied = self.rules.apply(root, self.mesh, strict=False, **self.fsdp)
+            found |= applied.tensors
+            sites |= applied.sites.keys()
+        return found, sites
+
+
+def planned(
+    step: Any,
+    args: Any,
+    kwargs: Any,
+    target: Target,
+    lay: ApplyRules | None,
+    line: Line,
+    *,
+    check_marks: bool = False,
+) -> Plan:
+    """See `plan`."""
+    layouts: dict[tuple[int, int], Sharding] = {}
+    with stage("plan"):
+        while True:
+            with stage("recording the step"):
+                step_recorded = _record(step, args, kwargs, layouts, lay)
+            target = _checked(target, step_recorded.programs)
+            with standing_in(target):
+                try:
+                    found = _chosen(step_recorded, line)
+                except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
+                    made = _planned(step_recorded, target, line)
+                    return replace(made, verdict=made.verdict or error_text(error))
+                if not found:
+                    return _planned(step_recorded, target, line, check_marks=check_marks)
+            layouts |= found
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
+
+    rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
+    None: there are no rules. earlier: all programs of both steps, which `unknown` refers to (see `abstract.Recording`).
+    made: the results of this step's programs, which later ones may read. mesh: None: that of the programs.
+    """
+
+    programs: list[Graph]
+    earlier: list[Graph]
+    made: set[DeviceData]
+    unknown: dict[DeviceData, tuple[int, int]]
+    roles: dict[DeviceData, str]
+    state: dict[str, int]
+    paths: Callable[[Node], str]
+    rows: list[Row]
+    findings: list[Finding]
+    sites: set[str] | None
+    mesh: Sharding | None = None
+
+
+def _record(
+    step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: ApplyRules | None
+) -> Recorded:
+    recording = abstract.Recording(layouts)
+    with abstractly(step, (args, kwargs), recording) as reachable:
+        calls = Calls(reachable.modules)
+        roots = roots_of(reachable.modules)
+        patterns, sites = ({}, None) if lay is None else lay.apply(roots)
+        result = step(*args, **kwargs)
+        sync()
+        first, first_made = len(recording.programs), len(recording.made)
+        with calls.noted():
+            result = step(*args, **kwargs)
+            sync()
+        programs = recording.programs[first:]
+        roles = Roles(Reachable(step, (args, kwargs)))
+        inputs = {device_data for graph in programs for device_data in graph.inputs}
+        names = {device_data: roles.name_of(device_data) for device_data in inputs}
+        rows, findings = rows_of(roots, patterns)
+        findings = [replace(found, line=_read_at(found.subject, names, programs)) for found in findings]
+        if lay is not None:
+            findings += rules_of_nothing(lay.rules, roots, lay.rules.line)
+        found = Recorded(
+            programs,
+            recording.programs,
+            set(recording.made[first_made:]),
+            recording.unknown,
+            {device_data: roles.of(device_data) for device_data in inputs},
+            bytes_of(roles),
+            lambda node: path_of(node, calls, names),
+            rows,
+            findings,
+            sites,
+        )
+        del result
+    if not programs:
+        raise ValueError(
+            "plan: the step recorded nothing on the device: what it computes of CPU tensors alone stays on the CPU; "
+            'move them by .to("xla"), or make them on device="meta". Modules among its arguments, globals or closures '
+            "may be on xla, meta or the CPU"
+        )
+    return found
+
+
+def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph]) -> str:
+    """The line of the first op that reads a parameter."""
+    for graph in programs:
+        for node in graph.nodes:
+            if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
+                found = node_line(source_of(node))
+                return str(found if found.code is not None else line_of(node, graph.nodes))
+    return ""
+
+
+def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line) -> Plan:
+    """The plan of a module without a step: its shardings and their bytes."""
+    with abstractly(model, ()):
+        patterns, _ = ({}, None) if lay is None else lay.apply([model])
+        rows, findings = rows_of([model], patterns)
+        tensors = [tensor for _, tensor, _ in tensors_of(model)]
+        trained = sum(row.bytes for row, tensor in zip(rows, tensors, strict=True) if tensor.requires_grad)
+        shardings = [found for tensor in tensors if (found := get_sharding(tensor)) is not None]
+        findings = [replace(found, line=str(line)) for found in findings]
+        if lay is not None:
+            findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
+    parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
+    state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
+    mesh = max(shardings, key=lambda one: len(one.device_ids), default=devices.default_sharding())
+    recorded = Recorded([], [], set(), {}, {}, state, lambda node: "", rows, findings, None, mesh)
+    target = mesh.target or target
+    with standing_in(target):
+        made = _planned(recorded, target, line)
+    note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
+    peak = parameters + buffers
+    notes = (*_idle([mesh], target), note)
+    return replace(made, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
+
+
+def bytes_of(roles: Roles) -> dict[str, int]:
+    """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
+    for storage, role in roles.roles.items():
+        device_data = storage.value
+        if type(device_data) is DeviceData:
+            sharding = device_data.sharding or storage.sharding or devices.default_sharding()
+            sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data, sharding)
+    return sizes
+
+
+def _checked(target: Target, programs: Sequence[Graph]) -> Target:
+    """The target of the step's meshes, else the given one. Raises ValueError where these do not agree."""
+    own = {graph.mesh.target for graph in programs if len(graph.mesh.device_ids) > 1 or graph.mesh.target is not None}
+    named = {name for name in own if name is not None}
+    if len(named) > 1 or (named and target is not None and target not in named):
+        raise ValueError(
+            f"plan: the step's meshes are over {', '.join(map(repr, sorted(named)))}"
+            + (f", and target is {target!r}; leave it out" if target is not None and len(named) == 1 else "; plan one")
+        )
+    if named:
+        return named.pop()
+    if target is not None:
+        count = num_devices(target)
+        for graph in programs:
+            size = len(graph.mesh.device_ids)
+            if size > count or (1 < size < count and not is_simulated(target)):
+                raise ValueError(
+                    f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
+                    f"the mesh of the target's devices: spmd.Mesh(range({count}), ..., target={target!r})"
+                )
+    return target
+
+
+def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
+    """The compiler's shardings of earlier programs' results that the steady step reads and that have no annotation."""
+    read = {device_data for graph in recorded.programs for device_data in graph.inputs}
+    found: dict[tuple[int, int], Sharding] = {}
+    for number in sorted({recorded.unknown[device_data][0] for device_data in read & recorded.unknown.keys()}):
+        graph = recorded.earlier[number]
+        with stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
+            results = executables.planned_for(graph, line).results
+        found |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
+    return found
+
+
+def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
+    programs = recorded.programs
+    above = config.moves_above if recorded.sites is None else 0  # rules are complete where nothing else is moved
+    figures = figures_of(programs, recorded.paths, line, above, check=check_marks)
+    mesh = recorded.mesh or max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
+    device: Any = next(iter(mesh.jax.device_set))
+    chip = chip_of(device)
+    inputs = {
+        device_data: sharding
+        for graph in programs
+        for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
+        if recorded.roles[device_data] == "inputs" and device_data not in recorded.made
+    }
+    input_bytes: Counter[bool] = Counter()  # True: those on the device
+    for device_data, sharding in inputs.items():
+        input_bytes[sharding.memory == DEVICE] += shard_bytes(device_data, sharding)
+    collectives = [row for one in figures for row in one.collectives]
+    widest = max(figures, key=lambda one: one.peak_bytes, default=Figures())
+    error = next((one.error for one in figures if one.error), "")
+    memory = _memory(target, device, chip)
+    refused = [
+        graph
+        for graph, one in zip(programs, figures, strict=True)
+        if one.error or (memory is not None and one.peak_bytes > memory)
+    ]
+    made = Plan(
+        target=target,
+        chip=device.device_kind,
+        num_devices=len(mesh.device_ids),
+        mesh={str(name): size for name, size in mesh.mesh_axes().items()},
+        parameters=recorded.state["parameters"],
+        gradients=recorded.state["gradients"],
+        optimizer_state=recorded.state["optimizer state"],
+        inputs=input_bytes[True],
+        arguments=widest.argument_bytes,
+        results=widest.result_bytes,
+        in_place=widest.in_place_bytes,
+        temporaries=max((one.temporary_bytes for one in figures), default=0),
+        peak=widest.peak_bytes,
+        host=recorded.state["host"]
+        + input_bytes[False]
+        + max((one.host_temporary_bytes for one in figures), default=0),
+        memory=memory,
+        flops=sum(one.flops for one in figures),
+        cycles=sum(one.cycles for one in figures),
+        cycles_once=sum(one.cycles_once for one in figures),
+        kernel_flops=sum(one.kernel_flops for one in figures),
+        collectives=tuple(sorted(collectives, key=lambda row: -row.moved_bytes)),
+        num_programs=len(programs),
+        num_ops=sum(len(graph.nodes) for graph in programs),
+        num_lowered=sum(
+            len(graph.nodes) - sum((iterations - 1) * period for _, iterations, period in one.loops)
+            for graph, one in zip(programs, figures, strict=True)
+        ),
+        compile_seconds=sum(one.compile_seconds for one in figures),
+        line=str(line),
+        verdict=error,
+        largest=largest(refused[0], recorded.paths) if refused else (),
+        peak_flops=None if chip is None else chip.peak_flops,
+        clock=None if chip is None else chip.clock,
+        constants="" if chip is None else chip.source,
+        notes=(
+            *_idle([graph.mesh for graph in programs] or [mesh], target),
+            *_notes(figures, device, chip, target),
+            *_loops(recorded, figures),
+        ),
+        terms=summed([one.terms for one in figures]),
+        layout=tuple(recorded.rows),
+        findings=(
+            *recorded.findings,
+            *unused_axes(words for one in figures for words in one.unused_axes),
+            *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
+        ),
+    )
+    return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
+
+
+def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
+    """The memory of one device; simulated devices share the host's. None: not known."""
+    if chip is not None and not chip.is_gpu:
+        return chip.usable_bytes
+    if target is not None:
+        return None if chip is None else chip.usable_bytes
+    host = devices.host_memory()
+    if host is not None:
+        return host // len(all_devices())
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit")
+
+
+def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
+    """Notes on the loops of scanned layers, with the modules, and on why there are none."""
+    for graph, one in zip(recorded.programs, figures, strict=True):
+        for start, iterations, period in one.loops:
+            paths = map(recorded.paths, graph.nodes[start : start + period])
+            of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
+            where = f" of {of.most_common(1)[0][0]}" if of else ""
+            yield f"{iterations} equal layers{where} are one loop of the program ({period:,} ops per iteration)."
+        if one.no_loops and len(graph.nodes) >= _MANY_OPS:
+            yield f"no layers are scanned as a loop of the program: {one.no_loops}."
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
+_MANY_OPS = 200  # from which on compiling may take long enough for a note
+
+
+def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
+    """Notes that the target has more devices than these meshes."""
+    used = len({device for mesh in meshes for device in mesh.device_ids})
+    if target is not None and used < num_devices(target):
+        count = num_devices(target)
+        yield (
+            f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
+            f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
+        )
+
+
+def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:
+    if chip is not None and chip.is_gpu and target is not None:
+        yield (
+            f"memory: {gpu_memory_fraction():.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
+            "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
+        )
+    if any(row.is_sliced for one in figures for row in one.collectives):
+        reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
+        yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
+    unknown = sum(one.unknown_loops for one in figures)
+    if unknown:
+        yield f"{unknown} loop(s) end by their data: operations, cycles and collectives count one iteration of each."
+    unknown = sum(one.unknown_kernels for one in figures)
+    if unknown:
+        yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
+    if len(figures) > 1:
+        yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."

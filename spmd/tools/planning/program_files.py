@@ -1,0 +1,94 @@
+"""The programs of a planned step as files: initial values, first and later steps, and what stacks their weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.compile import stored
+from ...core.compile.options import compiled_with
+from ...core.compile.program import Program
+from ...core.compile.requested import Requested, listing
+from ...core.engine import executables
+from ...core.ir.graph import Graph
+from ...core.ir.source import Line
+from ...core.ir.store_rows import file_of_stack
+from ...core.persistent import program_folder
+from ...core.persistent.setting import process, readable
+from ...core.sharding.topology import Target, standing_in
+from ...core.sharding.value import DEVICE
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The graphs of a planned step and of its initial values, and how they are compiled. why_not: the reason for which
+    they were not kept."""
+
+    graphs: Sequence[Graph]
+    target: Target
+    options: Mapping[str, Any]
+    line: Line
+    why_not: str = ""
+
+
+def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, line: Line) -> Recordings:
+    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as long as the plan.
+
+    graphs: of both calls of the step and of all initial values that were pending, those of models on other devices
+    among them, which are left out; step: of the steady step.
+    """
+    targets = {graph.mesh.target for graph in step}
+    graphs = [graph for graph in graphs if graph.mesh.target in targets]
+    if any(data.is_on_devices() for graph in graphs for data in graph.inputs):
+        why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
+        return Recordings((), target, {}, line, why_not)
+    return Recordings(graphs, target, {}, line)
+
+
+def compile_all(recorded: Recordings) -> int:
+    """Compiles what has no program yet; returns the number of different programs."""
+    with standing_in(recorded.target), compiled_with(recorded.options):
+        return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})
+
+
+def save(recorded: Recordings, path: str | Path) -> int:
+    """Compiles what has no program yet and writes all to a folder; returns the number of files.
+
+    Raises ValueError where a program cannot be a file.
+    """
+    if recorded.why_not:
+        raise ValueError(f"save_program: {recorded.why_not}")
+    files: dict[str, bytes] = {}
+    listings: dict[str, dict[str, Any]] = {}
+    with standing_in(recorded.target), compiled_with(recorded.options):
+        for graph in recorded.graphs:
+            program = executables.planned_for(graph, recorded.line)
+            formed = executables.formed(graph, may_scan=not program.is_unrolled)
+            why_not = stored.why_not_kept(formed) or ("it calls Python while it runs" if program.calls_host else "")
+            if why_not:
+                raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
+            digest, content = stored.file_of(program, formed)
+            if digest not in files:
+                files[digest] = content
+                listings[digest] = listing(Requested(graph, 0), program)
+                files |= _stacks(program, formed)
+        setting = readable()
+    program_folder.write(
+        Path(path) / process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+    )
+    return len(files)
+
+
+def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
+    """The files of the small programs that stack a program's inputs before its first run."""
+    files = {}
+    for port in program.inputs:
+        if isinstance(port.places, int):
+            continue
+        first = port.places[0]
+        data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
+        if sharding.memory == DEVICE:
+            shape = sharding.padded_shape(data.meta.shape)
+            digest, content = file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            files[digest] = content
+    return files

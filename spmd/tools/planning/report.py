@@ -1,0 +1,286 @@
+"""Plan: the figures of a step, as a value, and their differences."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...core.base.counters import Collective
+from ...core.base.move import Move
+from .layout import Finding, Row
+from .program_files import Recordings, save
+from .step_time import Term
+
+VERSION = 1  # of the JSON
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The figures of one steady step on its devices, by their own compiler. All bytes and operations are per device.
+
+    Attributes:
+        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: their number. mesh: axis ->
+            size.
+        parameters, gradients, optimizer_state, inputs: the bytes of the values kept between steps, and of the other
+            values that the step reads. arguments: the bytes of all arguments of the program, in the device's layout.
+            results: of all results, of which in_place is written over arguments.
+        temporaries: the bytes needed while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
+            arguments, results and temporaries together.
+        host: the bytes in the host's memory for each device (see `Sharding.memory`), which none of the above count.
+        memory: the bytes that a device has for programs; None where devices share the host's.
+        verdict: the compiler's message where the program does not fit; largest: its largest values, then. advice: ways
+            to make it smaller.
+        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their trip counts (0
+            elsewhere); cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas),
+            which have no estimated cycles.
+        collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
+        num_programs, num_ops: the programs of a step, and the ops recorded in them. num_lowered: those that are
+            compiled: of a loop of equal layers, the ops of one iteration.
+        compile_seconds: the time of compiling. line: the user's line that made the plan.
+        peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time (see
+            `seconds`), each with its range and source.
+        notes: remarks on the figures.
+        compiler_options: the options of XLA that were given to the plan.
+        recorded: what `save_program` compiles; None for a plan that was read from JSON.
+        layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
+            shadowed rules, large replicated parameters, padded dims, values that the partitioner moved by itself, with
+            the annotation that removes the move.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(4, 2, device="meta")
+    >>> plan = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(3, 4))
+    >>> plan.parameters, plan.gradients, plan.fits
+    (40, 40, True)
+    """
+
+    target: str | None
+    chip: str | None
+    num_devices: int
+    mesh: dict[str, int]
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    inputs: int
+    arguments: int
+    results: int
+    in_place: int
+    temporaries: int
+    peak: int
+    host: int
+    memory: int | None
+    flops: float
+    cycles: int
+    cycles_once: int
+    collectives: tuple[Collective, ...]
+    num_programs: int
+    num_ops: int
+    compile_seconds: float
+    line: str
+    verdict: str = ""
+    largest: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    peak_flops: float | None = None
+    clock: float | None = None
+    constants: str = ""
+    notes: tuple[str, ...] = ()
+    layout: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    kernel_flops: float = 0.0
+    compiler_options: dict[str, str] = field(default_factory=dict)
+    recorded: Recordings | None = field(default=None, repr=False, compare=False)
+    terms: tuple[Term, ...] = ()
+    num_lowered: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """True if the devices have the memory: by the compiler's message, else the peak against `memory`, if known."""
+        return not self.verdict and (self.memory is None or self.peak <= self.memory)
+
+    @property
+    def state(self) -> int:
+        """The bytes of parameters, gradients and optimizer state."""
+        return self.parameters + self.gradients + self.optimizer_state
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that a device sends in all collectives of a step (see `Collective.moved_bytes`)."""
+        return sum(row.moved_bytes for row in self.collectives)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """The part of `moved_bytes` that the program's schedule overlaps with computation."""
+        return sum(row.moved_bytes for row in self.collectives if row.is_async)
+
+    @property
+    def seconds(self) -> float | None:
+        """The step time, the sum of `terms`: what is computed, and the waiting for collectives. None for a device of
+        unknown constants, such as a CPU."""
+        return sum(term.seconds for term in self.terms) if self.terms else None
+
+    @property
+    def seconds_range(self) -> tuple[float, float] | None:
+        """The range of `seconds`, which is computed and not measured; None without them."""
+        return (sum(term.low for term in self.terms), sum(term.high for term in self.terms)) if self.terms else None
+
+    @property
+    def utilisation(self) -> float | None:
+        """The fraction of the chip's peak that a step of `seconds` reaches; None without such an estimate."""
+        return self.flops / (self.seconds * self.peak_flops) if self.seconds and self.peak_flops else None
+
+    @property
+    def formula(self) -> str:
+        """The computation of `seconds` and `utilisation` from the terms and operations, as text with the numbers."""
+        if self.seconds is None or self.utilisation is None or self.seconds_range is None:
+            return ""
+        low, high = self.seconds_range
+        cycles = f" ({self.cycles:,} cycles at {self.clock / 1e9:.3f} GHz)" if self.clock else ""
+        return (
+            f"step time = {self.seconds:.4g} s{cycles}, from {low:.4g} to {high:.4g} s by the chip's constants; "
+            f"utilisation = {self.flops:.4g} operations / ({self.seconds:.4g} s x {self.peak_flops:.4g} a second) "
+            f"= {self.utilisation:.1%} ({self.constants})"
+        )
+
+    def to_json(self) -> str:
+        """Returns all figures as JSON, for a golden file; `Plan.from_json` reads it back."""
+        figures = dataclasses.asdict(dataclasses.replace(self, recorded=None))
+        del figures["recorded"]
+        return json.dumps({"version": VERSION, **figures}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
+        values = json.loads(text)
+        version = values.pop("version", None) if isinstance(values, dict) else None
+        if version != VERSION:
+            raise ValueError(
+                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
+            )
+        rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
+        tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
+        tuples["layout"] = tuple(Row(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
+        tuples["terms"] = tuple(Term(**term) for term in values.get("terms", ()))
+        tuples["findings"] = tuple(map(_finding, values.get("findings", ())))
+        return cls(**values | {"collectives": tuple(rows)} | tuples)
+
+    def diff(self, other: "Plan") -> "Difference":
+        """Compares with another plan, this one being the one before. An empty difference is false.
+
+        >>> import torch, spmd
+        >>> one, two = (spmd.plan(torch.nn.Linear(4, n, device="meta"), torch.ones(3, 4)) for n in (2, 3))
+        >>> [change.name for change in one.diff(two).changes][:1], bool(one.diff(one))
+        (['parameters'], False)
+        """
+        return Difference(tuple(_changes(self, other)))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the page that `page` returns."""
+        Path(path).write_text(self.page(), encoding="utf-8")
+
+    def page(self) -> str:
+        """Returns one self-contained HTML page with pictures (SVG) and the full tables."""
+        return str(view("page").page_of(self))
+
+    def save_program(self, path: str | Path) -> int:
+        """Writes the step's compiled programs to a folder, with those of its initial values, for the job that runs it;
+        returns the number of files. The job takes them by `spmd.load_programs`.
+
+        The folder holds a readable manifest, `programs.json`: versions, devices and flags, and the ops, lines, inputs
+        and shardings of each program.
+
+        Raises ValueError for a plan that was read from JSON, for programs that cannot be files (a user's function in
+        one, devices that are not here), and for a folder with other contents.
+        """
+        if self.recorded is None:
+            raise ValueError("save_program: expected a plan of a step that this process made; call spmd.plan again")
+        return save(self.recorded, path)
+
+    def __rich__(self) -> Any:
+        return view("table").table_of(self)
+
+    def __str__(self) -> str:
+        return view("table").text_of(self)
+
+
+def _finding(fields: dict[str, Any]) -> Finding:
+    """Returns the finding with these fields, as JSON has them."""
+    return Finding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
+
+
+def set_loader(load: Callable[[str], Any]) -> None:
+    """Sets what imports the modules that print and draw plans; `spmd.tools.reports.displays` does."""
+    _loaders[:] = [load]
+
+
+_loaders: list[Callable[[str], Any]] = []
+
+
+def view(name: str) -> Any:
+    """The module "table" or "page"."""
+    return _loaders[0](name)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure that differs between two plans; collectives are named by kind, axes, module and op."""
+
+    name: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        share = f" ({self.after / self.before - 1:+.1%})" if self.before else ""
+        return f"{self.name}: {self.before:,.10g} -> {self.after:,.10g}{share}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The figures that differ between two plans, in the order of `Plan`'s attributes, then collectives by bytes."""
+
+    changes: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.changes)) or "no difference"
+
+
+# The figures that the same code gives each time; seconds and lines are not among them.
+COMPARED = (
+    "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
+    "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "hidden_bytes", "num_programs",
+)  # fmt: skip
+
+
+def _changes(one: Plan, two: Plan) -> Iterable[Change]:
+    for name in COMPARED:
+        before, after = getattr(one, name), getattr(two, name)
+        if before != after:
+            yield Change(name, before, after)
+    yield from _moved_rows(one, two)
+    totals = [_totals(plan) for plan in (one, two)]
+    found = [Change(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
+    changed = [change for change in found if change.before != change.after]
+    yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
+
+
+def _moved_rows(one: Plan, two: Plan) -> Iterable[Change]:
+    """The parameters whose specs differ, with the bytes of one device's shard."""
+    before, after = ({row.path: row for row in plan.layout} for plan in (one, two))
+    for path in before | after:
+        old, new = before.get(path), after.get(path)
+        specs = [row.spec if row is not None else "not there" for row in (old, new)]
+        if specs[0] != specs[1]:
+            sizes = [row.bytes if row is not None else 0 for row in (old, new)]
+            yield Change(f"{path}, {specs[0]} -> {specs[1]} (bytes)", *sizes)
+
+
+def _totals(plan: Plan) -> dict[str, int]:
+    """The bytes that collectives move, by kind, axes, op and module; not by line, which an edit above it changes."""
+    totals: dict[str, int] = {}
+    for row in plan.collectives:
+        name = f"{row.kind} over {' x '.join(row.axes)}, {row.op}{f' in {row.path}' if row.path else ''} (bytes moved)"
+        totals[name] = totals.get(name, 0) + row.moved_bytes
+    return totals

@@ -1,0 +1,90 @@
+"""The estimated time of a step on a GPU or TPU: its parts, each with a range and a source.
+
+A range is that of the constants in `gpu_clock.py` and `tpu_clock.py`: at best, each unit reaches nearly its peak.
+"""
+
+import dataclasses
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...core.compile.hlo import Module
+from . import gpu_clock, tpu_clock
+from .calibrated_constants import calibrated
+from .chips import Chip
+from .clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where its constants are
+    (`python -m spmd calibrate`), "compiler", from its own cycles, or "analytic", from counts and the chip's data
+    sheet."""
+
+    name: str
+    seconds: float
+    low: float
+    high: float
+    source: str
+
+
+# A measured constant's own spread.
+_SPREAD = 0.1
+
+
+def terms_of(module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]) -> tuple[Term, ...]:
+    """The parts of the time of one run of a program; none where a TPU's compiler gave no cycles.
+
+    slices, devices: of the program, in its order: the slice (node) of each, and jax's own. Constants are measured ones
+    where `python -m spmd calibrate` has measured this kind of device.
+    """
+    measured = calibrated(devices[0].device_kind) if devices else {}
+    if chip.is_gpu:
+        sets = _with(measured, gpu_clock.EXPECTED, gpu_clock.BEST, gpu_clock.WORST)
+        clocks: list[Clock] = [gpu_clock.GpuClock(module, chip, slices, rates) for rates in sets]
+    else:
+        places = [tuple(device.coords) for device in devices]
+        of_tpu = _with(measured, tpu_clock.EXPECTED, tpu_clock.BEST, tpu_clock.WORST)
+        clocks = [tpu_clock.TpuClock(module, chip, slices, places, rates) for rates in of_tpu]
+    expected, best, worst = (clock.run() for clock in clocks)
+    return tuple(
+        Term(name, seconds, best[name], worst[name], _source(name, clocks[0].constants[name], measured))
+        for name, seconds in expected.items()
+        if seconds or worst[name]
+    )
+
+
+def _source(name: str, constants: Sequence[str], measured: Container[str]) -> str:
+    if constants and all(one in measured for one in constants):
+        return "measured"
+    return "compiler" if name == tpu_clock.CYCLES else "analytic"
+
+
+# The constants that are seconds or a factor of them: less is better; the others are parts of a peak.
+_SECONDS = {"launch", "latency", "hop", "cycles"}
+
+_Rates = TypeVar("_Rates", bound=Any)
+
+
+def _with(measured: Mapping[str, float], expected: _Rates, best: _Rates, worst: _Rates) -> tuple[_Rates, ...]:
+    """The constants, with the measured ones in place of those of the library."""
+    found = {one.name: measured[one.name] for one in dataclasses.fields(expected) if one.name in measured}
+    change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in found}
+    return (
+        dataclasses.replace(expected, **found),
+        dataclasses.replace(best, **{name: value * change[name] for name, value in found.items()}),
+        dataclasses.replace(worst, **{name: value / change[name] for name, value in found.items()}),
+    )
+
+
+def summed(programs: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
+    """The terms of several programs, one after the other."""
+    found: dict[str, Term] = {}
+    for term in (term for terms in programs for term in terms):
+        one = found.get(term.name)
+        found[term.name] = (
+            term
+            if one is None
+            else Term(term.name, one.seconds + term.seconds, one.low + term.low, one.high + term.high, term.source)
+        )
+    return tuple(found.values())

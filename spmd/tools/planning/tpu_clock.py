@@ -1,0 +1,150 @@
+"""The time of a step on a TPU: the compiler's cycles, kernels by operations, collectives by the links that they cross.
+
+The compiler estimates the cycles of each of its own instructions, not of collectives nor of kernels (Pallas). It names
+the dims of the torus that a collective uses.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...core.compile.hlo import Computation, Instruction, Module
+from ..hlo.costs import is_attention, kernel_flops, line_cycles
+from ..hlo.hlo_collectives import chain_of, collective_kind, groups_of, kind_between_slices, kind_in, links_of
+from .chips import Chip
+from .clock import HOST, WAITING, Clock, ring_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TpuRates:
+    """The part of the compiler's cycles that pass, the part of their peak that attention, other kernels (grouped
+    products), links, the network between slices and the way to the host reach, and the seconds that a hop adds."""
+
+    cycles: float
+    attention: float
+    kernels: float
+    link: float
+    network: float
+    host: float
+    hop: float
+
+
+# `kernels` and `link` are fitted to published steps (rows 70b2-v6e, 8b-v6e and mixtral22-v6e of
+# `python -m recipes.benchmarks.published_steps --fit`), by which `cycles` and `attention` stay within 2 %.
+EXPECTED = TpuRates(1.0, 0.45, 0.52, 0.88, 0.7, 0.8, 1e-6)
+BEST = TpuRates(0.9, 0.7, 0.7, 0.95, 0.9, 0.95, 0.5e-6)
+WORST = TpuRates(1.3, 0.25, 0.25, 0.5, 0.4, 0.5, 2e-6)
+
+CYCLES, ATTENTION, KERNELS = "instructions", "attention", "other kernels"
+
+
+class TpuClock(Clock):
+    """A run of a TPU's schedule. slices, places: of each device of the program, in its order: its slice, and its
+    coordinates in the torus of that."""
+
+    constants: ClassVar = {
+        CYCLES: ("cycles",),
+        ATTENTION: ("attention",),
+        KERNELS: (),
+        WAITING["ici"]: ("link", "hop"),
+        WAITING["dcn"]: (),
+        HOST: (),
+    }
+
+    def __init__(
+        self,
+        module: Module,
+        chip: Chip,
+        slices: tuple[int, ...],
+        places: Sequence[tuple[int, ...]],
+        rates: TpuRates,
+    ):
+        super().__init__(module, chip)
+        self.slices, self.places, self.rates = slices, places, rates
+        self.torus = tuple(max(column) + 1 for column in zip(*places, strict=True))
+        self.left: Counter[str] = links_of(module)  # lines of each collective that are still to come
+
+    def compute(self, computation: Computation, line: Instruction) -> None:
+        if line.opcode == "send" and (kind := kind_between_slices(line)) is not None:
+            return self.start(("", _rendezvous(line)), computation, line, kind)
+        if line.opcode == "recv":
+            self.ends[computation.name, line.name] = self.ends.pop(("", _rendezvous(line)), (0.0, "dcn"))
+            return None
+        inside = self._collectives_in(line)
+        for inner, one, kind, chain in inside:
+            if not chain or ("", chain) not in self.ends:
+                self.start(("", chain or one.name), inner, one, kind)
+        assert self.chip.clock is not None, "a TPU's"
+        self.spend(CYCLES, line_cycles(line) / self.chip.clock * self.rates.cycles)
+        self._kernel(line, kernel_flops(computation, line) / self.chip.peak_flops)
+        for _, one, _, chain in inside:
+            self.left[chain] -= 1
+            if not chain or not self.left[chain]:
+                self.wait(("", chain or one.name))
+        return None
+
+    def _kernel(self, line: Instruction, seconds: float) -> None:
+        """Spends the time of a kernel. seconds: at the peak."""
+        if is_attention(line):
+            self.spend(ATTENTION, seconds / self.rates.attention)
+        else:
+            self.spend(KERNELS, seconds / self.rates.kernels)
+
+    def _collectives_in(self, line: Instruction) -> list[tuple[Computation, Instruction, str, str]]:
+        """The collectives inside a fusion, with their computation, kind and chain."""
+        if line.opcode != "fusion":
+            return []
+        inner = self.module.computations[line.called[0][1]]
+        return [
+            (inner, one, kind_in(inner, kind), chain_of(one))
+            for one in inner.lines
+            if (kind := collective_kind(one)) is not None
+        ]
+
+    @property
+    def host_rate(self) -> float:
+        return self.chip.host_bytes * self.rates.host
+
+    def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
+        if line.opcode == "send":
+            size = len(set(self.slices))
+            moved = ring_bytes(kind, size, data)
+            return moved / (self.chip.network_bytes * self.rates.network), "dcn"
+        found = groups_of(line, len(self.slices))
+        if kind == "collective-permute":
+            return data / (self.chip.link_bytes / self.chip.links * self.rates.link) + self.rates.hop, "ici"
+        size = len(found[0])
+        if size < 2:
+            return 0.0, "ici"
+        # A ring sends both ways at once; a line, whose ends are not linked, takes twice as long.
+        rings = self._rings(line, found[0])
+        share = sum(1.0 if is_closed else 0.5 for _, is_closed in rings) * 2 / self.chip.links
+        hops = sum(length / 2 for length, _ in rings)
+        moved = ring_bytes(kind, size, data)
+        return moved / (self.chip.link_bytes * share * self.rates.link) + self.rates.hop * hops, "ici"
+
+    def _rings(self, line: Instruction, group: Sequence[int]) -> list[tuple[int, bool]]:
+        """The rings of chips that a collective uses at once: the length of each, and whether its ends are linked."""
+        sides = [len({self.places[device][dim] for device in group}) for dim in range(len(self.torus))]
+        sides = [side for side in sides if side > 1]
+        named, active = _EMITTER.search(line.rest), _ACTIVE.search(line.rest)
+        num_dims = int(named[1]) if named is not None else active[1].count("1") if active is not None else len(sides)
+        if num_dims < len(sides):
+            return [(math.prod(sides), True)] * num_dims
+        wrapped = 16 if len(self.torus) < 3 else 4  # the sides whose ends are linked are multiples of it
+        return [(side, side % wrapped == 0) for side in sides] or [(len(group), False)]
+
+
+# The algorithm of a collective in the compiler's result: "1DAllGatherOnMajorDim" is one ring through all its devices,
+# and an all-reduce lists the dims that are used at once.
+_EMITTER = re.compile(r'"emitter":"(\d)D')
+_ACTIVE = re.compile(r"active_dims:([01]+)")
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
+
+
+def _rendezvous(line: Instruction) -> str:
+    found = _RENDEZVOUS.search(line.rest)
+    return "" if found is None else found[1]

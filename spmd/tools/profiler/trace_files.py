@@ -1,0 +1,148 @@
+"""The files of a trace: jax's `*.xplane.pb`, and `*.trace.json.gz` made of it for Perfetto, with the user's names."""
+
+import gzip
+import json
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from ...core.base.spans import PREFIX
+from ...core.compile.program import Program
+from .labels import Label, labels_of
+
+MODULE = "jit_spmd"  # XLA's name of every program that this library compiles
+_HOST = 1  # Perfetto's process of the host's rows; those of devices follow
+_FIRST_DEVICE = 100
+ROWS = ("record", "sync", "compile", "dispatch", "wait", "upload")
+
+
+class _Event(NamedTuple):
+    """A row's block: times in nanoseconds from the beginning of the trace. plane, line: the profiler's of it."""
+
+    plane: str
+    line: str
+    name: str
+    start: float
+    duration: float
+    stats: dict[str, Any]
+
+
+def complete(folder: Path, programs: Mapping[int, Program]) -> Path:
+    """Writes the trace that is the newest in a folder as Perfetto's file, with names by the programs that ran in it, in
+    place of jax's; returns the folder of its files."""
+    newest = max((folder / "plugins" / "profile").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    (planes,) = newest.glob("*.xplane.pb")
+    events = list(_read(planes))
+    names = _names(events, programs)
+    written = [*_rows(events, names)]
+    kept = {"displayTimeUnit": "ms", "traceEvents": written}
+    with gzip.open(planes.with_name(planes.name.replace(".xplane.pb", ".trace.json.gz")), "wt") as file:
+        json.dump(kept, file)
+    return newest
+
+
+def _read(path: Path) -> Iterator[_Event]:
+    # jaxlib makes this type at the first event; where warnings are errors, Python's warning of it ends the process.
+    # The filter stays: other threads may set and put back theirs meanwhile.
+    warnings.filterwarnings("ignore", "builtin type event_stats has no __module__", DeprecationWarning)
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                if event.name.startswith(("end: ", "ThreadpoolListener")):
+                    continue
+                stats = {str(name): value for name, value in event.stats}
+                yield _Event(plane.name, line.name, event.name, event.start_ns, event.duration_ns, stats)
+
+
+def _key(event: _Event) -> Any:
+    """The program that a device ran, as the profiler knows it."""
+    return event.stats.get("program_id", event.stats["hlo_module"])
+
+
+def _is_ours(event: _Event) -> bool:
+    return event.stats.get("hlo_module") == MODULE and "hlo_op" in event.stats
+
+
+def _names(events: list[_Event], programs: Mapping[int, Program]) -> dict[Any, dict[str, Label]]:
+    """Finds which program each of the profiler's programs is, and returns the labels of its instructions.
+
+    The profiler numbers programs by itself. One of ours that has all of the instructions, and was dispatched as often,
+    is the same; of several such, those that were dispatched first ran first.
+    """
+    ran: defaultdict[Any, set[str]] = defaultdict(set)
+    runs: defaultdict[Any, set[Any]] = defaultdict(set)
+    for event in sorted(filter(_is_ours, events), key=lambda event: event.start):
+        ran[_key(event)].add(event.stats["hlo_op"])
+        runs[_key(event)].add(event.stats.get("run_id"))
+    dispatched = [
+        int(event.stats["program"])
+        for event in sorted(events, key=lambda event: event.start)
+        if event.name == f"{PREFIX}dispatch"
+    ]
+    counts = Counter(dispatched)
+    labels = {number: labels_of(programs[number]) for number in counts if number in programs}
+    names: dict[Any, dict[str, Label]] = {}
+    for key, ops in ran.items():
+        fitting = [number for number in counts if number in labels and ops <= labels[number].keys()]
+        fitting.sort(key=lambda number: counts[number] != len(runs[key]))  # stable: else as they were dispatched
+        if fitting:
+            names[key] = labels.pop(fitting[0])
+    return names
+
+
+def _rows(events: list[_Event], names: Mapping[Any, Mapping[str, Label]]) -> Iterator[dict[str, Any]]:
+    """Yields Perfetto's events: a process for the host, with rows of this library first, and one for each device."""
+    rows: dict[tuple[int, str], int] = {(_HOST, row): place for place, row in enumerate(("steps", *ROWS))}
+    processes = {_HOST: "host"}
+    for event in events:
+        row, label = event.line, None
+        process = _HOST if event.plane.startswith("/host") else _device_plane(event.plane)
+        if _is_ours(event):
+            label = names.get(_key(event), {}).get(event.stats["hlo_op"])
+            process = _FIRST_DEVICE + int(event.stats["device_ordinal"]) if process == _HOST else process
+        elif event.name.startswith(PREFIX):
+            row = event.name.removeprefix(PREFIX)
+        elif "step_num" in event.stats:
+            row = "steps"
+        processes.setdefault(process, f"device {process - _FIRST_DEVICE}")
+        thread = rows.setdefault((process, row), len(rows))
+        yield {
+            "ph": "X", "pid": process, "tid": thread, "ts": event.start / 1e3, "dur": event.duration / 1e3,
+            **_named(event, label),
+        }  # fmt: skip
+    for process, name in processes.items():
+        yield _meta("process_name", process, 0, name=name)
+        yield _meta("process_sort_index", process, 0, sort_index=process)
+    for (process, name), thread in rows.items():
+        if process in processes:
+            yield _meta("thread_name", process, thread, name=name)
+            yield _meta("thread_sort_index", process, thread, sort_index=thread)
+
+
+def _device_plane(name: str) -> int:
+    """The process of a plane of an accelerator, "/device:GPU:0"."""
+    digits = "".join(filter(str.isdigit, name.partition(" ")[0]))
+    return _FIRST_DEVICE + int(digits or 0)
+
+
+def _meta(kind: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": args}
+
+
+def _named(event: _Event, label: Label | None) -> dict[str, Any]:
+    """The name and the arguments of a block."""
+    args = {
+        name: value if isinstance(value, str) else str(value) for name, value in event.stats.items() if name[0] != "_"
+    }
+    name = event.name.removeprefix(PREFIX)
+    if "step_num" in event.stats:
+        name = f"{name} {event.stats['step_num']}"
+    if label is None:
+        return {"name": name, "args": args}
+    said = {"module": label.modules, "op": label.ops, "line": label.lines}
+    args |= {key: ", ".join(filter(None, values)) for key, values in said.items()}
+    return {"name": label.title or name, "args": args | {"bytes": label.num_bytes}}

@@ -1,0 +1,336 @@
+"""A plan as a table for a terminal."""
+
+import dataclasses
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ...core.base.counters import Collective
+from ..planning.layout import Finding, Row
+from ..planning.report import Plan
+from ..suggestions.suggestion import Suggestion, Trial, precision_name
+from ..verification.evidence import Compared, Verification, share
+
+SHOWN = 20  # rows of the collectives' table
+_IN_A_PIPE = 200  # columns
+
+
+def text_of(shown: Plan | Suggestion | Verification) -> str:
+    """The table as text, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
+    out = Console()
+    console = Console(file=io.StringIO(), width=max(out.width, 100) if out.is_terminal else _IN_A_PIPE)
+    if isinstance(shown, Verification):
+        console.print(verified(shown))
+    else:
+        console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
+    file: Any = console.file
+    return file.getvalue().rstrip("\n")
+
+
+def scaled(count: float) -> tuple[int, str]:
+    """The largest unit that a number of bytes fills, and its name."""
+    found = [(1 << bits, name) for bits, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if abs(count) >= 1 << bits]
+    return found[0] if found else (1, "B")
+
+
+def size(count: float) -> str:
+    """The text of a number of bytes, with a unit."""
+    unit, name = scaled(count)
+    return f"{count / unit:,.{0 if unit == 1 else 2}f} {name}"
+
+
+def headline(plan: Plan) -> str:
+    """One line: the devices, and if the plan fits."""
+    axes = ", ".join(f"{name}={count}" for name, count in plan.mesh.items())
+    where = plan.target or f"{plan.num_devices} device(s) here"
+    if plan.verdict:
+        fits = "does not fit"
+    elif plan.memory is None:
+        fits = "the devices' memory is not known"
+    else:
+        fits = f"{'fits' if plan.fits else 'does not fit'}: {plan.peak / plan.memory:.1%} of {size(plan.memory)}"
+    return f"{where} ({axes}): {fits}"
+
+
+def parts(plan: Plan) -> list[tuple[str, int]]:
+    """The parts of a device's memory, by name."""
+    on_host = [("host memory", plan.host)] if plan.host else []
+    # libtpu counts both for itself, and the one may be the smaller: temporaries that are never in use together.
+    peak = "peak" if plan.peak >= plan.temporaries else "peak, of what is in use at once"
+    return [
+        ("parameters", plan.parameters),
+        ("gradients", plan.gradients),
+        ("optimizer state", plan.optimizer_state),
+        ("inputs", plan.inputs),
+        ("arguments of the program", plan.arguments),
+        ("results", plan.results),
+        ("of which in place", plan.in_place),
+        ("temporaries", plan.temporaries),
+        (peak, plan.peak),
+        *on_host,
+    ]
+
+
+def figures(plan: Plan) -> list[tuple[str, str, str]]:
+    """The figures of one device: (name, text with a unit, exact number)."""
+    over: Counter[str] = Counter()
+    for row in plan.collectives:
+        over[row.link] += row.moved_bytes
+    moved = [("moved by collectives", plan.moved_bytes)]
+    moved += [("of which overlapped", plan.hidden_bytes)] if plan.hidden_bytes else []
+    moved += [(f"of which over {link}", count) for link, count in sorted(over.items()) if link]
+    of_memory, of_links = (
+        [(name, size(count), f"{count:,}") for name, count in found] for found in (parts(plan), moved)
+    )
+    return [*of_memory, ("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"), *of_links]
+
+
+def table_of(plan: Plan) -> Any:
+    """The full plan: memory, time, collectives, findings, advice."""
+    memory = Table(title=headline(plan), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    memory.add_column("per device")
+    memory.add_column("", justify="right")
+    memory.add_column("bytes", justify="right", style="dim")
+    for row in figures(plan):
+        memory.add_row(*row)
+    programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
+    compiled = f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"
+    sections = (
+        memory,
+        plan.num_programs and Text(compiled),
+        Text(plan.formula),
+        plan.terms and _time(plan),
+        (any(row.rule for row in plan.layout) or not plan.num_programs) and _layout(plan),
+        plan.collectives and _collectives(plan),
+        plan.findings and _findings(plan),
+        plan.verdict and Text(f"The compiler: {plan.verdict}", style="bold red"),
+        plan.largest and Text("\n  ".join(["The largest values:", *plan.largest])),
+        plan.advice and Text("\n  - ".join(["Advice:", *plan.advice])),
+        *(Text(note, style="dim") for note in plan.notes),
+    )
+    return Group(*(section for section in sections if section))
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_Row = TypeVar("_Row", Collective, Row, Finding)
+
+
+def _merged(rows: Iterable[_Row], path: str, key: Callable[[_Row], Any]) -> list[tuple[str, list[_Row]]]:
+    """Groups rows of equal keys whose paths, in this attribute, differ only by the number of a layer; with the path of
+    each group, in which * stands for the number."""
+    groups: dict[Any, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault((_NUMBER.sub("*", getattr(row, path)), key(row)), []).append(row)
+    return [
+        (pattern if len({getattr(row, path) for row in group}) > 1 else getattr(group[0], path), group)
+        for (pattern, _), group in groups.items()
+    ]
+
+
+def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
+    """Merges rows that differ only by the number of a layer: (the first, path of all, count, bytes moved)."""
+    groups = _merged(
+        rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.link, row.op, row.line)
+    )
+    found = [
+        (group[0], path, sum(row.count for row in group), sum(row.moved_bytes for row in group))
+        for path, group in groups
+    ]
+    return sorted(found, key=lambda one: -one[3])
+
+
+def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
+    """Merges findings that differ only by the number of a layer: (the first, count)."""
+    groups = _merged(findings, "subject", lambda found: (found.kind, found.text, found.line))
+    return [(dataclasses.replace(group[0], subject=subject), len(group)) for subject, group in groups]
+
+
+LAYOUT = ("path", "dtype, shape", "spec", "rule", "per device")
+
+
+def layout_rows(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
+    """The texts of `LAYOUT` for each parameter and buffer, merged where they differ only by the number of a layer."""
+    for path, group in _merged(rows, "path", lambda row: (row.dtype, row.shape, row.spec, row.rule)):
+        row, times = group[0], f" x {len(group):,}" if len(group) > 1 else ""
+        total = size(sum(row.bytes for row in group))
+        yield f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-", total
+
+
+def ranked(found: Suggestion) -> Any:
+    """The table of a search: a row for each compiled trial, and the other trials by reason. Choices other than the
+    layout have columns where they differ; the front has those of which no other is better in everything."""
+    compiled = [trial for trial in found.trials if trial.plan is not None]
+    choices = {
+        name: text
+        for name, text in _CHOICES.items()
+        if len({text(trial) for trial in compiled}) > 1 or (name == "money / 1,000" and found.trials[0].price)
+    }
+    table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for name in ("layout", *choices, "ms", "moved", "peak", "front", "reason"):
+        table.add_column(name, justify="left" if name in ("layout", "reason") else "right", overflow="fold")
+    front = set(map(id, found.front))
+    for trial in compiled:
+        assert trial.plan is not None and trial.seconds is not None
+        figures = (f"{trial.seconds * 1e3:,.4g}", size(trial.plan.moved_bytes), size(trial.plan.peak))
+        chosen = (text(trial) for text in choices.values())
+        mark = "*" if id(trial) in front else ""
+        table.add_row(Text(trial.name), *chosen, *figures, mark, Text(trial.reason or "the best"))
+    others: dict[str, list[Trial]] = {}
+    for trial in found.trials:
+        if trial.plan is None:
+            others.setdefault(trial.reason, []).append(trial)
+    lines = [
+        Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
+    ]
+    said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
+    first = found.trials[0]
+    if first.fits and first.mesh is not None:
+        said += _alternatives(found)
+        ids = list(first.mesh.device_ids)
+        mesh = repr(first.mesh).replace(str(ids), f"range({len(ids)})")  # a search takes all devices in their order
+        said.append(Text(f"\nthe best: {mesh}\n{first.rules}"))
+    return Group(table, *lines, *said)
+
+
+def _extrapolated(trial: Trial) -> str:
+    """The error of the figures that were extrapolated."""
+    figures, plan = trial.extrapolated, trial.plan
+    if figures is None or plan is None or not trial.seconds:
+        return ""
+    return f"{figures.seconds / trial.seconds - 1:+.1%} ms, {figures.peak / plan.peak - 1:+.1%} peak"
+
+
+# The choices of a search other than the layout, as texts of a trial.
+_CHOICES: dict[str, Callable[[Trial], str]] = {
+    "devices": lambda trial: trial.target or "here",
+    "rows": lambda trial: f"{trial.rows:,}",
+    "precision": lambda trial: precision_name(trial.precision),
+    "step": lambda trial: ", ".join(f"{name}={value}" for name, value in trial.keywords.items()),
+    "extrapolated": _extrapolated,
+    "money / 1,000": lambda trial: "" if trial.money is None else f"{trial.money:.4g}",
+}
+
+
+def _alternatives(found: Suggestion) -> Iterator[Text]:
+    """The trials with the least memory and the least money, where these are others than the first."""
+    first = found.best
+    assert first.plan is not None
+    least = found.least_memory
+    if least is not first and least.plan is not None:
+        share = f"{least.plan.peak / first.plan.peak:.0%} of the best's peak"
+        yield Text(f"the least memory: {least.name}: {share}, {least.reason}")
+    cheap = found.least_money if first.money is not None else first
+    if cheap is not first and cheap.money is not None and first.money:
+        yield Text(f"the least money: {cheap.name}: {cheap.money / first.money:.0%} of the best's, {cheap.reason}")
+
+
+def verified(found: Verification) -> Any:
+    """The table of a verification: the worst row of each value and precision, equal ones of a kind as one row, and the
+    first op that differs."""
+    wrong = len(found.differences)
+    count = f"{len(found.rows):,} comparisons"
+    said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
+    table = Table(
+        title=f"one device and meshes: {said} ({found.seconds:,.1f} s)", title_justify="left", box=box.SIMPLE_HEAD,
+        title_style="bold",
+    )  # fmt: skip
+    for name in ("value", "precision"):
+        table.add_column(name, overflow="fold")
+    for name in ("worst difference", "allowed", "largest", "roundings"):
+        table.add_column(name, justify="right")
+    for name in ("layout, partitioner", ""):
+        table.add_column(name, overflow="fold")
+    same: dict[Any, list[Compared]] = {}
+    for row in found.worst():
+        same.setdefault((row.kind, row.dtype, "" if row.is_equal else row.path), []).append(row)
+    for rows in same.values():
+        row, several = max(rows, key=share), f"{len(rows)} {rows[0].kind}s, worst: " if len(rows) > 1 else ""
+        figures = (f"{number:.3g}" for number in (row.difference, row.tolerance, row.magnitude))
+        table.add_row(
+            Text(several + f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
+            Text(f"{row.layout}, {row.partitioner}"), "" if row.is_equal else Text("differs", style="bold red"),
+        )  # fmt: skip
+    lines = [f"the first op that differs: {found.first}"] if found.first else []
+    return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
+
+
+def _few(names: list[str]) -> str:
+    return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+TIME = ("step time", "ms", "at best", "at worst", "source")
+
+
+def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The texts of `TIME` for each part of the step's time."""
+    for term in plan.terms:
+        numbers = (f"{seconds * 1e3:,.3f}" for seconds in (term.seconds, term.low, term.high))
+        yield term.name, *numbers, term.source
+
+
+def _time(plan: Plan) -> Table:
+    found = Table(box=box.SIMPLE_HEAD)
+    for name in TIME:
+        found.add_column(name, justify="left" if name in (TIME[0], TIME[-1]) else "right")
+    for row in time_rows(plan):
+        found.add_row(*row)
+    return found
+
+
+def _layout(plan: Plan) -> Table:
+    found = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for name in LAYOUT[:-1]:
+        found.add_column(name, overflow="fold")
+    found.add_column(LAYOUT[-1], justify="right")
+    for row in layout_rows(plan.layout):
+        found.add_row(*map(Text, row))
+    return found
+
+
+def _findings(plan: Plan) -> Text:
+    lines = [Text("\nfindings", style="bold")]
+    for found, count in equal_findings(plan.findings)[:SHOWN]:
+        lines.append(Text(f"  {found}{f' (x {count:,})' if count > 1 else ''}"))
+        lines += [Text(f"    {found.line}", style="dim")] if found.line else []
+    return Text("\n").join(lines)
+
+
+COLLECTIVES = ("kind", "axes", "count", "bytes", "moved")
+
+
+def collective_rows(plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """For equal collectives the texts of `COLLECTIVES`, the module with the op, and the user's line."""
+    for row, path, count, moved in equal_collectives(plan.collectives):
+        axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
+        texts = (kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))
+        yield texts, f"{path} {row.op}".strip(), row.line
+
+
+def _collectives(plan: Plan) -> Text:
+    """The table of collectives, with the module, op and line below each row, for narrow terminals."""
+    lines = [Text("\ncollectives", style="bold"), Text(_row(*COLLECTIVES), style="dim")]
+    for texts, origin, line in itertools.islice(collective_rows(plan), SHOWN):
+        lines.append(Text(_row(*texts)))
+        lines += [Text(f"    {part}", style="dim") for part in (origin, line) if part]
+    rest = equal_collectives(plan.collectives)[SHOWN:]
+    if rest:
+        count, moved = sum(one[2] for one in rest), sum(one[3] for one in rest)
+        lines.append(Text(_row(f"{len(rest)} more", "", f"{count:,}", "", size(moved))))
+    return Text("\n").join(lines)
+
+
+def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
+    return f"{kind:<19} {axes:<18} {count:>7} {each:>12} {moved:>12}"
+
+
+def kind_of(row: Collective) -> str:
+    """The displayed kind of a collective; an asterisk: it is overlapped with computation."""
+    return f"{row.kind}{' + slice' if row.is_sliced else ''}{'*' if row.is_async else ''}"

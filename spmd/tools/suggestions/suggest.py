@@ -1,0 +1,172 @@
+"""spmd.suggest: meshes, layouts, batches, precisions and devices of a step, compiled and ranked, with the reasons."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ...core.engine.syncs import sync
+from ...core.ir.source import user_line
+from ...core.pjrt.devices import devices
+from ...core.sharding.topology import num_devices
+from ...steps.reachable import Reachable
+from ...steps.saved_state import abstractly
+from ..planning.layout import refuse_sharded, roots_of
+from ..planning.names import Roles
+from ..planning.planner import bytes_of
+from ..planning.progress import silent, stage
+from .candidates import Model, model_of
+from .kept_plans import KeptPlans
+from .search import Search, Variant, ranked
+from .suggestion import Suggestion, Trial
+from .uses import Flow
+
+
+def suggest(
+    step: Callable[..., Any],
+    *args: Any,
+    target: str | Sequence[str] | None = None,
+    model: nn.Module | None = None,
+    mp_policy: Any = None,
+    batches: Sequence[int] | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    price: float | Mapping[str, float] | None = None,
+    budget: float = 600.0,
+    max_trials: int = 24,
+    file: str | Path | None = None,
+    progress: bool = True,
+    **kwargs: Any,
+) -> Suggestion:
+    """Finds a mesh and rules for a step, by compiling it for the devices with candidate layouts.
+
+    The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
+    sequence, and all of these together; parameters kept or gathered again for backward. The parameters that a tensor
+    axis can shard follow from one observed forward pass: products that read the results of others, heads, embedding
+    tables, under any names. For each of these an integer program chooses for how many blocks of each kind backward
+    finds everything saved, results of products (on the device, or in the host's memory), or nothing: the least time
+    that fits. Simple estimates choose the layouts to compile first, and each plan corrects them. Layouts that cannot
+    fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
+
+    Each target, batch, precision and keyword that is given is searched, in equal shares of the budget. A layout is
+    ranked by the plan's seconds for a row of the batch; on devices of unknown rates (the CPU) by max(operations / peak,
+    bytes moved / bandwidth), with both of a v5p. Where layers cannot be a loop of the program, layouts are compiled
+    with one and two of each kind and extrapolated, and the best three with all.
+
+    Args:
+        step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,
+            as in `spmd.plan`. target: the devices, as in `spmd.plan`, or several of them; None: those here.
+        model: the module to shard; None: the one that is reachable from the step.
+        mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with, or several; None is the model's
+            own precision.
+        batches: numbers of rows to be tried in place of the arguments' own; tensors with that many rows get them.
+        grid: keywords of the step, each with the values to try: `{"num_micro_batches": (1, 2, 4)}` for a step that
+            accumulates gradients. All combinations are searched.
+        price: of a device for an hour, or of each target's; the front and `least_money` then know money.
+        budget: seconds of the search: no layout is compiled, but the first, for which they would not suffice if it took
+            as long as the slowest so far; max_trials: the most layouts to compile.
+        file: keeps the plan of each compiled layout, as JSON: the same search goes on where it was stopped.
+        progress: say on stderr which layout is compiled, in place where that is a terminal.
+
+    Raises ValueError where the step reaches no module, or several and no `model` is given, or one that is sharded
+    already, for a target without a price, and for a file of another search; and as `spmd.plan` does, except for a
+    kernel that does not compile, which is its trial's reason.
+
+    >>> import torch, spmd
+    >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+    >>> model = torch.nn.Sequential(*layers).to("meta")
+    >>> step, batch = lambda x: model(x).square().mean().backward(), torch.empty(8, 64)
+    >>> found = spmd.suggest(step, batch, target="cpu:2", progress=False)
+    >>> found.mesh.size(), found.plan.fits, found.best.reason
+    (2, True, '')
+    """
+    line, started = user_line(), time.monotonic()
+    if not callable(step):
+        raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
+    empty = [name for name, values in (grid or {}).items() if not len(values)]
+    if empty:
+        raise ValueError(f"suggest: expected values to try for each keyword of grid, got none for {', '.join(empty)}")
+    targets = [target] if target is None or isinstance(target, str) else list(target)
+    policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
+    searches: list[Search] = []
+    with contextlib.nullcontext() if progress else silent(), stage("suggest"):
+        with stage("observing the model"):
+            keywords = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
+            own = _observed(step, (args, kwargs | keywords[0]), model)
+            had = _rows(args, kwargs) or own.rows
+            given = {
+                rows: (args, kwargs) if rows == had else resized((args, kwargs), had, rows)
+                for rows in batches or (had,)
+            }
+            observed = {
+                (rows, number): _observed(step, (some, named | more), model)
+                for rows, (some, named) in given.items()
+                for number, more in enumerate(keywords)
+            }
+        kept = KeptPlans(file, own)
+        for where, rows, policy, number in product(targets, given, policies, range(len(keywords))):
+            count = len(devices()) if where is None else num_devices(where)
+            variant = Variant(where, count, rows, policy, _price(price, where), keywords[number])
+            arguments = given[rows][0], given[rows][1] | keywords[number]
+            searches.append(Search(step, arguments, variant, observed[rows, number], kept, line))
+        trials: list[Trial] = []
+        for number, search in enumerate(searches, 1):
+            until = started + budget * number / len(searches)
+            trials += search.run(until, -(-max_trials // len(searches)))
+    measures = dict.fromkeys(search.measure for search in searches)
+    return Suggestion(tuple(ranked(trials)), "; ".join(measures), time.monotonic() - started)
+
+
+def resized(arguments: Any, rows: int, new: int) -> Any:
+    """The arguments with tensors of `new` rows, without data, in place of those of `rows`."""
+
+    def one(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape[0] != rows:
+            return value
+        return torch.empty((new, *value.shape[1:]), dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
+
+    return tree_map(one, arguments)
+
+
+def _rows(args: Any, kwargs: Any) -> int | None:
+    """The rows of a batch: dim 0 of the first argument with more dims, or of the first one; None without tensors."""
+    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+    return int(min(given, key=lambda one: one.dim() < 2).shape[0]) if given else None
+
+
+def _price(price: float | Mapping[str, float] | None, target: str | None) -> float | None:
+    """The price of a device of a target for an hour."""
+    if not isinstance(price, Mapping):
+        return price
+    if target is None or target not in price:
+        raise ValueError(f"suggest: price has no {target!r}: expected one for each target, got {sorted(price)}")
+    return price[target]
+
+
+def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
+    """The properties of the module to shard, observed in one step."""
+    args, kwargs = arguments
+    with abstractly(step, arguments) as reachable:
+        if module is None:
+            roots = [root for root in roots_of(reachable.modules) if any(True for _ in root.parameters())]
+            if len(roots) != 1:
+                names = ", ".join(type(root).__name__ for root in roots) or "none"
+                raise ValueError(f"suggest: expected the step to reach one model, got {names}; choose one by model=...")
+            module = roots[0]
+        elif module not in reachable.modules:
+            raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
+        refuse_sharded(module, "suggest", "apply the rules that it finds instead")
+        flow = Flow(module)
+        with flow.watching():
+            result = step(*args, **kwargs)
+        sync()
+        state = bytes_of(Roles(Reachable(step, arguments)))
+        del result
+    if not flow.shapes:
+        raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
+    return model_of(module, flow, state["parameters"] + state["optimizer state"])

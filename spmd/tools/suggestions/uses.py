@@ -1,0 +1,252 @@
+"""The uses of a model's parameters, observed in one forward pass: consecutive products, lookups, heads.
+
+No use is inferred from a name. A product whose operand is not sharded yet can be sharded along the dim that it makes;
+one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor
+from ...recompute.checkpoint_policies import dots_saveable
+from ...rules.applied import tensors
+
+aten = torch.ops.aten
+
+# The positions of a product's operands.
+_PRODUCTS = {
+    aten.mm.default: (0, 1), aten.addmm.default: (1, 2), aten.bmm.default: (0, 1), aten.baddbmm.default: (1, 2),
+    aten._grouped_mm.default: (0, 1),
+}  # fmt: skip
+_COPIES = {aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default}
+_SPLITS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_NORMS = {
+    aten.native_layer_norm.default, aten._fused_rms_norm.default, aten.mean.dim, aten.sum.dim_IntList,
+    aten.var.correction, aten.var_mean.correction,
+}  # fmt: skip
+
+
+@dataclass
+class Use:
+    """The use of one parameter.
+
+    kind: "first" (a product whose operand is unsharded), "second" (one that sums over a dim which first ones made) or
+    "lookup". free, summed: the parameter's dims that a product makes and sums over; for a lookup, `free` is the dim
+    that is looked up. size, length: of these two dims. heads: the number of heads in the dim it makes. partners: for a
+    second product, the first ones. is_read: True if a second product sums over the dim it makes. is_whole: True if an
+    op needs that dim unsharded. module: the module of the parameter. reads: the module that returns its operand, if
+    any. biases: the parameters added to its result.
+    """
+
+    path: str
+    kind: str
+    free: int
+    summed: int
+    size: int
+    length: int
+    heads: int | None = None
+    partners: frozenset[str] = frozenset()
+    is_read: bool = False
+    is_whole: bool = False
+    reads: str | None = None
+    biases: set[str] = field(default_factory=set)
+
+    @property
+    def module(self) -> str:
+        return self.path.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter, or a cast of it, with its dims by stride."""
+
+    path: str
+    dims: dict[int, int]
+
+    def dim(self, tensor: torch.Tensor, dim: int) -> int | None:
+        return self.dims.get(tensor.stride(dim))
+
+
+@dataclass
+class Cost:
+    """The forward of a module, without its children: ops, operations of products of parameters and of convolutions,
+    bytes of all results and of those that "dots" saves."""
+
+    ops: int = 0
+    flops: int = 0
+    bytes: int = 0
+    dots: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.ops + other.ops, self.flops + other.flops, self.bytes + other.bytes, self.dots + other.dots)
+
+
+class Flow(TorchDispatchMode):
+    """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape of the first tensor.
+    again: modules called outside of the model's call (recomputed in backward). costs: by module, of its own ops."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self.uses: dict[str, Use] = {}
+        self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self.again: set[str] = set()
+        self.returned: set[tuple[int, ...]] = set()  # shapes of the model's results
+        self.parameters = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
+        self.stream = 0  # elements of a second product's result
+        self.costs: defaultdict[str, Cost] = defaultdict(Cost)
+        self._stack: list[str] = []  # of modules
+        self._held: dict[Storage, Held] = {}
+        self._open: dict[Storage, frozenset[str]] = {}
+        self._made_by: dict[Storage, str] = {}
+        self._depth = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observes the calls of the model inside the context."""
+        for path, parameter in self.model.named_parameters():
+            if isinstance(parameter, XlaTensor):
+                dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
+                self._held[parameter._storage] = Held(path, dims)
+        handles: list[Any] = []
+        for path, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
+            handles.append(module.register_forward_hook(partial(self._end, path), always_call=not path))
+        try:
+            # Also around the backward pass: a recomputation must record the same under a mode as the first forward.
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def cost(self, path: str = "") -> Cost:
+        """The cost of a module with its children; of the model without a path."""
+        of = (cost for name, cost in self.costs.items() if not path or name == path or name.startswith(f"{path}."))
+        return sum(of, Cost())
+
+    def _begin(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._depth += not path
+        self._stack.append(path)
+        self._note(path, "input", (args, kwargs))
+
+    def _end(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        self._note(path, "output", output)
+        self._depth -= not path
+        self._stack.pop()
+
+    def _note(self, path: str, side: str, value: Any) -> None:
+        """Records the inputs or outputs of a module."""
+        if not self._depth and path:
+            self.again.add(path)
+            return
+        if not path and side == "output":
+            self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}
+        given = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
+        # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the batch.
+        for tensor in sorted(given, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
+            self.shapes.setdefault((path, side), tuple(tensor.shape))
+            if side == "output":
+                self._made_by.setdefault(tensor._storage, path)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if not self._depth:
+            return output
+        made = sum(tensor.nbytes for tensor in tensors(output) if tensor._view is None)
+        is_dot = dots_saveable.decide(str(func)) == "save"
+        flops = 2 * output.numel() * args[1][0].numel() if func is aten.convolution.default else 0
+        self.costs[self._stack[-1]] += Cost(1, flops, made, made if is_dot else 0)
+        given = tensors((args, kwargs))
+        opened = frozenset[str]().union(*(self._open.get(tensor._storage, frozenset()) for tensor in given))
+        if func in _COPIES and given and given[0]._storage in self._held:
+            self._copy(given[0], output)
+        elif func in _PRODUCTS and self._product(func, args, output):
+            return output
+        elif func is aten.embedding.default and args[0]._storage in self._held:
+            held = self._held[args[0]._storage]
+            self.uses.setdefault(held.path, Use(held.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]))
+        elif func in _SPLITS:
+            self._cut(args[0], output, opened)
+        elif func in _NORMS:
+            self._need(given[0], opened)
+        elif func is aten.add.Tensor and len(given) == 2:
+            self._added(given[0], given[1], opened)
+        for tensor in tensors(output) if opened else ():
+            self._open[tensor._storage] = self._open.get(tensor._storage, frozenset()) | opened
+        return output
+
+    def _copy(self, given: XlaTensor, output: XlaTensor) -> None:
+        held = self._held[given._storage]
+        dims = {output.stride(i): dim for i in reversed(range(output.dim())) if (dim := held.dim(given, i)) is not None}
+        self._held.setdefault(output._storage, Held(held.path, dims))
+
+    def _product(self, func: Any, args: Any, output: XlaTensor) -> bool:
+        """Records a product of a value and a parameter; returns True if it was one."""
+        left, right = (args[place] for place in _PRODUCTS[func])
+        value, weight, summed, free = left, right, -2, -1
+        if left._storage in self._held:
+            value, weight, summed, free = right, left, -1, -2
+        held = self._held.get(weight._storage)
+        if held is None or value._storage in self._held:
+            return False
+        made, along = held.dim(weight, free), held.dim(weight, summed)
+        if made is None or along is None:
+            return False
+        opened = {
+            path for path in self._open.get(value._storage, ())
+            if not self.uses[path].is_whole and self.uses[path].size % weight.shape[summed] == 0
+        }  # fmt: skip
+        kind = "second" if opened else "first"
+        use = self.uses.setdefault(
+            held.path, Use(held.path, kind, made, along, weight.shape[free], weight.shape[summed])
+        )
+        self.costs[self._stack[-1]] += Cost(flops=2 * output.numel() * weight.shape[summed])
+        use.partners |= opened
+        if opened:
+            self.stream = max(self.stream, output.numel())
+        use.reads = use.reads or self._made_by.get(value._storage)
+        for path in self._open.get(value._storage, ()) if opened else ():
+            # Keys and values may have fewer heads than queries.
+            self.uses[path].is_read |= path in opened or self.uses[path].heads is not None
+        if len(args) == 3 and func is not aten._grouped_mm.default and args[0]._storage in self._held:
+            use.biases.add(self._held[args[0]._storage].path)
+        if use.kind == "first":
+            self._open[output._storage] = frozenset({held.path})
+        return True
+
+    def _cut(self, given: XlaTensor, output: XlaTensor, opened: frozenset[str]) -> None:
+        """Records the heads of a made dim that becomes (heads, width of a head)."""
+        if given.dim() < 1 or output.dim() < 2 or output.shape[-1] == 0:
+            return
+        heads, width = output.shape[-2:]
+        for path in opened:
+            use = self.uses[path]
+            if heads * width == given.shape[-1] and width < given.shape[-1] and use.size % given.shape[-1] == 0:
+                use.heads = use.heads or heads
+
+    def _need(self, given: XlaTensor, opened: frozenset[str]) -> None:
+        """Records that a normalisation along a made dim needs the dim unsharded."""
+        for path in opened:
+            if given.dim() and given.shape[-1] == self.uses[path].size:
+                self.uses[path].is_whole = True
+
+    def _added(self, one: XlaTensor, two: XlaTensor, opened: frozenset[str]) -> None:
+        """Records a bias, which is sharded as its product; a product added to an unsharded value must be unsharded."""
+        for this, other in ((one, two), (two, one)):
+            held = self._held.get(this._storage)
+            for path in opened:
+                use = self.uses[path]
+                if held is not None and this.dim() == 1 and this.shape[0] == use.size:
+                    use.biases.add(held.path)
+                elif held is None and this.shape == other.shape and not self._open.get(this._storage):
+                    use.is_whole |= this.shape[-1] == use.size

@@ -1,0 +1,253 @@
+"""One run of a step: the values of its results, parameters, gradients and buffers, and of its ops."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+from ...core.base.config import config
+from ...core.base.state import held
+from ...core.compile.options import compiled_with
+from ...core.engine.syncs import sync
+from ...core.ir.graph import DeviceData, Node, results, topological
+from ...core.ir.source import node_line
+from ...core.lazy.storage import Storage
+from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.pjrt.devices import devices
+from ...loops.body_calls import BodyCalls, noting
+from ...mesh.mesh import Mesh
+from ...rules.rules import ShardingRules
+from ...steps.saved_state import kept
+from ..planning.layout import roots_of, tensors_of
+from ..planning.planner import ApplyRules
+from .inputs import Inputs
+from .rounding import Path, paths_of, unit_of
+
+
+class Name(NamedTuple):
+    """A value of a step. kind: "result", "parameter" (after the step), "gradient" (as accumulated) or "buffer"."""
+
+    kind: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path}".strip()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh, and the rules that shard the step's models over it (None: the step's own annotations)."""
+
+    mesh: Mesh
+    rules: ShardingRules | None = None
+    label: str = ""
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape().items())
+        return f"{axes}{self.label}"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded op: its name and shapes, without those of annotations; its text with the user's line."""
+
+    key: tuple[Any, ...]
+    text: str
+    value: torch.Tensor
+    path: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The values of a run on the CPU, the path of each (see `rounding`), and its ops where these are requested."""
+
+    values: dict[Name, torch.Tensor]
+    paths: dict[Name, Path]
+    ops: tuple[Recorded, ...] = ()
+
+
+class Runner:
+    """Runs of one step on copies of the user's objects, each from the same state and random streams."""
+
+    def __init__(self, step: Callable[..., Any], args: Any, kwargs: Any, inputs: Inputs):
+        self.step, self.args, self.kwargs, self.inputs = step, args, kwargs, inputs
+
+    def run(
+        self,
+        layout: Layout,
+        dtype: torch.dtype | None,
+        *,
+        partitioner: str | None = None,
+        values: Sequence[torch.Tensor] | None = None,
+        with_ops: bool = False,
+        calls: BodyCalls | None = None,
+    ) -> Outcome:
+        """Runs the step once. dtype: of all floats; None: their own. values: what it starts from. calls: notes the
+        calls in the bodies of manual computations."""
+        default = torch.get_default_dtype() if dtype is None else dtype
+        with (
+            kept(self.inputs.reachable),
+            # Roundings are counted along paths of ops: none may have run before the end of the step.
+            held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
+            compiled_with(_quickly()),
+            noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
+            _default_dtype(default),
+            self.inputs.on_device(self.inputs.values if values is None else values, dtype),
+            layout.mesh,
+        ):
+            if layout.rules is None:
+                self.inputs.shard_arguments(layout.mesh)
+            else:
+                ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.modules))
+            with self._gradients() as gradients:
+                result = self._called(dtype if layout.mesh.size() == 1 else None)
+            found = {**_results(result), **gradients, **self._state()}
+            recorded = {name: value._storage.value for name, value in found.items() if isinstance(value, XlaTensor)}
+            if layout.mesh.size() > 1:
+                _refuse_unsharded(recorded.values(), layout)
+            paths = {name: Path(0, unit_of(value.dtype)) for name, value in found.items()}
+            if layout.mesh.size() == 1:  # tolerances are those of one device
+                paths.update(zip(recorded, paths_of([*recorded.values()]), strict=True))
+            ops = _ops(recorded.values()) if with_ops else []
+            sync()
+            return Outcome(
+                {name: value.detach().cpu() for name, value in found.items()},
+                paths,
+                tuple(Recorded(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
+            )
+
+    def _called(self, dtype: torch.dtype | None) -> Any:
+        try:
+            return self.step(*self.args, **self.kwargs)
+        except Exception as error:
+            if dtype is not None:
+                error.add_note(
+                    f"verify: the step's tensors are {dtype} in this run; where it mixes them with a dtype that it "
+                    "names itself, take that of a tensor instead: torch.zeros(n, dtype=x.dtype)"
+                )
+            raise
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
+        """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a gradient."""
+        roots = roots_of(self.inputs.reachable.modules)
+        seen = set()
+        for number, root in enumerate(roots):
+            prefix = "" if len(roots) == 1 else f"{number}.{type(root).__name__}."
+            for path, tensor, is_buffer in tensors_of(root):
+                seen.add(id(tensor))
+                yield prefix + path, tensor, is_buffer
+        others = [tensor for tensor in self.inputs.tensors if tensor.requires_grad and id(tensor) not in seen]
+        for number, tensor in enumerate(others):
+            yield f"tensor[{number}]", tensor, False
+
+    @contextlib.contextmanager
+    def _gradients(self) -> Iterator[dict[Name, torch.Tensor]]:
+        """Collects the gradients as they are accumulated: the step may clip or drop them afterwards."""
+        found: dict[Name, torch.Tensor] = {}
+
+        def note(path: str) -> Callable[[torch.Tensor], None]:
+            def hook(tensor: torch.Tensor) -> None:
+                if tensor.grad is not None:  # else the step's result does not depend on it
+                    found[Name("gradient", path)] = tensor.grad.detach().clone()
+
+            return hook
+
+        handles = [
+            tensor.register_post_accumulate_grad_hook(note(path))
+            for path, tensor, _ in self._named()
+            if tensor.requires_grad
+        ]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _state(self) -> dict[Name, torch.Tensor]:
+        return {Name("buffer" if is_buffer else "parameter", path): tensor for path, tensor, is_buffer in self._named()}
+
+
+def _quickly() -> dict[str, Any]:
+    """Options with which the compiler spends less on machine code; what the partitioner does is before that."""
+    return _QUICK if devices()[0].platform == "cpu" else {}
+
+
+_QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    **({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}),  # which has dropped it
+}
+
+
+def _results(result: Any) -> dict[Name, torch.Tensor]:
+    found = {}
+    for path, value in tree_flatten_with_path(result)[0]:
+        if isinstance(value, (bool, int, float, complex)):
+            value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        if isinstance(value, torch.Tensor):
+            found[Name("result", keystr(path))] = value
+    return found
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Makes floats that the step creates without a dtype of this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _refuse_unsharded(values: Any, layout: Layout) -> None:
+    """Raises ValueError for a run that uses one device: comparing it would say nothing of the mesh."""
+    nodes, inputs = topological(list(values))
+    found = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
+    if any(node.op.lowering.regions for node in nodes):
+        return
+    if not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in found):
+        raise ValueError(
+            f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass "
+            "rules, pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"
+        )
+
+
+def _sharding_of(data: DeviceData) -> Any:
+    holder = data.holder() if data.holder is not None else None
+    return data.sharding or (None if holder is None else holder.sharding)
+
+
+# Ops that only some layouts record.
+_OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
+
+
+def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
+    """Each op that these values need, in order, with a tensor that holds its result."""
+    nodes, _ = topological(list(values))
+    made = [
+        (node, index, value)
+        for node in nodes
+        if node.op.name not in _OF_LAYOUTS and (node.op.sharding is None or node.op.lowering.regions)
+        for index, value in enumerate(results(node))
+        if unit_of(node.op.metas[index].dtype)
+    ]
+    paths = paths_of([value for _, _, value in made])
+    return [
+        (_key(node, index), _text(node, index), wrap(value.meta, Storage(value, value.meta)), path)
+        for (node, index, value), path in zip(made, paths, strict=True)
+    ]
+
+
+def _key(node: Node, index: int) -> tuple[Any, ...]:
+    return node.op.name, tuple(node.op.metas[index].shape), index
+
+
+def _text(node: Node, index: int) -> str:
+    backward = "the backward of " if node.sequence >= 0 else ""
+    return f"{node.op.name} -> {node.op.metas[index]!r}, {backward}{node_line(node)}"
