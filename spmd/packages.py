@@ -2,7 +2,7 @@
 
 import sys
 
-from .core.base.lazy import Moved
+from .core.base.lazy import Aliases
 
 PATHS = {
     **{f"spmd.{name}": f"spmd.jobs.{name}" for name in ("checkpoint", "data", "frameworks", "launching")},
@@ -14,4 +14,4 @@ PATHS = {
     },
 }
 
-sys.meta_path.insert(0, Moved(PATHS))
+sys.meta_path.insert(0, Aliases(PATHS))

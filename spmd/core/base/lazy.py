@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class Moved:
+class Aliases:
     """A finder of `sys.meta_path`: packages, with what is in them, under the names that documents and scripts have.
 
     paths: the full name of a package by the name that it is imported by, which has two parts.
