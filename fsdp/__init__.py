@@ -1,5 +1,7 @@
 """Fully sharded data parallel: an auto-wrap policy chooses units, a plan shards each parameter, XLA does the rest."""
 
+import typing
+
 from .accumulation import accumulate_gradients as accumulate_gradients
 from .accumulation import gradient_accumulation as gradient_accumulation
 from .activation_checkpoint import checkpoint_module as checkpoint_module
@@ -14,8 +16,6 @@ from .fully_shard import FSDPModule as FSDPModule
 from .fully_shard import UnshardHandle as UnshardHandle
 from .fully_shard import fully_shard as fully_shard
 from .fully_shard import register_fsdp_forward_method as register_fsdp_forward_method
-from .library import load_checkpoint as load_checkpoint
-from .library import save_checkpoint as save_checkpoint
 from .plan import parameter_spec as parameter_spec
 from .plan import plan_units as plan_units
 from .policies import always_wrap_policy as always_wrap_policy
@@ -30,3 +30,9 @@ from .summary import show as show
 from .unsharded import summon_full_params as summon_full_params
 from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel
 from .zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+
+if typing.TYPE_CHECKING:  # of a package of spmd: imported at their first use
+    from spmd import load_checkpoint as load_checkpoint
+    from spmd import save_checkpoint as save_checkpoint
+else:
+    from .library import __getattr__ as __getattr__

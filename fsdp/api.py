@@ -11,6 +11,7 @@ from torch import nn
 
 import spmd
 from spmd.mesh.device_mesh import DeviceMesh, as_mesh  # its door, spmd.dtensor, imports all of torch's DTensor
+from spmd.mesh.global_mesh import get_global_mesh
 
 from .plan import Placement
 
@@ -190,7 +191,7 @@ def axes_of(
     Without a name the axis is `fsdp`, or the only one of a mesh of one axis, or the second of a mesh of two, of which
     the first holds replicas (hybrid sharding, as in FSDP2). An axis named `data` is always one of the batch's.
     """
-    mesh = spmd.torch_xla.get_global_mesh() if mesh is None else mesh
+    mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None:
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))

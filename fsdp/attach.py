@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
 from .outputs import BatchSplit
@@ -85,9 +86,7 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
 def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
     the module's own."""
-    names = {
-        key: prefix + spmd.checkpoint.bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)
-    }
+    names = {key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
     if all(old == new for old, new in names.items()):
         return
     own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}

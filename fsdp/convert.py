@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-import spmd
+from spmd.tensors.bare_names import bare_name
 
 State = Mapping[str, torch.Tensor]
 
@@ -52,10 +52,10 @@ def consolidate_sharded_state_dicts(
         for shard, info in infos.items()
     }
     buffers = shard_metadata.get("buffer_info", {}).items()
-    dtypes = {spmd.checkpoint.bare_name(name): info["_orig_dtype"] for name, info in buffers}
+    dtypes = {bare_name(name): info["_orig_dtype"] for name, info in buffers}
     full: dict[str, torch.Tensor] = {}
     for key, value in state_dict_list[0].items():
-        name = spmd.checkpoint.bare_name(key)
+        name = bare_name(key)
         if name in shards:
             module, info = shards.pop(name)
             full[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
@@ -147,7 +147,7 @@ def _rank(path: str, loaded: Any) -> int:
 
 
 def _joined(module: str, name: str) -> str:
-    return spmd.checkpoint.bare_name(f"{module}.{name}" if module else name)
+    return bare_name(f"{module}.{name}" if module else name)
 
 
 def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
@@ -175,7 +175,7 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
 
 def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Splits flat parameters into the parameters that were joined in them."""
-    flat = {spmd.checkpoint.bare_name(name): info for name, info in flatten_info.items()}
+    flat = {bare_name(name): info for name, info in flatten_info.items()}
     made: dict[str, torch.Tensor] = {}
     for name, value in full.items():
         if name not in flat:

@@ -1,5 +1,7 @@
 """The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
 
+from typing import Any
+
 import spmd
 
 if not hasattr(spmd, "mark_sharding"):
@@ -11,5 +13,10 @@ if not hasattr(spmd, "mark_sharding"):
     )
 
 PartitionSpec = spmd.PartitionSpec
-load_checkpoint = spmd.load_checkpoint  # reads the shardings of the tensors, and needs nothing of FSDP
-save_checkpoint = spmd.save_checkpoint
+
+
+def __getattr__(name: str) -> Any:
+    """`load_checkpoint` and `save_checkpoint` are those of `spmd`: they need nothing of FSDP."""
+    if name in ("load_checkpoint", "save_checkpoint"):
+        return getattr(spmd, name)
+    raise AttributeError(f"module 'fsdp' has no attribute {name!r}")

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 import spmd
+from spmd.mesh.global_mesh import get_global_mesh
+from spmd.mesh.mesh import get_1d_mesh
 
 from .notices import SCHEDULED, warn_without_meaning
 from .plan import parameter_spec
@@ -76,7 +78,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         }
         reasons = {name: reason for name, (value, reason) in without_meaning.items() if value not in (None, False)}
         warn_without_meaning(type(self).__name__, reasons, stacklevel=3)
-        self.mesh = mesh or spmd.torch_xla.get_global_mesh() or spmd.torch_xla.get_1d_mesh("fsdp")
+        self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
         names = self.mesh.axis_names
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
         if self.axis not in names:

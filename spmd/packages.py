@@ -1,17 +1,141 @@
-"""The names of packages that stand in folders of their kind: `spmd.checkpoint` is `spmd.jobs.checkpoint`."""
+"""The packages around the library, each of which may be left out: what of them is imported, and when.
 
+A name of theirs in `spmd` is imported at its first use, a module that changes torch when it must, and what joins a
+point of the core when that point is first reached. See docs/extending.md.
+"""
+
+import functools
+import importlib
+import importlib.util
 import sys
+from types import ModuleType
+from typing import Any
 
-from .core.base.lazy import Aliases
+from .core.backend.when_imported import patch_when_imported
+from .core.base.config import names_xla_for_frameworks
+from .core.base.lazy import Aliases, Later
+from .core.compile import cache, compile_log
+from .core.dispatch import fallback
+from .core.engine import executables, host_reads, prepare, syncs
 
-PATHS = {
-    **{f"spmd.{name}": f"spmd.jobs.{name}" for name in ("checkpoint", "data", "frameworks", "launching")},
-    **{f"spmd.{name}": f"spmd.names.{name}" for name in ("compat", "dtensor", "torch_xla")},
-    **{f"spmd.{name}": f"spmd.steps.{name}" for name in ("exporting", "replay")},
-    **{
-        f"spmd.{name}": f"spmd.tools.{name}"
-        for name in ("planning", "profiler", "reports", "show", "suggestions", "verification")
-    },
+# By module, its names in `spmd`; of a module without names, the module itself.
+NAMES = {
+    "jobs.checkpoint": "",
+    "jobs.checkpoint.loading": "load_checkpoint",
+    "jobs.checkpoint.manager": "CheckpointManager",
+    "jobs.checkpoint.model_saving": "save_checkpoint",
+    "jobs.data": "",
+    "jobs.data.loader": "DataLoader",
+    "jobs.frameworks.choice": "use",
+    "names.compat": "",
+    "names.dtensor": "",
+    "names.torch_xla": "",
+    "steps.exporting": "Exported LoadedProgram export load_exported",
+    "steps.replay.compiled_function": "compile",
+    "tools.debug.check": "check eager nan_guard",
+    "tools.explain.allowed_collectives": "CollectiveError allow",
+    "tools.explain.given_programs": "load_programs",
+    "tools.explain.recompile": "RecompileError no_recompile",
+    "tools.planning": "Plan describe_gpu plan warm",
+    "tools.profiler": "",
+    "tools.show.inspection": "inspect",
+    "tools.show.pictures": "show_sharding",
+    "tools.suggestions.suggest": "suggest",
+    "tools.verification": "Verification verify",
 }
+# Packages by the names under which documents and scripts import them.
+PATHS = {
+    f"spmd.{name}": f"spmd.{package}.{name}"
+    for package, names in {
+        "jobs": "checkpoint data frameworks launching",
+        "names": "compat dtensor torch_xla",
+        "steps": "exporting replay",
+        "tools": "planning profiler reports show suggestions verification",
+    }.items()
+    for name in names.split()
+}
+# Imported with the library: passes, and patches of what torch has imported.
+AT_IMPORT = (
+    "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "steps.exported_graphs",
+    "steps.export_from_device",
+)  # fmt: skip
+# Imported when another module is.
+WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler"}
+# What joins the points of the core.
+JOINS: tuple[tuple[list[Any], str], ...] = (
+    (compile_log.of_program, "tools.hlo.of_programs:of_program"),
+    (compile_log.of_run, "tools.hlo.of_programs:of_run"),
+    (cache.describe, "tools.explain.difference:described"),
+    (cache.before_making, "tools.explain.given_programs:tell_missing"),
+    (cache.while_compiling, "tools.explain.slow_compiles:while_compiling"),
+    (cache.after_compiling, "tools.explain.graph_text:append_to_file"),
+    (cache.after_compiling, "tools.explain.step_hints:note_compile"),
+    (prepare.after_pass, "tools.explain.graph_text:print_graph"),
+    (executables.before_run, "tools.explain.step_hints:note_run"),
+    (executables.before_recorded_run, "tools.explain.waiting_device:note_run"),
+    (executables.on_launch, "tools.explain.waiting_device:note_launched"),
+    (host_reads.after_read, "tools.explain.step_hints:note_read"),
+    (host_reads.after_read, "tools.explain.waiting_device:note_read"),
+    (syncs.after_wait, "tools.explain.waiting_device:note_read"),
+    (fallback.after_fallback, "tools.explain.step_hints:note_fallback"),
+)
 
-sys.meta_path.insert(0, Aliases(PATHS))
+_modules = {name: module for module, names in NAMES.items() for name in names.split() or [module.rpartition(".")[2]]}
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(f"spmd.{package}") is not None
+    except ModuleNotFoundError:  # how a finder may say that there is none
+        return False
+
+
+_installed = {package for package in ("adaptive", "jobs", "names", "steps", "tools") if _is_installed(package)}
+
+
+def is_here(module: str) -> bool:
+    """True if the package of a module is installed."""
+    return module.partition(".")[0] in _installed
+
+
+def _import(module: str, _: ModuleType) -> None:
+    importlib.import_module(f"spmd.{module}")
+
+
+def _join() -> None:
+    """Joins what is installed to the core and to torch."""
+    paths = {name: path for name, path in PATHS.items() if is_here(path.removeprefix("spmd."))}
+    sys.meta_path.insert(0, Aliases(paths))
+    for point, path in JOINS:
+        if is_here(path):
+            Later(f"spmd.{path}", point)
+    for module in AT_IMPORT:
+        if is_here(module):
+            importlib.import_module(f"spmd.{module}")
+    for other, module in WHEN_IMPORTED.items():
+        if is_here(module):
+            patch_when_imported(other, functools.partial(_import, module), f"spmd.{module}")
+    if names_xla_for_frameworks() and is_here("jobs"):
+        importlib.import_module("spmd.jobs.frameworks.choice").use()
+
+
+def __dir__() -> list[str]:
+    return sorted({*vars(sys.modules["spmd"]), *_modules})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":  # `from spmd import *` takes these names, too
+        return [name for name in __dir__() if not name.startswith("_")]
+    module = _modules.get(name)
+    if module is None:
+        raise AttributeError(f"module 'spmd' has no attribute {name!r}")
+    if not is_here(module):
+        raise ImportError(f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed")
+    value = importlib.import_module(f"spmd.{module}")
+    if name in NAMES[module].split():
+        value = getattr(value, name)
+    setattr(sys.modules["spmd"], name, value)
+    return value
+
+
+_join()

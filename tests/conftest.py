@@ -2,6 +2,7 @@
 
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,7 @@ import selection
 import torch
 
 import spmd
-from spmd.adaptive import changing
 from spmd.core.base import messages
-from spmd.tools.explain import waiting_device
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
 # A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
@@ -32,9 +31,10 @@ def seed() -> None:
     """Every test draws the same numbers whichever ran before it; barriers and messages have no past."""
     torch.manual_seed(0)
     torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile turns it off in the process
-    changing.forget()
     messages.forget()
-    waiting_device.forget()
+    for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device"):
+        if name in sys.modules:
+            sys.modules[name].forget()
 
 
 @pytest.fixture(scope="session")

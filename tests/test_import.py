@@ -1,5 +1,6 @@
 """Importing the library changes nothing for a program that uses no xla tensor."""
 
+import ast
 import importlib
 import os
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from support import run_script
 
+import spmd
+from spmd import packages
 from spmd.packages import PATHS
 
 SCRIPT = Path(__file__).with_name("cpu_programs.py")
@@ -82,9 +85,16 @@ class TestWeight:
     )  # fmt: skip
 
     def test_modules(self) -> None:
-        loaded = run_script("import spmd, fsdp, sys; print(*sys.modules)").split()
-        assert "spmd.tools.suggestions.estimates" in loaded
-        assert {name for name in self.LATER if name in loaded} == set()
+        code = """
+            import sys, spmd, fsdp
+            print(*sys.modules)
+            [getattr(spmd, name) for name in dir(spmd) if name != "dtensor"]  # of which all of torch's DTensor comes
+            print(*sys.modules)
+        """
+        first, all_names = map(str.split, run_script(code).splitlines())
+        assert not [name for name in first if name.startswith(("spmd.tools.", "spmd.names."))]
+        assert "spmd.tools.suggestions.estimates" in all_names
+        assert {name for name in self.LATER if name in all_names} == set()
 
 
 class TestPackages:
@@ -107,3 +117,56 @@ class TestPackages:
     def test_what_is_not_in_it(self) -> None:
         with pytest.raises(ModuleNotFoundError, match=r"spmd\.checkpoint\.nothing"):
             importlib.import_module("spmd.checkpoint.nothing")
+
+    def test_names_are_those_that_a_type_checker_sees(self) -> None:
+        block = ast.parse(Path(spmd.__file__).read_text()).body[-1]
+        assert isinstance(block, ast.If)
+        seen = {alias.name for statement in block.body for alias in statement.names}
+        assert seen == {name for name in packages._modules if name != "dtensor"}  # its import takes a second
+
+    def test_all(self) -> None:
+        names: dict[str, object] = {}
+        exec("from spmd import *", names)
+        assert names["plan"] is spmd.plan and names["mark_sharding"] is spmd.mark_sharding and "_modules" not in names
+
+
+# What a program does that takes no name of a package, and what it prints.
+TRIGGERS = {
+    "torch.compile": ("print(torch.compile(lambda x: x * 2)(torch.ones(2, device='xla')).tolist())", "[2.0, 2.0]"),
+    "its backend": (
+        "print(torch.compile(lambda x: x * 2, backend='openxla')(torch.ones(2, device='xla')).tolist())", "[2.0, 2.0]",
+    ),
+    "torch.export": (
+        "model = torch.nn.Linear(2, 1).to('xla')\n"
+        "print(torch.export.export(model, (torch.ones(1, 2, device='xla'),)).module()(torch.ones(1, 2)"
+        ".to('xla')).device)", "xla:0",
+    ),
+    "torch.distributed": (
+        "import torch.distributed as dist\ndist.init_process_group('xla', init_method='xla://')\n"
+        "print(dist.get_backend(), dist.get_world_size())\ndist.destroy_process_group()", "xla 1",
+    ),
+    "torch.distributed.checkpoint": (
+        "import tempfile, torch.distributed.checkpoint as dcp\nfolder = tempfile.mkdtemp()\n"
+        "dcp.save({'x': torch.arange(3.0, device='xla')}, checkpoint_id=folder)\nx = torch.zeros(3, device='xla')\n"
+        "dcp.load({'x': x}, checkpoint_id=folder)\nprint(x.tolist())", "[0.0, 1.0, 2.0]",
+    ),
+    "the compile log": (
+        "x = torch.ones(8, device='xla')\nx = spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ('x',)), ('x',))\n"
+        "x.sum().item()\nprint(spmd.metrics.compiles()[-1].collectives)", "{'all-reduce': 1}",
+    ),
+    "a cause": (
+        "for n in (2, 3):\n    print((torch.ones(n).to('xla') * 2).sum().item())\n"
+        "print(spmd.metrics.compiles()[-1].cause.partition(';')[0])",
+        "4.0\n6.0\nan input is now float32[3], before float32[2]",
+    ),
+}  # fmt: skip
+
+
+class TestTriggers:
+    """What an import of the library has always brought happens when it is needed, whatever is imported by then."""
+
+    @pytest.mark.parametrize("name", TRIGGERS)
+    def test_without_a_name_of_ours(self, name: str) -> None:
+        code, printed = TRIGGERS[name]
+        lines = ["import warnings", "warnings.simplefilter('ignore')", "import torch, spmd", "spmd.simulate(8)", code]
+        assert run_script("\n".join(lines)) == f"{printed}\n"

@@ -21,6 +21,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
+from ..core.backend.graph_constants import constant_of_graphs
 from ..core.backend.when_imported import Patch
 from ..core.base import seed
 from ..core.base.tables import Interned
@@ -288,3 +289,4 @@ PATCH = Patch(
     "`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`", "its saving of memory", _join_checkpoint
 )
 AT_FIRST_USE.append(PATCH.apply)
+constant_of_graphs(Policy)

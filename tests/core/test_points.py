@@ -21,7 +21,7 @@ def test_nothing_joined(monkeypatch: pytest.MonkeyPatch, mesh8: spmd.Mesh) -> No
     for module, name in POINTS:
         assert getattr(module, name) is not None
         monkeypatch.setattr(module, name, [])
-    monkeypatch.setattr(cache, "_difference", cache._plain_difference)
+    monkeypatch.setattr(cache, "describe", [cache._plain_difference])
 
     def step(length: int) -> torch.Tensor:
         x = spmd.mark_sharding(torch.ones(length, 3, device="xla"), mesh8, ("fsdp", None))

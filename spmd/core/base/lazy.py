@@ -1,10 +1,12 @@
 """Paths of modules that stand elsewhere: both names give the same module."""
 
 import importlib.util
+import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 class Aliases:
@@ -28,7 +30,7 @@ class Aliases:
         path_there = self._path(name)
         if path_there is None or importlib.util.find_spec(path_there) is None:
             return None
-        return ModuleSpec(name, self)  # type: ignore[arg-type]  # importlib asks for these methods alone
+        return ModuleSpec(name, self)  # type: ignore[arg-type]  # importlib calls these methods alone
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Leaves making a module to Python; `exec_module` puts another in its place."""
@@ -38,3 +40,21 @@ class Aliases:
         path = self._path(module.__name__)
         assert path is not None, "find_spec has found it"
         sys.modules[module.__name__] = importlib.import_module(path)
+
+
+class Later:
+    """A function of a module that is imported at the first call.
+
+    path: `package.module:name`. points: the lists that have this object, where the function itself takes its place.
+    """
+
+    def __init__(self, path: str, *points: list[Any]):
+        self._path, self._points = path, points
+        for point in points:
+            point.append(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = pkgutil.resolve_name(self._path)
+        for point in self._points:
+            point[:] = [function if one is self else one for one in point]
+        return function(*args, **kwargs)

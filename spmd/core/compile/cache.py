@@ -69,14 +69,9 @@ def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int)
     return f"another graph than before, of {len(graph.nodes):,} ops"
 
 
-_difference: Callable[[Program, Graph, Line, int], str] = _plain_difference
-
-
-def describe_by(function: Callable[[Program, Graph, Line, int], str]) -> None:
-    """Has a function say in what a graph differs from a program's. It gets both, the line of the sync (of another sync:
-    the program's), and the number of programs of the sync that have the ops of the graph on any shapes."""
-    global _difference
-    _difference = function
+# What says in what a graph differs from a program's: the last one is called, with both, the line of the sync (of
+# another sync: the program's), and the number of programs of the sync that have the ops of the graph on any shapes.
+describe: list[Callable[[Program, Graph, Line, int], str]] = [_plain_difference]
 
 
 _MOVED = "the same ops, on data in other stores"
@@ -261,7 +256,7 @@ def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
     if before is None:
         return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
-    return _difference(before, graph, line, count), False
+    return describe[-1](before, graph, line, count), False
 
 
 _LATEST = 32  # the newest programs of other syncs that are compared
@@ -273,7 +268,7 @@ def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     before = _nearest(graph, programs)
     if before is None or not _has_most(before, graph):
         return ""
-    return f"; compared with the nearest program, of {before.line}: {_difference(before, graph, before.line, 0)}"
+    return f"; compared with the nearest program, of {before.line}: {describe[-1](before, graph, before.line, 0)}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:

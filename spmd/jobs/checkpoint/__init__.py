@@ -1,7 +1,7 @@
 """Files of a training run: a job's steps saved and restored, models loaded shard by shard from other files."""
 
+from ...tensors.bare_names import bare_name as bare_name
 from .all_or_none import SaveError as SaveError
-from .loading import bare_name as bare_name
 from .loading import load_checkpoint as load_checkpoint
 from .manager import CheckpointManager as CheckpointManager
 from .manifest import DamagedError as DamagedError

@@ -1,7 +1,6 @@
 """Loading of a model from a checkpoint's files, each shard straight to its devices."""
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from ...core.base.hints import did_you_mean
 from ...core.engine.streamed import can_fill
 from ...core.ir.source import ends_at_user_line
 from ...core.lazy.tensor import XlaTensor
+from ...tensors.bare_names import bare_name
 from .files import Contents, Stored, open_checkpoint
 from .streaming import fill_shards
 
@@ -149,26 +149,6 @@ def _renamed(contents: Contents, rename: Rename | None) -> Contents:
         if new is not None:
             made[new] = value
     return made
-
-
-# The modules that PyTorch/XLA's FSDPs, torch.compile and torch's checkpoint_wrapper put between a module and its
-# parameters.
-_WRAPPERS = re.compile(
-    r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module|_checkpoint_wrapped_module)(?:\.|$)"
-)
-
-
-def bare_name(name: str) -> str:
-    """The name of a parameter, buffer or module without the modules that wrappers of other libraries insert.
-
-    The known wrappers are PyTorch/XLA's two FSDPs, torch.compile and torch's checkpoint_wrapper. `load_checkpoint`,
-    FSDP's `load_state_dict`, `CheckpointManager.restore` and `SPMDLoadPlanner` call it themselves.
-
-    >>> import spmd
-    >>> spmd.checkpoint.bare_name("_orig_module.layers.0._orig_mod.weight")
-    'layers.0.weight'
-    """
-    return _WRAPPERS.sub("", name).removesuffix(".")
 
 
 def matched_names(found: Iterable[str], own: Iterable[str]) -> dict[str, str]:

@@ -11,9 +11,9 @@ from torch import nn
 
 from ...core.engine.syncs import sync
 from ...core.ir.source import ends_at_user_line
+from ...tensors.bare_names import bare_name
 from . import common_calls as calls
 from .all_or_none import by_first, check_parts, publish_part
-from .loading import bare_name
 from .model_folder import ModelFolder
 from .model_objects import ModelObjects
 from .places import UrlPath, place_of

@@ -13,7 +13,8 @@ from ...core.engine.streamed import can_fill
 from ...core.lazy.annotations import current_sharding
 from ...core.lazy.tensor import XlaTensor
 from ...tensors.annotate import mark_sharding
-from .loading import bare_name, matched_names
+from ...tensors.bare_names import bare_name
+from .loading import matched_names
 from .plain_values import decode
 from .random_state import RandomState
 from .staged_state import identity

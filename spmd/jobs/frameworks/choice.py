@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.backend.when_imported import patch_when_imported
-from ...core.base.config import names_xla_for_frameworks
 from ...names.compat.finder import install
 from . import accelerate_device, fabric, lightning_trainer, trainer
 
@@ -62,7 +61,3 @@ def use() -> None:
     install()
     for module, (patch, *needs) in PATCHES.items():
         patch_when_imported(module, patch, "xla as its device", *needs)
-
-
-if names_xla_for_frameworks():
-    use()

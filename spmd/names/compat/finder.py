@@ -25,7 +25,7 @@ from . import defaults
 from .torch_xla_names import HINTS, NAMES, VERSION
 
 ROOT = "torch_xla"
-_ROOT = str(Path(__file__).resolve().parents[2])  # the folder of the packages spmd and fsdp
+_ROOT = str(Path(__file__).resolve().parents[3])  # the folder of the packages spmd and fsdp
 
 
 def install() -> None:

@@ -30,7 +30,7 @@ TAKEN = (
     ),
     *(Taken(f"{_ANNOTATE}.{name}", result="like") for name in ("mark_sharding_with_gradients", "reshard")),
     Taken(f"{_ANNOTATE}.shard_as"),
-    Taken("spmd.torch_xla.sharded_tensor._redistribute", result="like"),
+    Taken("spmd.names.torch_xla.sharded_tensor._redistribute", result="like"),
     Taken("spmd.names.dtensor.distribute.distribute_tensor", result="same"),
     *(Taken(f"{_MEMORY}.{name}", result="like") for name in ("place_to_host", "place_to_device", "checkpoint_name")),
     *(
@@ -66,7 +66,7 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_shardi
 # Dynamo traces it.
 TRACED = (
     "spmd.core.backend.modules._hold", "spmd.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
-    "spmd.torch_xla.custom_kernel.flash_attention",
+    "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
 TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py", "names/torch_xla/xla_loops.py")
 
@@ -81,7 +81,7 @@ TUPLES = ("spmd.mesh.partition_spec.PartitionSpec",)
 
 # Attributes of tensors that are such functions.
 METHODS = {
-    "redistribute": "spmd.torch_xla.sharded_tensor._redistribute",
+    "redistribute": "spmd.names.torch_xla.sharded_tensor._redistribute",
     "reshard": f"{_ANNOTATE}.reshard",
 }
 

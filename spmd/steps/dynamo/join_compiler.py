@@ -1,8 +1,6 @@
-"""The patches of torch.compile, applied at import of the library."""
+"""The patches of torch.compile, applied when torch imports Dynamo."""
 
-from ...core.backend.graph_constants import constant_of_graphs
 from ...core.backend.when_imported import Patch
-from ...recompute.checkpoint_policies import Policy
 from .backends import join_backends
 from .tensors import join_tracing
 
@@ -13,5 +11,3 @@ PATCHES = (
 
 for _patch in PATCHES:
     _patch.apply()
-
-constant_of_graphs(Policy)

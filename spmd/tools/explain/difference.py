@@ -6,7 +6,6 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ...core.base import messages
-from ...core.compile import cache
 from ...core.compile.program import Program
 from ...core.compile.requested import Requested
 from ...core.ir.graph import DeviceData, Graph, Node
@@ -280,7 +279,7 @@ def _changed_donation(before: Requested, graph: Graph) -> str | None:
 _MANY = 4
 
 
-def _described(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
+def described(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
     """Describes a difference; prints a hint, once, for a sync whose many programs differ by their shapes alone."""
     changed = changed_input(before.requested, graph) if num_equal == _MANY else None
     if changed is not None and is_of_shapes(changed):
@@ -291,6 +290,3 @@ def _described(before: Program, graph: Graph, line: Line, num_equal: int) -> str
             "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
         )
     return difference(before.requested, graph, num_equal=num_equal)
-
-
-cache.describe_by(_described)

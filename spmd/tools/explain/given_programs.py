@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from ...core.base import messages
-from ...core.compile import cache
 from ...core.compile.requested import Requested, listing
 from ...core.ir.graph import Graph
 from ...core.ir.source import Line
@@ -65,6 +64,3 @@ def tell_missing(graph: Graph, line: Line) -> None:
         why = _setting_difference(folder.setting) or listed_difference(nearest, now)
         text = f"a program is compiled that {folder.path.name} lacks, {line.short()}: {why}"
         messages.say(text, f"not given {line}", f"a program of {line} is compiled that {folder.path} lacks: {why}")
-
-
-cache.before_making.append(tell_missing)

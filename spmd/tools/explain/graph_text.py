@@ -5,9 +5,7 @@ import sys
 
 from ...core.base.config import config
 from ...core.base.jax_private import distributed_state as processes
-from ...core.compile import cache
 from ...core.compile.program import Program
-from ...core.engine import prepare
 from ...core.ir.graph import DeviceData, Graph, Value, origin, result_index
 from ...core.ir.source import node_line
 
@@ -48,7 +46,7 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
     return "\n  ".join([f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"])
 
 
-def _append(program: Program, graph: Graph, head: str) -> None:
+def append_to_file(program: Program, graph: Graph, head: str) -> None:
     """Appends a graph to the file that `config.graphs_file` names; of several processes each has its own, with its
     number at the end."""
     if not config.graphs_file:
@@ -62,10 +60,6 @@ def _short(names: list[str]) -> str:
     return ", ".join(names if len(names) <= 8 else [*names[:4], f"... {len(names) - 5} more ...", names[-1]])
 
 
-def _print(graph: Graph, head: str) -> None:
+def print_graph(graph: Graph, head: str) -> None:
     if config.print_graphs:
         print(f"spmd: {text_of(graph, head)}", file=sys.stderr, flush=True)
-
-
-cache.after_compiling.append(_append)
-prepare.after_pass.append(_print)

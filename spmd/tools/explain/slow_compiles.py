@@ -39,6 +39,3 @@ def _advice(num_ops: int, cause: str) -> str:
     if is_of_shapes(cause):
         return " (a program per shape: pad)"
     return " (spmd.sync() in the middle makes shorter programs)" if num_ops > _LONG else ""
-
-
-cache.while_compiling.append(while_compiling)

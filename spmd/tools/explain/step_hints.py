@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 from ...core.base import counters, samples
 from ...core.base.config import config
-from ...core.compile import cache
 from ...core.compile.program import Program
-from ...core.dispatch import fallback
-from ...core.engine import executables, host_reads
 from ...core.ir.graph import Graph
 from ...core.ir.source import Line
 from .difference import is_of_shapes
@@ -86,12 +83,12 @@ def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
     return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
 
 
-def _note_read(call: str, line: Line, seconds: float) -> None:
+def note_read(call: str, line: Line, seconds: float) -> None:
     """Notes a read that waited so long for the device."""
     _note(samples.Place("read", call, str(line)), seconds, _READS)
 
 
-def _note_fallback(op: str, line: Line, seconds: float) -> None:
+def note_fallback(op: str, line: Line, seconds: float) -> None:
     """Notes an op that ran on the CPU."""
     _note(samples.Place("fallback", op, str(line)), seconds, 1)
 
@@ -103,7 +100,7 @@ def _note(place: samples.Place, seconds: float, first: int) -> None:
         _say(str(_of_place(place, count, total)))
 
 
-def _note_compile(program: Program, graph: Graph, head: str) -> None:
+def note_compile(program: Program, graph: Graph, head: str) -> None:
     """Says why a program was compiled, if `config.hints` is on."""
     record = program.record
     if config.hints and record is not None:
@@ -114,7 +111,7 @@ def _note_compile(program: Program, graph: Graph, head: str) -> None:
             _say(hint.advice)
 
 
-def _note_run(program: Program) -> None:
+def note_run(program: Program) -> None:
     """Says which program runs, if `config.hints` is 2."""
     if config.hints > 1:
         _say(f"runs the program of {program.line}: {len(program.entries):,} ops, {len(program.inputs):,} inputs")
@@ -122,9 +119,3 @@ def _note_run(program: Program) -> None:
 
 def _say(text: str) -> None:
     print(f"spmd hint: {text}", file=sys.stderr, flush=True)
-
-
-cache.after_compiling.append(_note_compile)
-executables.before_run.append(_note_run)
-host_reads.after_read.append(_note_read)
-fallback.after_fallback.append(_note_fallback)

@@ -3,7 +3,6 @@
 from ...core.base import counters, messages
 from ...core.base.tables import Bounded
 from ...core.compile.program import Program
-from ...core.engine import executables, host_reads, syncs
 from ...core.ir.source import Line
 from ...core.pjrt import runs
 
@@ -65,11 +64,5 @@ def forget() -> None:
     _waits.clear()
 
 
-def _note_run(program: Program) -> None:
+def note_run(program: Program) -> None:
     note_launch(id(program), len(program.entries), program.line, is_idle=runs.is_idle())
-
-
-executables.before_recorded_run.append(_note_run)
-executables.on_launch.append(note_launched)
-host_reads.after_read.append(note_read)
-syncs.after_wait.append(note_read)

@@ -18,7 +18,7 @@ from .unrequested_moves import listed, moves
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 
-def _of_program(program: Program, graph: Graph) -> dict[str, Any]:
+def of_program(program: Program, graph: Graph) -> dict[str, Any]:
     notes, graph = graph.notes, graph.recorded or graph
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
@@ -34,12 +34,8 @@ def _of_program(program: Program, graph: Graph) -> dict[str, Any]:
     return {"flops": counted, "collectives": dict(counts)}
 
 
-def _of_run(program: Program, graph: Graph) -> dict[str, Any]:
+def of_run(program: Program, graph: Graph) -> dict[str, Any]:
     return {
         "traffic": table(program.exchanges, graph),
         "moves": listed(program.moves, graph, config.moves_above),
     }
-
-
-compile_log.of_program.append(_of_program)
-compile_log.of_run.append(_of_run)

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -208,17 +209,9 @@ def _finding(fields: dict[str, Any]) -> Finding:
     return Finding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
 
 
-def set_loader(load: Callable[[str], Any]) -> None:
-    """Sets what imports the modules that print and draw plans; `spmd.tools.reports.displays` does."""
-    _loaders[:] = [load]
-
-
-_loaders: list[Callable[[str], Any]] = []
-
-
 def view(name: str) -> Any:
-    """The module "table" or "page"."""
-    return _loaders[0](name)
+    """The module "table" or "page", imported at its first use: a process that prints no plan needs no rich."""
+    return import_module("spmd.tools.reports.page") if name == "page" else import_module("spmd.tools.reports.table")
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,16 @@ import torch
 from support import run_script
 
 from spmd.core.backend import install, when_imported
+from spmd.jobs import checkpoint_hooks
 from spmd.jobs.frameworks.choice import PATCHES
+from spmd.recompute import recompute
+from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 
-ROWS = [*install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES]
+ROWS = [
+    *install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES,
+    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH,
+]  # fmt: skip
 
 
 NEEDS = [pytest.param(row, need, id=need) for row in ROWS for need in re.findall(r"`(torch\.[^`]*)`", row.what)]
