@@ -35,4 +35,5 @@ if typing.TYPE_CHECKING:  # of a package of spmd: imported at their first use
     from spmd import load_checkpoint as load_checkpoint
     from spmd import save_checkpoint as save_checkpoint
 else:
+    from .library import __dir__ as __dir__
     from .library import __getattr__ as __getattr__

@@ -1,5 +1,6 @@
 """The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
 
+import sys
 from typing import Any
 
 import spmd
@@ -15,8 +16,16 @@ if not hasattr(spmd, "mark_sharding"):
 PartitionSpec = spmd.PartitionSpec
 
 
+_OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, and are imported at their first use
+
+
+def __dir__() -> list[str]:
+    return sorted({*vars(sys.modules["fsdp"]), *_OF_SPMD})
+
+
 def __getattr__(name: str) -> Any:
-    """`load_checkpoint` and `save_checkpoint` are those of `spmd`: they need nothing of FSDP."""
-    if name in ("load_checkpoint", "save_checkpoint"):
-        return getattr(spmd, name)
-    raise AttributeError(f"module 'fsdp' has no attribute {name!r}")
+    if name == "__all__":
+        return [name for name in __dir__() if not name.startswith("_")]
+    if name not in _OF_SPMD:
+        raise AttributeError(f"module 'fsdp' has no attribute {name!r}")
+    return getattr(spmd, name)

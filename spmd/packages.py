@@ -11,12 +11,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .core.backend.when_imported import patch_when_imported
 from .core.base.config import names_xla_for_frameworks
 from .core.base.lazy import Aliases, Later
-from .core.compile import cache, compile_log
-from .core.dispatch import fallback
-from .core.engine import executables, host_reads, prepare, syncs
+from .core.programs import cache, compile_log
+from .core.record import fallback
+from .core.run import executables, host_reads, prepare, syncs
+from .core.torch_state.when_imported import patch_when_imported
 
 # By module, its names in `spmd`; of a module without names, the module itself.
 NAMES = {
@@ -53,6 +53,12 @@ PATHS = {
         "tools": "planning profiler reports show suggestions verification",
     }.items()
     for name in names.split()
+}
+# Modules as they were called when pickles were written that name what is in them.
+PICKLED = {
+    "spmd.core.backend": "spmd.core.torch_state",
+    "spmd.core.control": "spmd.loops",
+    "spmd.core.lazy": "spmd.core.record",
 }
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
@@ -105,7 +111,7 @@ def _import(module: str, _: ModuleType) -> None:
 def _join() -> None:
     """Joins what is installed to the core and to torch."""
     paths = {name: path for name, path in PATHS.items() if is_here(path.removeprefix("spmd."))}
-    sys.meta_path.insert(0, Aliases(paths))
+    sys.meta_path.insert(0, Aliases(paths | PICKLED))
     for point, path in JOINS:
         if is_here(path):
             Later(f"spmd.{path}", point)

@@ -3,8 +3,8 @@
 import dataclasses
 from collections import defaultdict
 
-from spmd.core.engine import executables
-from spmd.core.ir.graph import Graph, origin
+from spmd.core.graph.graph import Graph, origin
+from spmd.core.run import executables
 
 # Where the library finds its own rule, for which tests put another.
 WHERE = (executables, "form")

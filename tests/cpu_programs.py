@@ -376,7 +376,7 @@ def compilation() -> None:
 @program
 def the_process() -> None:
     print(sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.getswitchinterval())
-    # Without the finder by which modules of torch are patched when they are imported (`backend/when_imported.py`).
+    # Without the finder by which modules of torch are patched when they are imported (`torch_state/when_imported.py`).
     finders = [type(finder) for finder in sys.meta_path if not finder.__module__.startswith("spmd.")]
     print(finders, sys.path_hooks[1:], sys.getrecursionlimit())
     print(warnings.showwarning.__module__, faulted(), os.getcwd() == sys.path[0], sys.flags.dont_write_bytecode)

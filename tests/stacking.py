@@ -8,8 +8,8 @@ from support import check, distinct
 from torch import nn
 
 import spmd
-from spmd.core.ir.graph import DeviceData
-from spmd.core.ir.store import Store
+from spmd.core.graph.graph import DeviceData
+from spmd.core.graph.store import Store
 
 LAYERS = 4
 

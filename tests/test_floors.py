@@ -13,8 +13,8 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
-    "base", "ops", "sharding", "persistent", "ir", "pjrt", "lower", "compile", "passes", "lazy", "engine", "dispatch",
-    "interop", "backend",
+    "base", "ops", "sharding", "programs.persistent", "graph", "run.pjrt", "lower", "programs", "passes", "record",
+    "run", "aten", "interop", "torch_state",
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
@@ -27,10 +27,8 @@ FOLDERS = (
     "spmd.names.compat", "spmd.names.torch_xla", "spmd.names.dtensor",
     "spmd.jobs.frameworks",
 )  # fmt: skip
-# The packages whose folders are floors of their own.
-PACKAGES = ("core", "jobs", "names", "steps", "tools")
 # Folders that know values and no tensors.
-BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]
+BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("record")]
 
 
 def module_name(path: Path) -> str:
@@ -97,9 +95,10 @@ CORE = ROOT / "spmd" / "core"
 
 
 def folder_of(name: str) -> str:
-    """The folder of a module: `spmd.core.X` or `spmd.X`; a folder inside one belongs to it."""
+    """The folder of a module in the list of floors; a folder inside one that is not in it belongs to it."""
     parts = name.split(".") if MODULES[name].name == "__init__.py" else name.split(".")[:-1]
-    return ".".join(parts[: 3 if len(parts) > 1 and parts[1] in PACKAGES else 2])
+    folders = [".".join(parts[:size]) for size in range(len(parts), 0, -1)]
+    return next((folder for folder in folders if folder in FOLDERS), folders[0])
 
 
 def docstring_ranges(tree: ast.AST) -> set[int]:
@@ -257,7 +256,7 @@ class TestByCall:
         # comes to know fsdp.
         of_table = {("spmd.names.compat.finder", "? module"), ("spmd.names.compat.finder", "? path")}
         computed.remove(("spmd.core.base.lazy", "? path"))  # a package under another name, by a table
-        assert computed == {("spmd.core.backend.imported", "? _name"), *of_table}, computed
+        assert computed == {("spmd.core.torch_state.imported", "? _name"), *of_table}, computed
 
     def test_of_ours_only_what_imports_much(self) -> None:
         ours_by_call = {
@@ -284,14 +283,15 @@ class TestOneOwner:
 
     def test_only_a_leaf_and_its_store_touch_a_buffer(self) -> None:
         touching = {module_name(path) for path in FILES for line in code_lines(path) if re.search(r"\.buffer\b", line)}
-        assert touching == {"spmd.core.ir.graph", "spmd.core.ir.store"}
+        assert touching == {"spmd.core.graph.graph", "spmd.core.graph.store"}
 
     def test_only_recording_and_passes_make_nodes(self) -> None:
         makers = {
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Node\(", line)
         }
         assert {maker for maker in makers if not maker.startswith(("spmd.core.passes.", "spmd.adaptive."))} == {
-            "spmd.core.ir.graph", "spmd.core.lazy.record", "spmd.core.lower.found_loop", "spmd.core.lower.updates",
+            "spmd.core.graph.graph", "spmd.core.graph.graph_edits", "spmd.core.graph.rewrite",
+            "spmd.core.record.record", "spmd.core.lower.found_loop", "spmd.core.lower.updates",
         }  # fmt: skip
 
     def test_only_one_file_makes_plans(self) -> None:
@@ -300,7 +300,7 @@ class TestOneOwner:
             module_name(path) for path in own for line in code_lines(path) if re.search(r"(?<![\w.])Plan\(", line)
         }
         # what `spmd.plan` answers has the same name
-        assert makers - {"spmd.tools.planning.report"} == {"spmd.core.dispatch.resolve"}
+        assert makers - {"spmd.tools.planning.report"} == {"spmd.core.record.resolve"}
 
     def test_only_one_file_spells_shardings(self) -> None:
         spellers = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 FSDP = fsdp.FullyShardedDataParallel
 

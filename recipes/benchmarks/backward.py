@@ -36,8 +36,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from spmd.core.compile import cache
-from spmd.core.pjrt.transfer import host_array
+from spmd.core.programs import cache
+from spmd.core.run.pjrt.transfer import host_array
 from spmd.core.sharding.partitioner import compiler_context
 
 EPS = 1e-5

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 # isort: on
 import fsdp
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 from spmd.core.sharding.partitioner import compiler_context
 
 

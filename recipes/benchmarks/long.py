@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.engine import executables
-from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.engine.placement import meshes_met
-from spmd.core.ir.graph import topological
-from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.source import user_line
-from spmd.core.lazy.storage import LIVE, pending
-from spmd.core.lazy.tensor import abstract
+from spmd.core.graph.graph import topological
+from spmd.core.graph.meta import dense_meta
+from spmd.core.graph.source import user_line
 from spmd.core.ops import attention
 from spmd.core.ops.kernels import splash
+from spmd.core.record.storage import LIVE, pending
+from spmd.core.record.tensor import abstract
+from spmd.core.run import executables
+from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.placement import meshes_met
 
 
 def parse() -> argparse.Namespace:

@@ -12,7 +12,7 @@ import jax
 import torch
 
 import spmd
-from spmd.core.pjrt import transfer
+from spmd.core.run.pjrt import transfer
 
 
 def best(function: Callable[[], Any], times: int = 7) -> float:

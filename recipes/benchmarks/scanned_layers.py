@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without bei
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.engine import executables
+from spmd.core.run import executables
 
 MODELS = ("gpt", "llama", "gpt2", "mixtral")
 

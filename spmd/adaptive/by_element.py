@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..core.ir.graph import Node, Value, origin, results, value_name
-from ..core.ir.op import OpSpec
+from ..core.graph.graph import Node, Value, origin, results, value_name
+from ..core.graph.op import OpSpec
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:

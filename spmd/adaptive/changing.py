@@ -10,9 +10,9 @@ from types import CodeType
 from typing import Any
 
 from ..core.base.tables import Bounded
-from ..core.ir.graph import Graph
-from ..core.ir.op import OpSpec
-from ..core.ir.source import Line
+from ..core.graph.graph import Graph
+from ..core.graph.op import OpSpec
+from ..core.graph.source import Line
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.base.tables import Bounded
-from ..core.ir.graph import DeviceData, Node, Value, origin, result_index, value_name
-from ..core.ir.loops import Carry, Const, Local, Source, Xs
-from ..core.ir.op import OpSpec
+from ..core.graph.graph import DeviceData, Node, Value, origin, result_index, value_name
+from ..core.graph.loops import Carry, Const, Local, Source, Xs
+from ..core.graph.op import OpSpec
 from ..core.passes.stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
 
 

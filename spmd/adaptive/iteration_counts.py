@@ -16,10 +16,10 @@ import torch
 
 from ..core.base.config import config
 from ..core.base.tables import Bounded
-from ..core.ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
-from ..core.ir.loops import Carry, Const, Local, Source, Xs
-from ..core.ir.meta import Meta, dense_meta, padded_meta
-from ..core.ir.op import PADDED, OpSpec
+from ..core.graph.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
+from ..core.graph.loops import Carry, Const, Local, Source, Xs
+from ..core.graph.meta import Meta, dense_meta, padded_meta
+from ..core.graph.op import PADDED, OpSpec
 from ..core.lower.loop_op import STACK, Loop, loop_op
 from ..core.lower.numbers import OfX, Step
 from ..core.ops.padding import NoRule, Pads

@@ -1,9 +1,9 @@
 """The points of the core that this package joins: passes, what runs between two ops, a graph's run."""
 
-from ..core.dispatch import call
-from ..core.engine import execute
 from ..core.passes import COMPILE_PASSES, PASSES
 from ..core.passes.outcome import Pass
+from ..core.record import call
+from ..core.run import execute
 from . import changing, iteration_counts, lm_head, shared_programs, unsynced
 
 PASSES.join(

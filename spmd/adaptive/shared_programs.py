@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from ..core.base import counters, messages
 from ..core.base.config import config
 from ..core.base.tables import Bounded
-from ..core.compile import cache
-from ..core.compile.compile_log import short
-from ..core.ir.graph import Graph, replace_operands, topological, value_name
-from ..core.ir.source import Line
+from ..core.graph.graph import Graph, replace_operands, topological, value_name
+from ..core.graph.source import Line
 from ..core.passes import long_graphs
 from ..core.passes.outcome import Cut, Outcome, Sync
+from ..core.programs import cache
+from ..core.programs.compile_log import short
 from . import by_element, changing, unsynced_loops
 
 

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from ..core.base import counters, interrupt, messages, observation, pace
 from ..core.base.config import config
-from ..core.engine.abstract import recording
-from ..core.engine.execute import roots_of, run_schedule
-from ..core.engine.failed import give_up
-from ..core.engine.initialization import initialize_state
-from ..core.engine.placement import meshes_met
-from ..core.engine.prepare import between
-from ..core.engine.schedule import Root, Subgraph, by_mesh
-from ..core.engine.syncs import sync
-from ..core.ir.graph import Node, origin, topological
-from ..core.ir.source import user_line
-from ..core.lazy import recorders
-from ..core.lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
+from ..core.graph.graph import Node, origin, topological
+from ..core.graph.source import user_line
 from ..core.passes import long_graphs, nans
-from ..core.pjrt import processes
+from ..core.record import recorders
+from ..core.record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
+from ..core.run.abstract import recording
+from ..core.run.execute import roots_of, run_schedule
+from ..core.run.failed import give_up
+from ..core.run.initialization import initialize_state
+from ..core.run.pjrt import processes
+from ..core.run.placement import meshes_met
+from ..core.run.prepare import between
+from ..core.run.schedule import Root, Subgraph, by_mesh
+from ..core.run.syncs import sync
 from . import unsynced_loops
 
 

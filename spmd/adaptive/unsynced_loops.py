@@ -14,8 +14,8 @@ import numpy as np
 
 from ..core.base import observation
 from ..core.base.dtypes import is_exact
-from ..core.ir.graph import DeviceData, Node, Value, origin, result_index
-from ..core.ir.op import OpSpec
+from ..core.graph.graph import DeviceData, Node, Value, origin, result_index
+from ..core.graph.op import OpSpec
 from ..core.passes import dynamic
 from ..core.passes.long_graphs import carried_bytes, is_within_line
 from ..core.passes.stretches import numbered, repeated, symbol

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.backend.when_imported import Patch
-from ..core.engine.host_reads import leased
-from ..core.engine.streamed import Filling, Target, begins, can_fill, targets
-from ..core.lazy.tensor import XlaTensor
-from ..core.pjrt.host import leaving
-from ..core.pjrt.transfer import host_tensor, shards_here
+from ..core.record.tensor import XlaTensor
+from ..core.run.host_reads import leased
+from ..core.run.pjrt.host import leaving
+from ..core.run.pjrt.transfer import host_tensor, shards_here
+from ..core.run.streamed import Filling, Target, begins, can_fill, targets
+from ..core.torch_state.when_imported import Patch
 
 Offsets = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ..core.base.state import held
-from ..core.ir.source import Line, user_frame
+from ..core.graph.source import Line, user_frame
 from ..core.lower.manual_lowering import Axes
 from . import varying
 

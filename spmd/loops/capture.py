@@ -11,15 +11,15 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..core.base import pace, seed
-from ..core.dispatch.call import dispatch
-from ..core.dispatch.watching import watching
-from ..core.ir.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
-from ..core.ir.meta import Meta
-from ..core.lazy import body
-from ..core.lazy.reads import next_generation, operand
-from ..core.lazy.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
-from ..core.lazy.tensor import XlaTensor, wrap
-from ..core.lazy.threads import enter_thread
+from ..core.graph.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
+from ..core.graph.meta import Meta
+from ..core.record import body
+from ..core.record.call import dispatch
+from ..core.record.reads import next_generation, operand
+from ..core.record.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.threads import enter_thread
+from ..core.record.watching import watching
 from ..core.sharding.value import Sharding
 from .closed_over import ClosedOver, aliasing
 

@@ -14,9 +14,9 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from ..core.lazy import body
-from ..core.lazy.storage import Storage
-from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.record import body
+from ..core.record.storage import Storage
+from ..core.record.tensor import XlaTensor, wrap
 
 _next_sequence = torch._C._autograd._get_sequence_nr
 _recording: list["ClosedOver"] = []  # of the bodies under way, the innermost last

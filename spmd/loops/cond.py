@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.dispatch.watching import recorded
-from ..core.ir.graph import Region, Value, value_name
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy.reads import next_generation, operand, shard_gradient
-from ..core.lazy.storage import LOCK, SYNC_LOCK
-from ..core.lazy.tensor import XlaTensor
+from ..core.graph.graph import Region, Value, value_name
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import ends_at_user_line
 from ..core.lower.region import Branches, body_numbers, region_op
+from ..core.record.reads import next_generation, operand, shard_gradient
+from ..core.record.storage import LOCK, SYNC_LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.record.watching import recorded
 from .capture import Capture
 from .gradient import Tensors, record, refuse_second, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, tensors_of

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..core.ir.graph import Value, results
-from ..core.ir.op import OpSpec
-from ..core.lazy.record import graph_task, record_here
-from ..core.lazy.storage import Storage
-from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.graph.graph import Value, results
+from ..core.graph.op import OpSpec
+from ..core.record.record import graph_task, record_here
+from ..core.record.storage import Storage
+from ..core.record.tensor import XlaTensor, wrap
 
 Tensors = list[XlaTensor]
 

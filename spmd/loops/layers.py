@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy.storage import LOCK
-from ..core.lazy.tensor import XlaTensor
-from ..core.lazy.views import read, write
+from ..core.graph.source import ends_at_user_line
+from ..core.record.storage import LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.record.views import read, write
 from ..recompute import checkpoint_policies
 from ..recompute.recompute import recomputed
 from .gradient import Tensors

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from ..core.base.seed import Draw
-from ..core.dispatch.watching import recorded
-from ..core.ir.graph import Region, Value, next_serial, value_name
-from ..core.ir.meta import dense_meta
-from ..core.lazy.annotations import annotate
-from ..core.lazy.reads import next_generation, operand, shard_gradient
-from ..core.lazy.storage import LOCK, SYNC_LOCK
-from ..core.lazy.tensor import XlaTensor
-from ..core.lazy.views import read
+from ..core.graph.graph import Region, Value, next_serial, value_name
+from ..core.graph.meta import dense_meta
 from ..core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
 from ..core.lower.numbers import EACH, Step
+from ..core.record.annotations import annotate
+from ..core.record.reads import next_generation, operand, shard_gradient
+from ..core.record.storage import LOCK, SYNC_LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.record.views import read
+from ..core.record.watching import recorded
 from ..core.sharding.spec import UNSHARDED, Spec
 from ..core.sharding.value import Sharding
 from .capture import Capture

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..core.base import seed
 from ..core.base.tables import Bounded
 from ..core.base.wrapped import wrapped
-from ..core.lazy import body
-from ..core.lazy.tensor import XlaTensor
+from ..core.record import body
+from ..core.record.tensor import XlaTensor
 from .recorded_call import RecordedCall, settings, signature
 
 _TENSOR = object()  # in place of a tensor among the arguments

@@ -11,19 +11,19 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core.base import seed
-from ..core.dispatch.precision import matmul_precision
-from ..core.dispatch.watching import recorded
-from ..core.ir.graph import Region, Value, next_serial, value_name
-from ..core.ir.op import OpSpec
-from ..core.lazy import grad_shardings
-from ..core.lazy.annotations import annotate, clear_annotation
-from ..core.lazy.reads import next_generation, operand, shard_gradient
-from ..core.lazy.storage import LOCK, SYNC_LOCK, Storage
-from ..core.lazy.tensor import XlaTensor, wrap
-from ..core.lazy.threads import enter_thread
-from ..core.lazy.views import write
+from ..core.graph.graph import Region, Value, next_serial, value_name
+from ..core.graph.op import OpSpec
 from ..core.lower.called import called_op
 from ..core.lower.region import draws_in
+from ..core.record import grad_shardings
+from ..core.record.annotations import annotate, clear_annotation
+from ..core.record.precision import matmul_precision
+from ..core.record.reads import next_generation, operand, shard_gradient
+from ..core.record.storage import LOCK, SYNC_LOCK, Storage
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.threads import enter_thread
+from ..core.record.views import write
+from ..core.record.watching import recorded
 from ..core.sharding.value import Sharding
 from .capture import Capture
 from .gradient import Backward, Tensors, record, refuse_second, with_gradient

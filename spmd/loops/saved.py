@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from ..core.dispatch.lowerings import Call, Fill
-from ..core.dispatch.overloads import VIEW, kind_of
-from ..core.ir.graph import Node, Value, between, origin, value_name
+from ..core.graph.graph import Node, Value, between, origin, value_name
+from ..core.record.lowerings import Call, Fill
+from ..core.record.overloads import VIEW, kind_of
 from .capture import Capture
 
 aten = torch.ops.aten

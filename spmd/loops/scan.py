@@ -8,8 +8,8 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy.tensor import XlaTensor
+from ..core.graph.source import ends_at_user_line
+from ..core.record.tensor import XlaTensor
 from ..recompute import checkpoint_policies
 from ..recompute.recompute import remat
 from .gradient import Tensors

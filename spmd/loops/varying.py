@@ -18,17 +18,17 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.base.state import held
 from ..core.base.tables import Interned
-from ..core.ir.graph import Node, between, next_serial
-from ..core.ir.meta import Meta, dense_meta
-from ..core.ir.op import Lowering, OpSpec
-from ..core.ir.source import user_line
-from ..core.lazy.reads import operand
-from ..core.lazy.record import graph_task, record_here
-from ..core.lazy.storage import LOCK, Storage
-from ..core.lazy.tensor import XlaTensor, wrap
-from ..core.lazy.threads import enter_thread
+from ..core.graph.graph import Node, between, next_serial
+from ..core.graph.meta import Meta, dense_meta
+from ..core.graph.op import Lowering, OpSpec
+from ..core.graph.source import user_line
 from ..core.lower import manual_lowering
 from ..core.lower.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
+from ..core.record.reads import operand
+from ..core.record.record import graph_task, record_here
+from ..core.record.storage import LOCK, Storage
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.threads import enter_thread
 from ..core.sharding.value import Sharding
 from . import capture
 from .closed_over import WHEN_APPLIED

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from ..core.base import seed
-from ..core.dispatch.watching import recorded
-from ..core.ir.graph import Node, Region
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy.reads import operand
-from ..core.lazy.storage import LOCK, SYNC_LOCK
-from ..core.lazy.tensor import XlaTensor
+from ..core.graph.graph import Node, Region
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import ends_at_user_line
 from ..core.lower.region import While, region_op
+from ..core.record.reads import operand
+from ..core.record.storage import LOCK, SYNC_LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.record.watching import recorded
 from .capture import Capture
 from .gradient import Tensors, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ..core.backend.when_imported import guarded
-from ..core.lazy import manual_shards
-from ..core.lazy.tensor import XlaTensor
+from ..core.record import manual_shards
+from ..core.record.tensor import XlaTensor
+from ..core.torch_state.when_imported import guarded
 from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
 from . import collectives

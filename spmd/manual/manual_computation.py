@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.dispatch.watching import recorded
-from ..core.ir.graph import Node, Region, Value, between, next_serial, origin, results, value_name
-from ..core.ir.meta import Meta, dense_meta
-from ..core.ir.op import OpSpec
-from ..core.ir.source import node_line
-from ..core.lazy.manual_shards import Cut
-from ..core.lazy.reads import next_generation, operand
-from ..core.lazy.record import graph_task, record_here
-from ..core.lazy.storage import LOCK, SYNC_LOCK
-from ..core.lazy.tensor import XlaTensor, tensors_of
+from ..core.graph.graph import Node, Region, Value, between, next_serial, origin, results, value_name
+from ..core.graph.meta import Meta, dense_meta
+from ..core.graph.op import OpSpec
+from ..core.graph.source import node_line
 from ..core.lower.manual_lowering import Axes, Boundary, Manual, Varying
 from ..core.lower.region import body_numbers, is_annotation, kinds_of
+from ..core.record.manual_shards import Cut
+from ..core.record.reads import next_generation, operand
+from ..core.record.record import graph_task, record_here
+from ..core.record.storage import LOCK, SYNC_LOCK
+from ..core.record.tensor import XlaTensor, tensors_of
+from ..core.record.watching import recorded
 from ..core.sharding.value import Sharding
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture

@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from ..core.ir.graph import Node, Value, depending, origin, value_name
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import node_line
-from ..core.lazy import manual_shards
-from ..core.lazy.manual_shards import Cut, ManualShard
-from ..core.lazy.reads import operand
-from ..core.lazy.storage import LOCK
-from ..core.lazy.tensor import XlaTensor
-from ..core.lazy.threads import enter_thread
+from ..core.graph.graph import Node, Value, depending, origin, value_name
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import node_line
 from ..core.lower.manual_lowering import Axes, Boundary, Index, Varying
+from ..core.record import manual_shards
+from ..core.record.manual_shards import Cut, ManualShard
+from ..core.record.reads import operand
+from ..core.record.storage import LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.record.threads import enter_thread
 from ..core.sharding.value import Sharding
 from ..loops.varying import Tracker, Vary, record_op, summed
 from .manual_computation import manual_op, record_manual, replicated

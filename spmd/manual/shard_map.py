@@ -8,10 +8,10 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..core.base.wrapped import wrapped
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy.manual_shards import Cut
-from ..core.lazy.tensor import XlaTensor
+from ..core.graph.source import ends_at_user_line
 from ..core.lower.manual_lowering import Boundary
+from ..core.record.manual_shards import Cut
+from ..core.record.tensor import XlaTensor
 from ..loops.body_calls import body_calls
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core.backend.graph_constants import constant_of_graphs
-from ..core.pjrt.devices import devices
+from ..core.run.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNSHARDED, Dim
 from ..core.sharding.value import Sharding
+from ..core.torch_state.graph_constants import constant_of_graphs
 from .mesh import Mesh
 from .placements import spec_of
 

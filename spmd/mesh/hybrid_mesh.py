@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jax.experimental import mesh_utils
 
-from ..core.pjrt.devices import prepare
+from ..core.run.pjrt.devices import prepare
 from ..core.sharding.topology import all_devices, is_simulated, ordinal, slices
 from .mesh import Mesh
 

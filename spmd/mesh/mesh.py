@@ -10,15 +10,15 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..core.backend.graph_constants import constant_of_graphs
 from ..core.base.hints import did_you_mean
-from ..core.ir.source import ends_at_user_line
-from ..core.pjrt import processes
-from ..core.pjrt.devices import devices
+from ..core.graph.source import ends_at_user_line
+from ..core.run.pjrt import processes
+from ..core.run.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
 from ..core.sharding.text import open_dims, read
 from ..core.sharding.topology import num_devices, slices
 from ..core.sharding.value import Sharding
+from ..core.torch_state.graph_constants import constant_of_graphs
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
 

@@ -3,7 +3,7 @@
 import functools
 
 from ..core.base.messages import say
-from ..core.ir.source import ends_at_user_line as ends_at_user_line
+from ..core.graph.source import ends_at_user_line as ends_at_user_line
 from ..core.sharding.value import Sharding
 
 

@@ -21,22 +21,22 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from ..core.backend.graph_constants import constant_of_graphs
-from ..core.backend.when_imported import Patch
 from ..core.base import seed
 from ..core.base.tables import Interned
 from ..core.base.wrapped import wrapped
-from ..core.ir.graph import Value, results
-from ..core.ir.meta import Meta, meta_of
-from ..core.ir.op import Arrays, Identity, Layouts, OpSpec
-from ..core.lazy.reads import operand
-from ..core.lazy.record import graph_task, record_here
-from ..core.lazy.storage import LOCK, Storage
-from ..core.lazy.tensor import XlaTensor, wrap
-from ..core.lazy.threads import AT_FIRST_USE
-from ..core.lazy.views import read
-from ..core.pjrt import runs
+from ..core.graph.graph import Value, results
+from ..core.graph.meta import Meta, meta_of
+from ..core.graph.op import Arrays, Identity, Layouts, OpSpec
+from ..core.record.reads import operand
+from ..core.record.record import graph_task, record_here
+from ..core.record.storage import LOCK, Storage
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.threads import AT_FIRST_USE
+from ..core.record.views import read
+from ..core.run.pjrt import runs
 from ..core.sharding.constrain import on_device, wait_for_all
+from ..core.torch_state.graph_constants import constant_of_graphs
+from ..core.torch_state.when_imported import Patch
 from .checkpoint_policies import Policy, as_policy, nothing_saveable
 from .remat_saved import Keep, Kept, Recall
 

@@ -9,11 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointError
 
-from ..core.ir.graph import is_unpadded
-from ..core.lazy.storage import LOCK, Storage
-from ..core.lazy.tensor import XlaTensor, wrap
-from ..core.lazy.views import read
+from ..core.graph.graph import is_unpadded
 from ..core.ops.offload import CHECKPOINT_NAME, TO_HOST
+from ..core.record.storage import LOCK, Storage
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.views import read
 from .checkpoint_policies import Decision, Policy
 
 Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it was then

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.backend.modules import ARRIVED, WAITING
 from ..core.base.hints import did_you_mean
-from ..core.lazy.tensor import XlaTensor
+from ..core.record.tensor import XlaTensor
 from ..core.sharding.value import Sharding
+from ..core.torch_state.modules import ARRIVED, WAITING
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.ir.source import ends_at_user_line, user_line
+from ..core.graph.source import ends_at_user_line, user_line
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..recompute.checkpoint_policies import WORDS

@@ -12,8 +12,8 @@ from torch.export.exported_program import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..core.backend.when_imported import Patch
-from ..core.lazy.tensor import XlaTensor
+from ..core.record.tensor import XlaTensor
+from ..core.torch_state.when_imported import Patch
 
 
 def join_export() -> None:

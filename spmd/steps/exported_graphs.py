@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..core.backend import modules
+from ..core.torch_state import modules
 
 # The classes of these modules, if a script has imported torch.export.
 _EXPORTED = ("torch.export._unlift", "_StatefulGraphModule"), ("torch.export.unflatten", "UnflattenedModule")

@@ -12,14 +12,14 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 from torch.utils._pytree import tree_leaves
 
-from ..core.backend.swap import exchange
 from ..core.base import seed
-from ..core.engine import abstract
-from ..core.ir.graph import DeviceData
-from ..core.ir.meta import dense_meta
-from ..core.lazy.storage import Storage
-from ..core.lazy.tensor import OURS, XlaTensor, wrap
-from ..core.lazy.threads import enter_thread
+from ..core.graph.graph import DeviceData
+from ..core.graph.meta import dense_meta
+from ..core.record.storage import Storage
+from ..core.record.tensor import OURS, XlaTensor, wrap
+from ..core.record.threads import enter_thread
+from ..core.run import abstract
+from ..core.torch_state.swap import exchange
 from ..rules.applied import moved
 from .exported_graphs import follow
 from .reachable import Reachable, outermost, refill

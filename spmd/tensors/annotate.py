@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.engine import dynamic_dims
-from ..core.ir.graph import DeviceData
-from ..core.ir.source import ends_at_user_line
-from ..core.lazy import annotations, grad_shardings
-from ..core.lazy.constraints import sharding_now, with_one_sharding, with_sharding
-from ..core.lazy.tensor import XlaTensor
-from ..core.pjrt.devices import devices
+from ..core.graph.graph import DeviceData
+from ..core.graph.source import ends_at_user_line
+from ..core.record import annotations, grad_shardings
+from ..core.record.constraints import sharding_now, with_one_sharding, with_sharding
+from ..core.record.tensor import XlaTensor
+from ..core.run import dynamic_dims
+from ..core.run.pjrt.devices import devices
 from ..core.sharding.value import DEVICE, HOST, Sharding
 from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ..core.engine.syncs import AFTER, Synced
+from ..core.run.syncs import AFTER, Synced
 
 
 def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
@@ -18,7 +18,7 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
     that fails, nor for the iterations of a loop that run without a sync.
 
     Returns torch's handle: `.remove()`, or a `with` block, ends it. The function gets a
-    `spmd.core.engine.syncs.Synced`: `.line`, `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for an
+    `spmd.core.run.syncs.Synced`: `.line`, `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for an
     argument that is not callable.
 
     >>> import torch, spmd

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.dispatch.copies import host_copy
-from ..core.engine.abstract import recording
-from ..core.ir.graph import DeviceData
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import user_frame, user_line
-from ..core.lazy.storage import Storage
-from ..core.lazy.tensor import XlaTensor, abstract, wrap
-from ..core.pjrt import agreement, devices, processes, transfer
+from ..core.aten.copies import host_copy
+from ..core.graph.graph import DeviceData
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import user_frame, user_line
+from ..core.record.storage import Storage
+from ..core.record.tensor import XlaTensor, abstract, wrap
+from ..core.run.abstract import recording
+from ..core.run.pjrt import agreement, devices, processes, transfer
 from ..mesh.mesh import Mesh
 from .simulated import simulate
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from ..core.lazy.annotations import annotate, current_sharding
-from ..core.lazy.tensor import XlaTensor
 from ..core.ops.offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
-from ..core.pjrt.devices import default_sharding
+from ..core.record.annotations import annotate, current_sharding
+from ..core.record.tensor import XlaTensor
+from ..core.run.pjrt.devices import default_sharding
 from ..core.sharding.value import HOST
 from .annotate import on_device
 

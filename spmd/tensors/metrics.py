@@ -13,4 +13,4 @@ from ..core.base.counters import num_loaded as num_loaded
 from ..core.base.counters import report as report
 from ..core.base.counters import timer as timer
 from ..core.base.move import Move as Move
-from ..core.compile.cache import trivial_dispatch_seconds as trivial_dispatch_seconds
+from ..core.programs.cache import trivial_dispatch_seconds as trivial_dispatch_seconds

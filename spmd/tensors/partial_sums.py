@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..core.dispatch.unreduced import NotSeparableError, Rows
-from ..core.dispatch.unreduced import unreduced as stacks_of
-from ..core.lazy.threads import enter_thread
+from ..core.record.threads import enter_thread
 from ..mesh.mesh import Mesh
 from .annotate import on_device
+from .unreduced import NotSeparableError, Rows
+from .unreduced import unreduced as stacks_of
 
 
 def unreduced(

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from ..core.dispatch.reduction import reduce_in
-from ..core.lazy import grad_shardings
-from ..core.lazy.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
-from ..core.lazy.tensor import XlaTensor
-from ..core.pjrt import runs
+from ..core.record import grad_shardings
+from ..core.record.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
+from ..core.record.tensor import XlaTensor
+from ..core.run.pjrt import runs
 from ..core.sharding.value import Sharding
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .annotate import on_device
+from .reduction import reduce_in
 
 
 def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:

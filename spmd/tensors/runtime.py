@@ -9,11 +9,11 @@ import jax
 import torch
 
 from ..core.base import seed as seeds
-from ..core.engine import syncs
-from ..core.ir.source import at_user_line
-from ..core.lazy import annotations
-from ..core.lazy.tensor import XlaTensor
-from ..core.pjrt.devices import devices
+from ..core.graph.source import at_user_line
+from ..core.record import annotations
+from ..core.record.tensor import XlaTensor
+from ..core.run import syncs
+from ..core.run.pjrt.devices import devices
 from ..core.sharding.topology import all_devices, slices
 from .annotate import on_device
 from .closures import end_step

@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import torch
 
-from ..core.engine import host_reads
-from ..core.engine.abstract import recording
-from ..core.engine.streamed import Filling, can_fill
-from ..core.ir.graph import DeviceData
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import ends_at_user_line, user_frame, user_line
-from ..core.lazy.annotations import current_sharding
-from ..core.lazy.storage import Storage
-from ..core.lazy.tensor import abstract, wrap
-from ..core.pjrt import agreement, devices, processes, transfer
-from ..core.pjrt.host import leaving
-from ..core.pjrt.transfer import ShardSlice, host_array, host_tensor
+from ..core.graph.graph import DeviceData
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import ends_at_user_line, user_frame, user_line
+from ..core.record.annotations import current_sharding
+from ..core.record.storage import Storage
+from ..core.record.tensor import abstract, wrap
+from ..core.run import host_reads
+from ..core.run.abstract import recording
+from ..core.run.pjrt import agreement, devices, processes, transfer
+from ..core.run.pjrt.host import leaving
+from ..core.run.pjrt.transfer import ShardSlice, host_array, host_tensor
+from ..core.run.streamed import Filling, can_fill
 from ..core.sharding.topology import ordinal
 from ..core.sharding.value import Sharding
 from .annotate import layout_of, on_device

@@ -8,8 +8,8 @@ from ..core.base import messages
 from ..core.base.config import config, has_gpu, requested_cpu_devices, requested_hardware, unknown_variables
 from ..core.base.hints import did_you_mean
 from ..core.base.jax_private import num_tpu_chips
-from ..core.lazy.threads import AT_FIRST_USE
-from ..core.pjrt import devices, processes
+from ..core.record.threads import AT_FIRST_USE
+from ..core.run.pjrt import devices, processes
 
 
 def simulate(num_devices: int, *, slices: int = 1) -> None:

@@ -41,7 +41,7 @@ class _Record:
     """Adds a row for each test."""
 
     def __init__(self, file: Path):
-        from spmd.core.engine import executables
+        from spmd.core.run import executables
 
         self.file, self.found = file, set[str]()
         run = executables.run

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import spmd
-from spmd.core.lazy.tensor import XlaTensor
+from spmd.core.record.tensor import XlaTensor
 
 _LINES = gzip.decompress(Path(__file__).with_name("torch_xla_2_9.tsv.gz").read_bytes()).decode().splitlines()
 ROWS = [tuple(line.split("\t")) for line in _LINES]

@@ -84,7 +84,7 @@ class TestFork:
         lambda: torch.from_dlpack(held), lambda: torch.xla.memory_allocated(), lambda: spmd.local_shards(held),
         lambda: spmd.call_jax(lambda x: x + 1, held), lambda: held.clone(), lambda: torch.nn.Linear(2, 2).to("xla"),
     ]
-    lock = spmd.core.lazy.storage.LOCK
+    lock = spmd.core.record.storage.LOCK
     threading.Thread(target=lambda: lock.acquire()).start()  # a thread that will not be there to give it back
     reader, writer = os.pipe()
     child = os.fork()

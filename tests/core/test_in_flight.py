@@ -5,7 +5,7 @@ import torch
 
 import spmd
 from spmd.core.base import in_flight
-from spmd.core.ir import store_rows
+from spmd.core.graph import store_rows
 
 
 def test_rows_of_stacks_are_counted(mesh8: spmd.Mesh) -> None:

@@ -214,7 +214,7 @@ class TestInterrupt:
             import signal
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
-            from spmd.core.engine import executables as compiling
+            from spmd.core.run import executables as compiling
             x = torch.zeros(2, device="xla")
             spmd.sync()
             run = compiling.run

@@ -15,7 +15,7 @@ from support import ROOT
 
 import spmd
 from spmd.core.base import messages
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 from spmd.tools.explain import slow_compiles
 
 # libtpu, if installed, says on stderr that it finds no TPU.
@@ -24,7 +24,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 # Seven programs, each of other ops at the same long line, that take 0.3 s each.
 PROGRAMS = """
     import time, torch, spmd
-    from spmd.core.compile import cache
+    from spmd.core.programs import cache
     compile_graph = cache.compile_graph
     def slowly(*args, **how):
         time.sleep(0.3)

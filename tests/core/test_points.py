@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.compile import cache, compile_log
-from spmd.core.dispatch import fallback, watching
-from spmd.core.engine import executables, host_reads, prepare, syncs
+from spmd.core.programs import cache, compile_log
+from spmd.core.record import fallback, watching
+from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [
     *((cache, name) for name in ("before_compiling", "before_making", "while_compiling", "after_compiling")),

@@ -8,11 +8,10 @@ import torch
 
 import spmd
 from spmd.core.base.tables import Bounded, Interned
-from spmd.core.dispatch import call
+from spmd.core.graph import meta, source
 from spmd.core.interop import call_jax
-from spmd.core.ir import meta, source
-from spmd.core.lazy import annotations, reads, views
 from spmd.core.passes import dynamic_places
+from spmd.core.record import annotations, call, reads, views
 from spmd.core.sharding import value
 
 aten = torch.ops.aten

@@ -10,11 +10,11 @@ from support import in_thread
 from torch import nn
 
 import spmd
-from spmd.core.engine import host_reads
-from spmd.core.ir import source
-from spmd.core.ir.graph import origin
-from spmd.core.ir.source import node_line
-from spmd.core.pjrt import transfer
+from spmd.core.graph import source
+from spmd.core.graph.graph import origin
+from spmd.core.graph.source import node_line
+from spmd.core.run import host_reads
+from spmd.core.run.pjrt import transfer
 from spmd.tensors import shards
 
 

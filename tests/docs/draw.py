@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\(((?:docs/)?pictures/\w+\.svg)\))?", re.M | re.S)

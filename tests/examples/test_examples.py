@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 FOLDER = Path(__file__).resolve().parent
 # The command lines, by example. Dropout draws other numbers on another device, so it is off where numbers are compared.

@@ -7,7 +7,7 @@ import pytest
 from accelerate.state import AcceleratorState, PartialState
 
 import spmd
-from spmd.core.backend import unasked_cpu
+from spmd.core.torch_state import unasked_cpu
 
 
 @pytest.fixture(scope="class")

@@ -17,7 +17,7 @@ from wrapped import FSDP, POLICY, Layer, Net, spec, train
 import fsdp
 import spmd
 from spmd import P, config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 @pytest.fixture(params=["gspmd", "shardy"])

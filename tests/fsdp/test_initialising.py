@@ -8,7 +8,7 @@ import torch
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig
-from spmd.core.engine import initialization
+from spmd.core.run import initialization
 
 
 def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[str, torch.Tensor], list[str]]:

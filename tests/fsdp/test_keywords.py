@@ -15,7 +15,7 @@ from wrapped import FSDP, POLICY, Layer, Net, same_training, spec, train
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 XLA, SPMD = fsdp.XlaFullyShardedDataParallel, fsdp.SpmdFullyShardedDataParallel
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.pjrt import runs
+from spmd.core.run.pjrt import runs
 
 SEQUENCE, VOCABULARY = 16, 64
 

@@ -20,7 +20,7 @@ from wrapped import FSDP, POLICY, Layer, Net, spec, train
 import fsdp
 import spmd
 from spmd import config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.pjrt import runs
+from spmd.core.run.pjrt import runs
 
 STEPS, EVERY, WARM = 1000, 10, 200
 GROWTH = 32 << 20  # bytes that the process may gain in 800 steps: 40 KiB a step, less than a step's graph

@@ -14,7 +14,7 @@ from wrapped import FSDP, POLICY, Net, same_training, spec, train
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 class TestModule:

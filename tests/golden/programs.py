@@ -22,7 +22,7 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import Mesh
-from spmd.core.compile import cache, compiler
+from spmd.core.programs import cache, compiler
 
 ALL = range(8)
 # The first line of a text, which is not compared: a difference below it may come from another version.

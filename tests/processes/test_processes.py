@@ -16,7 +16,7 @@ from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
-from spmd.core.pjrt import agreement, processes
+from spmd.core.run.pjrt import agreement, processes
 
 from .keywords import VARIANTS
 from .programs import DEEPER, STEPS, dynamic, losses

@@ -39,7 +39,7 @@ RECIPES = {
 # Runs a recipe; each program's text, as it is used, is searched for every pattern of an optimised program.
 SEARCHED = """
 import runpy, sys
-from spmd.core.compile import compiler, miscompiles
+from spmd.core.programs import compiler, miscompiles
 
 compile_right = miscompiles.compile_right
 

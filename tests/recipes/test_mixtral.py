@@ -17,7 +17,7 @@ import spmd
 from recipes import mixtral
 from recipes.mixtral import use_experts_per_shard
 from spmd import config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 def tiny() -> MixtralConfig:

@@ -7,9 +7,9 @@ import torch
 from support import run_script
 
 import spmd
-from spmd.core.compile import cache
-from spmd.core.compile.options import compiled_with, options_of, text_of
-from spmd.core.ir.graph import Graph
+from spmd.core.graph.graph import Graph
+from spmd.core.programs import cache
+from spmd.core.programs.options import compiled_with, options_of, text_of
 
 
 def step() -> torch.Tensor:
@@ -89,7 +89,7 @@ class TestAdded:
             seen.append(options_of(graph))
             return {}
 
-        monkeypatch.setattr("spmd.core.compile.compiler.options_of", noted)
+        monkeypatch.setattr("spmd.core.programs.compiler.options_of", noted)
         block = spmd.remat(torch.nn.Linear(3, 3, device="xla"))
 
         def run() -> dict[str, str | float]:

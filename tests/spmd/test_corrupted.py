@@ -24,7 +24,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.persistent import disk
+from spmd.core.programs.persistent import disk
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 Values = dict[str, Any]

@@ -384,7 +384,7 @@ class TestCheck:
     """An annotation that the compiler does not follow is an error, not a slow program."""
 
     def test_of_an_intermediate_value(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("spmd.core.lazy.annotations.constrain", lambda array, sharding: array)  # gets lost
+        monkeypatch.setattr("spmd.core.record.annotations.constrain", lambda array, sharding: array)  # gets lost
         doubled = spmd.mark_sharding(torch.ones(24, 3).to("xla"), mesh8, (None, None)) * 2
         total = spmd.mark_sharding(doubled, mesh8, ("fsdp", None)).sum()
         del doubled

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from spmd import config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 HOST = "pinned_host"
 

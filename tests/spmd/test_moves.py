@@ -12,7 +12,7 @@ import fsdp
 import spmd
 from spmd import Mesh, P
 from spmd.core.base.move import Move
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 from spmd.tools.planning.report import Plan
 from spmd.tools.profiler.labels import labels_of
 from tests.spmd.planning import bad_layouts

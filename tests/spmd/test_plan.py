@@ -11,7 +11,7 @@ from torch import nn
 import spmd
 from recipes.gpt import cross_entropy
 from spmd import Mesh, Plan
-from spmd.core.compile.cache import clear_cache
+from spmd.core.programs.cache import clear_cache
 
 
 class TestAgainstARun:

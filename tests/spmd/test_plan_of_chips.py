@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 import spmd
 from spmd import Plan
-from spmd.core.compile import options
-from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.pjrt import devices
+from spmd.core.programs import options
+from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.pjrt import devices
 from spmd.core.sharding.topology import standing_in
 from spmd.core.sharding.value import Sharding
 

@@ -13,7 +13,7 @@ from torch import nn
 import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
-from spmd.core.lazy.storage import LIVE, READ, pending
+from spmd.core.record.storage import LIVE, READ, pending
 from spmd.steps import saved_state
 from spmd.steps.reachable import Reachable
 

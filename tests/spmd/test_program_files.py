@@ -10,9 +10,9 @@ from support import run_script
 
 import spmd
 from spmd.core.base import messages, sealed_json
-from spmd.core.compile import cache
-from spmd.core.persistent import program_folder
-from spmd.core.persistent.setting import readable
+from spmd.core.programs import cache
+from spmd.core.programs.persistent import program_folder
+from spmd.core.programs.persistent.setting import readable
 
 # A GPT-like stack of equal layers under FSDP, whose weights the compiled step takes as stacks.
 JOB = """

@@ -7,7 +7,7 @@ import torch
 
 import spmd
 from spmd import Mesh
-from spmd.core.engine.syncs import Synced
+from spmd.core.run.syncs import Synced
 
 
 class TestResidence:

@@ -16,16 +16,16 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import Mesh, Sharding
-from spmd.core.compile.compiler import lower_graph
-from spmd.core.engine import executables
-from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.engine.placement import meshes_met
-from spmd.core.ir.errors import AbstractError
-from spmd.core.ir.graph import Graph, topological
-from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.source import user_line
-from spmd.core.lazy.storage import LIVE, pending
-from spmd.core.lazy.tensor import abstract
+from spmd.core.graph.errors import AbstractError
+from spmd.core.graph.graph import Graph, topological
+from spmd.core.graph.meta import dense_meta
+from spmd.core.graph.source import user_line
+from spmd.core.programs.compiler import lower_graph
+from spmd.core.record.storage import LIVE, pending
+from spmd.core.record.tensor import abstract
+from spmd.core.run import executables
+from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.placement import meshes_met
 
 TARGET = "cpu:64"
 
@@ -160,8 +160,8 @@ class TestTpu:
             import warnings; warnings.simplefilter("ignore")
             import spmd
             from test_topology import train_step, graph
-            from spmd.core.engine import executables
-            from spmd.core.ir.source import user_line
+            from spmd.core.run import executables
+            from spmd.core.graph.source import user_line
             kept = train_step(spmd.Mesh(range(8), (1, 8), ("data", "fsdp"), target="v5e:2x4"))
             text = executables.planned_for(graph(), user_line()).executable.as_text()
             assert "reduce-scatter" in text and "all-gather" in text

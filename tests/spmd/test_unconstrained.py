@@ -9,7 +9,7 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.core.compile import sharding_check
+from spmd.core.programs import sharding_check
 
 U = P.UNCONSTRAINED
 

@@ -1,7 +1,7 @@
 """Forked processes: XLA's threads do not survive a fork, so a child must not use a device that its parent started.
 
 Recorded ops are not checked one by one: the state of threads is dropped at the fork, so that the next op of each checks
-again (see `core.lazy.threads.enter_thread`).
+again (see `core.record.threads.enter_thread`).
 """
 
 import gc

@@ -12,16 +12,17 @@ from typing import Any
 class Aliases:
     """A finder of `sys.meta_path`: packages, with what is in them, under the names that documents and scripts have.
 
-    paths: the full name of a package by the name that it is imported by, which has two parts.
+    paths: the full name of a package by the name that it is imported by.
     """
 
     def __init__(self, paths: Mapping[str, str]):
         self._paths = dict(paths)
 
     def _path(self, name: str) -> str | None:
-        parts = name.split(".")
-        package = self._paths.get(".".join(parts[:2]))
-        return None if package is None else ".".join([package, *parts[2:]])
+        for known, path in self._paths.items():
+            if name == known or name.startswith(f"{known}."):
+                return path + name.removeprefix(known)
+        return None
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -14,15 +14,15 @@ from torch._ops import OpOverload
 
 from ..base.dtypes import to_torch_dtype
 from ..base.tables import Interned
-from ..dispatch.resolve import PLANS
-from ..dispatch.watching import recorded
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
-from ..lazy.reads import record_op
-from ..lazy.storage import LOCK, take_up
-from ..lazy.tensor import XlaTensor
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops import Promote
 from ..ops.registry import lower
+from ..record.reads import record_op
+from ..record.resolve import PLANS
+from ..record.storage import LOCK, take_up
+from ..record.tensor import XlaTensor
+from ..record.watching import recorded
 from ..sharding.partitioner import compiler_context
 
 

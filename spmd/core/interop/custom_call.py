@@ -12,11 +12,11 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..base.jax_private import custom_call, ir
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
-from ..ir.source import user_line
-from ..lazy.reads import record_op
-from ..lazy.tensor import XlaTensor
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.source import user_line
+from ..record.reads import record_op
+from ..record.tensor import XlaTensor
 
 TYPED_FFI = 4
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from ..ir.graph import DeviceData, Graph, Node, Port
+from ..graph.graph import DeviceData, Graph, Node, Port
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
 from . import updates

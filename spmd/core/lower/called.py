@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import jax
 
-from ..ir.graph import Region
-from ..ir.meta import Meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.graph import Region
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from .lower import lower_region
 from .region import draws_in, kinds_of, mesh_in
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..base.jax_private import hlo, ir
-from ..ir.graph import Graph, walk
+from ..graph.graph import Graph, walk
 from ..sharding.partitioner import ops_of
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..ir.graph import DeviceData, Node, TupleElement, Value, value_name
-from ..ir.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Xs
-from ..ir.op import OpSpec
+from ..graph.graph import DeviceData, Node, TupleElement, Value, value_name
+from ..graph.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Xs
+from ..graph.op import OpSpec
 from ..sharding.value import DEVICE, HOST
 from .loop_op import Loop, Y, loop_op
 from .numbers import EACH, Step

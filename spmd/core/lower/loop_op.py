@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ..ir.graph import Node, Region, Value, origin
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Columns, Layouts, Lowering, OpSpec
+from ..graph.graph import Node, Region, Value, origin
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
 from ..ops import split
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding

@@ -10,9 +10,9 @@ import torch
 
 from ..base import interrupt
 from ..base.state import held
-from ..ir.graph import DeviceData, Node, Region, TupleElement, Value
-from ..ir.loops import FOUND_LOOP, PUT_ROW, WAIT
-from ..ir.op import Layouts
+from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
+from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT
+from ..graph.op import Layouts
 from ..ops import split
 from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec
 
 from ..base.config import config
 from ..base.state import held
-from ..ir.graph import Node, Region, Value, results, up_to, value_name
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.graph import Node, Region, Value, results, up_to, value_name
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops import collective
 from ..ops.collective import Group
 from ..sharding.tracing import program

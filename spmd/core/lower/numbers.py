@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ir.op import OpSpec
+from ..graph.op import OpSpec
 
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ir.graph import Node, Region, Value, walk
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.graph import Node, Region, Value, walk
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..sharding.value import Sharding
 from .lower import Vectors, lower_region
 from .numbers import Step

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops import split
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import space_of, wait_for_all

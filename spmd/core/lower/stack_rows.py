@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ir.graph import TupleElement, Value
-from ..ir.op import Layouts
+from ..graph.graph import TupleElement, Value
+from ..graph.op import Layouts
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 from ..sharding.value import Sharding

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..ir.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ..ir.loops import Candidate, Const, Local, Result, Source, Xs
-from ..ir.op import Part
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name
+from ..graph.loops import Candidate, Const, Local, Result, Source, Xs
+from ..graph.op import Part
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .found_loop import Over, found_loop

@@ -407,7 +407,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     lengths = input_lengths, target_lengths
     if not 0 <= blank < labels or (targets.dim() == 2 and targets.shape[0] != batch):
         return True
-    if isinstance(input_lengths, torch.Tensor):  # `core.dispatch.values` checks their values
+    if isinstance(input_lengths, torch.Tensor):  # `core.aten.values` checks their values
         return any(given.numel() != batch or given.is_floating_point() or given.is_complex() for given in lengths)
     return (
         any(len(given) != batch or min(given) < 0 for given in lengths)

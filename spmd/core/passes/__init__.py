@@ -1,7 +1,7 @@
 """From a graph to a graph: the passes, in the order in which they look at a graph that has no program.
 
 Each returns what it changed, the programs that run in place of one, or why it did neither (`outcome`); the checker
-looks at what it returns. `engine/prepare.py` runs both lists: PASSES for each new graph of a sync, which may have a
+looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new graph of a sync, which may have a
 program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 

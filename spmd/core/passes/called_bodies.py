@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ..ir.graph import Graph, Node, results, value_name
+from ..graph.graph import Graph, Node, results, value_name
+from ..graph.rewrite import Rewrite
 from ..lower.called import Called
-from .rewrite import Rewrite
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from ..base import pace
 from ..base.config import config
 from ..base.tables import Bounded
-from ..ir.graph import Graph
+from ..graph.graph import Graph
 from . import long_graphs, scan_layers
 from .outcome import Cut, Outcome, Sync
 

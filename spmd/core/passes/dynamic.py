@@ -14,12 +14,12 @@ import torch
 from ..base import counters, observation
 from ..base.config import config
 from ..base.dtypes import is_exact
-from ..compile import cache
-from ..ir.graph import UNPADDED, DeviceData, Graph, Node, Value, origin, result_index, results
-from ..ir.meta import Meta
-from ..ir.op import OpSpec
-from ..pjrt import processes, transfer
-from ..pjrt.host import is_forbidden
+from ..graph.graph import UNPADDED, DeviceData, Graph, Node, Value, origin, result_index, results
+from ..graph.meta import Meta
+from ..graph.op import OpSpec
+from ..programs import cache
+from ..run.pjrt import processes, transfer
+from ..run.pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import lengths, padded_memo
 from .dynamic_places import HOST, START, add, dims_of

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from types import CodeType
 
 from ..base.tables import Bounded
-from ..ir.graph import Node
-from ..ir.source import line_number
+from ..graph.graph import Node
+from ..graph.source import line_number
 
 # What of an op is dynamic, beside the data that it reads (the number of the operand): the dims of its result; its
 # start, an operand then; the length of a small list, which the host computes.

@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.graph import Graph, Node, TupleElement, Value, origin, results, value_name
-from ..ir.loops import PUT_ROW, Candidate
-from ..ir.meta import dense_meta
-from ..ir.op import OpSpec
+from ..graph.graph import Graph, Node, TupleElement, Value, origin, results, value_name
+from ..graph.loops import PUT_ROW, Candidate
+from ..graph.meta import dense_meta
+from ..graph.op import OpSpec
+from ..graph.rewrite import Rewrite
 from ..lower.found_loop import found_loop
 from ..lower.row_ops import PutRow, TakeRows
-from .rewrite import Rewrite
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:

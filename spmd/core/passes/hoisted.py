@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..ir.graph import Graph, Node, Value, origin, results, value_name
-from ..ir.loops import FOUND_LOOP, WAIT
-from ..ir.op import OpSpec
+from ..graph.graph import Graph, Node, Value, origin, results, value_name
+from ..graph.loops import FOUND_LOOP, WAIT
+from ..graph.op import OpSpec
+from ..graph.rewrite import Rewrite
 from ..lower.row_ops import WaitForAll
-from .rewrite import Rewrite
 
 
 class _Hoisted(NamedTuple):

@@ -19,10 +19,10 @@ import numpy as np
 
 from ..base import observation
 from ..base.tables import Bounded
-from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
-from ..ir.meta import Meta, padded_meta
-from ..ir.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
-from ..ir.source import node_line
+from ..graph.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
+from ..graph.meta import Meta, padded_meta
+from ..graph.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
+from ..graph.source import node_line
 from ..ops.padding import FullBuffer, Joined, NoRule, Pads, is_full_buffer, key_of
 from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut

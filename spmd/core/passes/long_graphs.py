@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..base.tables import Bounded
-from ..ir.graph import Node, Value, origin, result_index, value_name
-from ..ir.meta import Meta
-from ..ir.op import OpSpec
-from ..ir.source import node_line
+from ..graph.graph import Node, Value, origin, result_index, value_name
+from ..graph.meta import Meta
+from ..graph.op import OpSpec
+from ..graph.source import node_line
 from . import dynamic
 from .stretches import symbol
 

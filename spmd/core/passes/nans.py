@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from ..base.tables import Interned
-from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, value_name
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
-from ..ir.source import Line, describe
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, value_name
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.source import Line, describe
 
 NAN, INFINITE = 1, 2
 _WRITTEN = re.compile(r"\b(inf|nan)\b")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..ir.graph import Graph, Node, Value
-from ..ir.source import Line
+from ..graph.graph import Graph, Node, Value
+from ..graph.source import Line
 
 
 class Changed(NamedTuple):

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from ..base.config import config
 from ..base.tables import Bounded
-from ..compile import cache
-from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value
-from ..ir.meta import Meta
-from ..ir.op import OpSpec
+from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value
+from ..graph.meta import Meta
+from ..graph.op import OpSpec
+from ..programs import cache
 from .lengths import LENGTHEN, in_place, padded_on_host
 from .outcome import Changed, Outcome, Sync
 

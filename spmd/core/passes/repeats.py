@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.graph import Node, TupleElement, Value, origin, result_index, value_name
-from ..ir.loops import Candidate, Carry, Const, Local, Result, Source, Xs
+from ..graph.graph import Node, TupleElement, Value, origin, result_index, value_name
+from ..graph.loops import Candidate, Carry, Const, Local, Result, Source, Xs
 from ..lower.region import is_annotation
 from .stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..base import counters
 from ..base.config import config
-from ..ir.graph import Graph, origin, value_name
-from ..ir.loops import Candidate
-from ..ir.store import StackGroup
+from ..graph.graph import Graph, origin, value_name
+from ..graph.loops import Candidate
+from ..graph.store import StackGroup
 from .found_loops import with_loops
 from .repeats import find_loops
 from .stacked_parameters import columns_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..ir.graph import DeviceData
+from ..graph.graph import DeviceData
 from ..ops.padding import NoRule
 
 

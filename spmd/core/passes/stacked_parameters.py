@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..ir.graph import Graph, Node, TupleElement, Value, origin, value_name
-from ..ir.loops import Candidate, Result
-from ..ir.store import StackGroup
+from ..graph.graph import Graph, Node, TupleElement, Value, origin, value_name
+from ..graph.loops import Candidate, Result
+from ..graph.store import StackGroup
 
 _Column = dict[int, Any]  # a stack group: by row, the name of a value
 _Place = tuple[int, int]  # a stack group, a row of it

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..ir.graph import Node
-from ..ir.op import OpSpec
+from ..graph.graph import Node
+from ..graph.op import OpSpec
 
 # The fewest iterations of a loop.
 FEWEST_ITERATIONS = 3

@@ -1,9 +1,9 @@
 """Calls that all processes make: compared before anything is written or read, and their words to each other."""
 
 from ...core.base import observation
-from ...core.ir.source import user_line
-from ...core.pjrt import agreement, processes
-from ...core.pjrt.exchange import Words
+from ...core.graph.source import user_line
+from ...core.run.pjrt import agreement, processes
+from ...core.run.pjrt.exchange import Words
 from .all_or_none import Alone, Exchange
 
 

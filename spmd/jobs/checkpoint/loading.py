@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from ...core.base.hints import did_you_mean
-from ...core.engine.streamed import can_fill
-from ...core.ir.source import ends_at_user_line
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.source import ends_at_user_line
+from ...core.record.tensor import XlaTensor
+from ...core.run.streamed import can_fill
 from ...tensors.bare_names import bare_name
 from .files import Contents, Stored, open_checkpoint
 from .streaming import fill_shards

@@ -11,8 +11,8 @@ import jax
 import torch
 
 from ...core.base import messages
-from ...core.engine.syncs import sync
-from ...core.pjrt import devices, held, processes
+from ...core.run.pjrt import devices, held, processes
+from ...core.run.syncs import sync
 from . import common_calls as calls
 from . import preemption, state_entries
 from .all_or_none import Exchange

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ...core.engine.syncs import sync
-from ...core.ir.source import ends_at_user_line
+from ...core.graph.source import ends_at_user_line
+from ...core.run.syncs import sync
 from ...tensors.bare_names import bare_name
 from . import common_calls as calls
 from .all_or_none import by_first, check_parts, publish_part

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from ...core.base.dtypes import to_numpy_dtype
-from ...core.engine.host_reads import leased
-from ...core.engine.streamed import Filling, can_fill
-from ...core.engine.syncs import sync
-from ...core.ir.source import user_line
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import agreement, processes, transfer
+from ...core.graph.source import user_line
+from ...core.record.tensor import XlaTensor
+from ...core.run.host_reads import leased
+from ...core.run.pjrt import agreement, processes, transfer
+from ...core.run.streamed import Filling, can_fill
+from ...core.run.syncs import sync
 from ...core.sharding.partitioner import compiler_context
 from ...core.sharding.spec import Dim, Spec
 from ...core.sharding.value import Sharding

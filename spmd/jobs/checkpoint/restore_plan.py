@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.engine.streamed import can_fill
-from ...core.lazy.annotations import current_sharding
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import devices, transfer
+from ...core.record.annotations import current_sharding
+from ...core.record.tensor import XlaTensor
+from ...core.run.pjrt import devices, transfer
+from ...core.run.streamed import can_fill
 from ...core.sharding.value import Sharding
 from .places import UrlPath
 from .plain_values import dtype_of

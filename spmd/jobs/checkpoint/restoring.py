@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from ...core.base.hints import did_you_mean
-from ...core.engine.placement import placed_like
-from ...core.engine.streamed import can_fill
-from ...core.lazy.annotations import current_sharding
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.annotations import current_sharding
+from ...core.record.tensor import XlaTensor
+from ...core.run.placement import placed_like
+from ...core.run.streamed import can_fill
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
 from .loading import matched_names

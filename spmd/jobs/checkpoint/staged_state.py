@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import torch
 
-from ...core.dispatch.copies import host_copy
-from ...core.engine.host_reads import lent_to
-from ...core.engine.streamed import can_fill
-from ...core.ir.lent import Lender
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt.transfer import host_array
+from ...core.aten.copies import host_copy
+from ...core.graph.lent import Lender
+from ...core.record.tensor import XlaTensor
+from ...core.run.host_reads import lent_to
+from ...core.run.pjrt.transfer import host_array
+from ...core.run.streamed import can_fill
 from ...core.sharding.value import Sharding
 from .step_saving import Shard
 

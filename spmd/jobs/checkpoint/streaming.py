@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...core.engine.streamed import Filling, can_fill
+from ...core.run.streamed import Filling, can_fill
 from ...tensors.annotate import on_device
 
 Read = Callable[[tuple[slice, ...]], torch.Tensor]

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from ...core.base.config import config
-from ...core.pjrt import processes
-from ...core.pjrt.agreement import ProcessError
+from ...core.run.pjrt import processes
+from ...core.run.pjrt.agreement import ProcessError
 from .resumable import Iteration, Position
 from .trees import leaves, name_of
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from ...core.base.dtypes import to_torch_dtype
-from ...core.engine.abstract import recording
-from ...core.ir.graph import DeviceData
-from ...core.ir.meta import Meta, dense_meta
-from ...core.ir.source import user_frame, user_line
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import abstract, wrap
-from ...core.pjrt import agreement, processes, transfer
+from ...core.graph.graph import DeviceData
+from ...core.graph.meta import Meta, dense_meta
+from ...core.graph.source import user_frame, user_line
+from ...core.record.storage import Storage
+from ...core.record.tensor import abstract, wrap
+from ...core.run.abstract import recording
+from ...core.run.pjrt import agreement, processes, transfer
 from ...core.sharding.value import Sharding
 from ...mesh.mesh import Mesh
 from ...mesh.notes import note_idle

@@ -16,13 +16,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core.backend.install import OTHER_OWNERS
 from ...core.base.config import config, known_variables, unknown_variables
 from ...core.base.hints import did_you_mean
-from ...core.compile.miscompiles import MISCOMPILES
-from ...core.persistent import disk
-from ...core.pjrt import devices
+from ...core.programs.miscompiles import MISCOMPILES
+from ...core.programs.persistent import disk
+from ...core.run.pjrt import devices
 from ...core.sharding.topology import PLUGINS
+from ...core.torch_state.install import OTHER_OWNERS
 
 NAME = "torch-spmd"
 OK, NOTE, WRONG = "ok", "note", "WRONG"

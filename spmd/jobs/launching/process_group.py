@@ -12,10 +12,10 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
-from ...core.backend.when_imported import guarded
 from ...core.base.config import launched
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import devices, processes
+from ...core.record.tensor import XlaTensor
+from ...core.run.pjrt import devices, processes
+from ...core.torch_state.when_imported import guarded
 from ...tensors.launch import initialize
 
 _TIMEOUT = timedelta(minutes=30)  # torch's own for gloo

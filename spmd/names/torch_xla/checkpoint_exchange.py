@@ -17,10 +17,10 @@ from torch.distributed import is_initialized
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.utils import _DistWrapper
 
-from ...core.backend.when_imported import guarded
-from ...core.ir.source import user_line
-from ...core.pjrt import agreement, processes
-from ...core.pjrt.exchange import Words
+from ...core.graph.source import user_line
+from ...core.run.pjrt import agreement, processes
+from ...core.run.pjrt.exchange import Words
+from ...core.torch_state.when_imported import guarded
 
 _PIECE = 1 << 20  # characters of one word
 

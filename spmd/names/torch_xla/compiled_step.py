@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...core.base.config import config
-from ...core.compile.options import compiled_with, text_of
-from ...core.engine.syncs import Synced
+from ...core.programs.options import compiled_with, text_of
+from ...core.run.syncs import Synced
 from ...tensors.closures import on_sync
 from ...tensors.runtime import sync
 from ...tools.explain.recompile import Guard

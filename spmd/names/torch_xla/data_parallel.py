@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from ...core.pjrt.devices import devices
+from ...core.run.pjrt.devices import devices
 from ...jobs.data.trees import Path, mapped, moves, name_of
 from ...mesh.mesh import Mesh
 from .sharding_spec import ShardingSpec

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...core.base import counters, samples
-from ...core.engine import executables
+from ...core.run import executables
 
 
 class _Ends:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core.pjrt import devices, processes
+from ...core.run.pjrt import devices, processes
 from ...core.sharding.value import Sharding
 from ...jobs.data.ahead import Ahead, going_on
 from ...jobs.data.placing import tensors, uploaded

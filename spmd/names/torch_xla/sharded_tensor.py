@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ...core.base.hints import did_you_mean
-from ...core.lazy.annotations import current_sharding
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.annotations import current_sharding
+from ...core.record.tensor import XlaTensor
 from ...core.sharding.value import Sharding
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.mesh import Mesh

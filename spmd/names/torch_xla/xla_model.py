@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ...core.base import seed as seeds
-from ...core.ir.source import user_line
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import agreement, processes
-from ...core.pjrt.devices import devices
-from ...core.pjrt.held import mem_get_info, memory_allocated
+from ...core.graph.source import user_line
+from ...core.record.tensor import XlaTensor
+from ...core.run.pjrt import agreement, processes
+from ...core.run.pjrt.devices import devices
+from ...core.run.pjrt.held import mem_get_info, memory_allocated
 from ...jobs.data.trees import mapped, moves
 from ...tensors.closures import end_step
 from ...tensors.launch import full_tensor

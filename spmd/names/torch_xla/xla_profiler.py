@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...core.pjrt.processes import index
+from ...core.run.pjrt.processes import index
 from ...tensors.runtime import sync
 from ...tools.profiler import profile_server, traces
 from ...tools.profiler.traces import Trace as Trace

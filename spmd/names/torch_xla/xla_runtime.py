@@ -10,9 +10,9 @@ import torch
 
 from ...core.base.config import config
 from ...core.base.counters import counter
-from ...core.dispatch.precision import matmul_precision
-from ...core.pjrt import processes
-from ...core.pjrt.devices import devices
+from ...core.record.precision import matmul_precision
+from ...core.run.pjrt import processes
+from ...core.run.pjrt.devices import devices
 from ...tensors.runtime import global_runtime_device_attributes
 from . import data_parallel
 from .xla_model import device_type

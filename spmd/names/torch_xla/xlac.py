@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.engine import syncs
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.tensor import XlaTensor
+from ...core.run import syncs
 from ...core.sharding.value import Sharding
 from ...tensors.annotate import get_sharding, mark_sharding, on_device
 from ...tensors.runtime import sync

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.tensor import XlaTensor
 from .lines import WithLines
 
 

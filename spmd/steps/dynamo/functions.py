@@ -47,7 +47,7 @@ TAKEN = (
     Taken("spmd.recompute.recompute.recomputed", bodies=("function",)),
     Taken("spmd.core.interop.call_jax.call_jax"),
     Taken("spmd.core.interop.custom_call.stablehlo_custom_call"),
-    Taken("spmd.core.dispatch.fused.linear_cross_entropy"),
+    Taken("spmd.core.aten.fused.linear_cross_entropy"),
 )  # fmt: skip
 
 # Functions of constants: their result is a constant of the graph.
@@ -65,7 +65,7 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_shardi
 # Functions and files of Python that only calls such functions, or that does nothing in a graph (the hook of a buffer):
 # Dynamo traces it.
 TRACED = (
-    "spmd.core.backend.modules._hold", "spmd.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
+    "spmd.core.torch_state.modules._hold", "spmd.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
 TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py", "names/torch_xla/xla_loops.py")

@@ -11,9 +11,9 @@ import torch
 from torch.fx import GraphModule
 
 from ...core.base import counters
-from ...core.ir.graph import is_unpadded
-from ...core.lazy import body
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.graph import is_unpadded
+from ...core.record import body
+from ...core.record.tensor import XlaTensor
 from ...loops.recorded_call import RecordedCall, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of

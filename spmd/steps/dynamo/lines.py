@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Interpreter
 
-from ...core.ir.source import is_library
+from ...core.graph.source import is_library
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 

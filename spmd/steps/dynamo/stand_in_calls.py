@@ -12,8 +12,8 @@ from typing import Any
 from torch.utils._pytree import tree_flatten
 
 from ...core.base import seed
-from ...core.ir.meta import Meta
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.meta import Meta
+from ...core.record.tensor import XlaTensor
 from ...loops.capture import Capture
 from .calls import Body, Call
 

@@ -24,9 +24,9 @@ from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ...core.ir.meta import meta_of
-from ...core.lazy import body as recording
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.meta import meta_of
+from ...core.record import body as recording
+from ...core.record.tensor import XlaTensor
 from ...core.sharding.spec import UNCONSTRAINED
 from . import functions as table
 from .calls import Body, Call, Enter, Place, leave

@@ -11,10 +11,10 @@ import torch
 from jax import export as jax_export
 
 from ...core.base import sealed_json
-from ...core.ir.source import user_line
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import agreement, processes
-from ...core.pjrt.transfer import host_array
+from ...core.graph.source import user_line
+from ...core.record.tensor import XlaTensor
+from ...core.run.pjrt import agreement, processes
+from ...core.run.pjrt.transfer import host_array
 from ...jobs.checkpoint.files import SAFETENSORS
 from ...tensors.launch import full_tensor
 

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from ...core.base import seed
-from ...core.engine import abstract
-from ...core.engine.execute import graph_of, roots_of
-from ...core.engine.placement import meshes_met
-from ...core.engine.syncs import sync
-from ...core.ir.graph import DeviceData, Graph, pack_numbers, topological
-from ...core.ir.meta import dense_meta
-from ...core.ir.source import describe as line_of
-from ...core.lazy.constraints import sharding_now
-from ...core.lazy.storage import Storage, pending
-from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.graph.graph import DeviceData, Graph, pack_numbers, topological
+from ...core.graph.meta import dense_meta
+from ...core.graph.source import describe as line_of
+from ...core.record.constraints import sharding_now
+from ...core.record.storage import Storage, pending
+from ...core.record.tensor import XlaTensor, wrap
+from ...core.run import abstract
+from ...core.run.execute import graph_of, roots_of
+from ...core.run.placement import meshes_met
+from ...core.run.syncs import sync
 from ..reachable import Reachable
 from ..saved_state import abstractly
 from .nested_values import Description, describe, rebuild

@@ -14,12 +14,12 @@ from torch import nn
 
 from ...core.base.config import config
 from ...core.base.jax_private import without_shardings
-from ...core.compile.options import options_of
-from ...core.ir.graph import Graph, pack_numbers
-from ...core.ir.source import describe, user_line
+from ...core.graph.graph import Graph, pack_numbers
+from ...core.graph.source import describe, user_line
 from ...core.lower.build import build
 from ...core.lower.constants import has_complex
-from ...core.pjrt import agreement, processes
+from ...core.programs.options import options_of
+from ...core.run.pjrt import agreement, processes
 from ...core.sharding.partitioner import compiler_context
 from ...core.sharding.tracing import program_devices
 from ...core.sharding.value import Sharding

@@ -13,20 +13,20 @@ from jax import export as jax_export
 
 from ...core.base import in_flight, sealed_json, seed
 from ...core.base.jax_private import compile_lowered, use_shardy_partitioner, without_shardings
-from ...core.engine import host_reads
-from ...core.engine.abstract import recording
-from ...core.engine.syncs import sync
-from ...core.ir import lent
-from ...core.ir.errors import AbstractError
-from ...core.ir.graph import DeviceData
-from ...core.ir.meta import dense_meta
-from ...core.ir.source import user_frame, user_line
-from ...core.lazy.constraints import sharding_now
-from ...core.lazy.storage import LOCK, Storage
-from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.graph import lent
+from ...core.graph.errors import AbstractError
+from ...core.graph.graph import DeviceData
+from ...core.graph.meta import dense_meta
+from ...core.graph.source import user_frame, user_line
 from ...core.lower.constants import hide
-from ...core.pjrt import agreement, processes, runs, transfer
-from ...core.pjrt.devices import devices
+from ...core.record.constraints import sharding_now
+from ...core.record.storage import LOCK, Storage
+from ...core.record.tensor import XlaTensor, wrap
+from ...core.run import host_reads
+from ...core.run.abstract import recording
+from ...core.run.pjrt import agreement, processes, runs, transfer
+from ...core.run.pjrt.devices import devices
+from ...core.run.syncs import sync
 from ...core.sharding.partitioner import compiler_context
 from ...core.sharding.spec import Spec
 from ...core.sharding.tracing import program_devices

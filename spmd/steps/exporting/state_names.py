@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor, wrap
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor, wrap
 from ..reachable import Reachable, outermost
 
 Named = tuple[str, str, torch.Tensor]

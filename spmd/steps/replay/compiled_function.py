@@ -15,15 +15,15 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core.base import counters, forking, interrupt, messages, observation
-from ...core.compile.options import compiled_with
-from ...core.engine import syncs
-from ...core.engine.abstract import recording
-from ...core.ir.graph import DeviceData, is_data
-from ...core.ir.source import user_line
-from ...core.lazy import body
-from ...core.lazy.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import processes
+from ...core.graph.graph import DeviceData, is_data
+from ...core.graph.source import user_line
+from ...core.programs.options import compiled_with
+from ...core.record import body
+from ...core.record.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
+from ...core.record.tensor import XlaTensor
+from ...core.run import syncs
+from ...core.run.abstract import recording
+from ...core.run.pjrt import processes
 from ...core.sharding.value import DEVICE
 from ...tensors.closures import end_step
 from .guards import Guards

@@ -9,9 +9,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ...core.base.formulas import Formulas
-from ...core.ir.graph import DeviceData
-from ...core.ir.source import user_line
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.graph import DeviceData
+from ...core.graph.source import user_line
+from ...core.record.tensor import XlaTensor
 
 _METADATA = frozenset({
     "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "grad", "grad_fn", "is_cuda", "is_cpu",

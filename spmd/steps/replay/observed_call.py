@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ...core.base import formulas as core_formulas
 from ...core.base.formulas import Formulas, plain
 from ...core.base.observation import Observation, observed
-from ...core.engine import syncs
-from ...core.ir.graph import DeviceData, next_serial
-from ...core.ir.source import user_line
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.graph import DeviceData, next_serial
+from ...core.graph.source import user_line
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor
+from ...core.run import syncs
 from .host_tensors import HostUses, watched
 from .snapshot import Kind, Snapshot
 

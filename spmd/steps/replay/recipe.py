@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ...core.compile.program import Program
-from ...core.ir.graph import DeviceData
-from ...core.ir.meta import Meta
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor
-from ...core.lazy.views import View
+from ...core.graph.graph import DeviceData
+from ...core.graph.meta import Meta
+from ...core.programs.program import Program
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor
+from ...core.record.views import View
 from ...core.sharding.value import Sharding
 from .host_tensors import Upload
 from .observed_call import ObservedCall, RefusedError

@@ -12,14 +12,14 @@ from torch.utils._pytree import tree_unflatten
 
 from ...core.base import seed
 from ...core.base.observation import DrawNumber, Scalar
-from ...core.compile import failing
-from ...core.engine import executables
-from ...core.engine.placement import bring
-from ...core.ir.graph import DeviceData, buffers_of, pack_numbers, refill
-from ...core.ir.store import Store
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor, wrap
-from ...core.pjrt import transfer
+from ...core.graph.graph import DeviceData, buffers_of, pack_numbers, refill
+from ...core.graph.store import Store
+from ...core.programs import failing
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor, wrap
+from ...core.run import executables
+from ...core.run.pjrt import transfer
+from ...core.run.placement import bring
 from ...core.sharding.value import Sharding
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter

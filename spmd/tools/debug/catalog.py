@@ -13,12 +13,11 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ...core.dispatch.copies import HOST_HANDLERS
-from ...core.dispatch.fallback import no_rule
-from ...core.dispatch.overloads import is_foreach
-from ...core.dispatch.resolve import new_plan
-from ...core.dispatch.specials import SPECIALS
+from ...core.aten.copies import HOST_HANDLERS
 from ...core.ops import RULES
+from ...core.record.fallback import no_rule
+from ...core.record.overloads import is_foreach
+from ...core.record.resolve import SPECIALS, new_plan
 
 ROOT = Path(__file__).resolve().parents[3]
 

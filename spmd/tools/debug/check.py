@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ...core.dispatch.call import dispatch
-from ...core.dispatch.watching import after_own_op, watcher, watching
-from ...core.engine.syncs import sync
-from ...core.ir.source import THREADS, forward_line, user_line
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.source import THREADS, forward_line, user_line
 from ...core.passes import nans
+from ...core.record.call import dispatch
+from ...core.record.tensor import XlaTensor
+from ...core.record.watching import after_own_op, watcher, watching
+from ...core.run.syncs import sync
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...core.base.counters import Collective
-from ...core.compile.program import Program
-from ...core.engine import executables
-from ...core.ir.errors import RefusedError
+from ...core.graph.errors import RefusedError
+from ...core.programs.program import Program
+from ...core.run import executables
 from ..hlo.hlo_collectives import KINDS
 
 _thread = threading.local()  # .limits: the contexts that this thread is in, the innermost last

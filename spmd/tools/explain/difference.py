@@ -6,11 +6,11 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ...core.base import messages
-from ...core.compile.program import Program
-from ...core.compile.requested import Requested
-from ...core.ir.graph import DeviceData, Graph, Node
-from ...core.ir.op import PADDED, OpSpec
-from ...core.ir.source import Line, node_line
+from ...core.graph.graph import DeviceData, Graph, Node
+from ...core.graph.op import PADDED, OpSpec
+from ...core.graph.source import Line, node_line
+from ...core.programs.program import Program
+from ...core.programs.requested import Requested
 from ...core.sharding.value import Sharding
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from ...core.base import messages
-from ...core.compile.requested import Requested, listing
-from ...core.ir.graph import Graph
-from ...core.ir.source import Line
-from ...core.persistent import program_folder
-from ...core.persistent.setting import process, readable
+from ...core.graph.graph import Graph
+from ...core.graph.source import Line
+from ...core.programs.persistent import program_folder
+from ...core.programs.persistent.setting import process, readable
+from ...core.programs.requested import Requested, listing
 from .listing import listed_difference, num_common
 
 # Names of the setting whose value is a digest, by what differs where they do.

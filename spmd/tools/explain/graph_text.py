@@ -5,9 +5,9 @@ import sys
 
 from ...core.base.config import config
 from ...core.base.jax_private import distributed_state as processes
-from ...core.compile.program import Program
-from ...core.ir.graph import DeviceData, Graph, Value, origin, result_index
-from ...core.ir.source import node_line
+from ...core.graph.graph import DeviceData, Graph, Value, origin, result_index
+from ...core.graph.source import node_line
+from ...core.programs.program import Program
 
 # The most lines of a graph; its middle is left out.
 _LINES = 60

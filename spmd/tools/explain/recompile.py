@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from ...core.compile import cache
-from ...core.ir.errors import RefusedError
-from ...core.ir.graph import Graph
-from ...core.ir.source import Line
+from ...core.graph.errors import RefusedError
+from ...core.graph.graph import Graph
+from ...core.graph.source import Line
+from ...core.programs import cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

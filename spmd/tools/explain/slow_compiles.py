@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 
 from ...core.base import counters, messages
-from ...core.compile import cache
-from ...core.compile.compile_log import short
-from ...core.ir.source import Line
+from ...core.graph.source import Line
+from ...core.programs import cache
+from ...core.programs.compile_log import short
 from .difference import is_of_shapes
 
 # The number of ops from which a program counts as long.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from ...core.base import counters, samples
 from ...core.base.config import config
-from ...core.compile.program import Program
-from ...core.ir.graph import Graph
-from ...core.ir.source import Line
+from ...core.graph.graph import Graph
+from ...core.graph.source import Line
+from ...core.programs.program import Program
 from .difference import is_of_shapes
 
 _FIRST = "first program of this sync"

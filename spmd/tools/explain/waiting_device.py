@@ -2,9 +2,9 @@
 
 from ...core.base import counters, messages
 from ...core.base.tables import Bounded
-from ...core.compile.program import Program
-from ...core.ir.source import Line
-from ...core.pjrt import runs
+from ...core.graph.source import Line
+from ...core.programs.program import Program
+from ...core.run.pjrt import runs
 
 STEPS = 50  # in a row
 LEAST_OPS = 100  # of a program that is a step

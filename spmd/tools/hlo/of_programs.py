@@ -5,10 +5,10 @@ from collections import Counter
 from typing import Any
 
 from ...core.base.config import config
-from ...core.compile import compile_log
-from ...core.compile.hlo import Module
-from ...core.compile.program import Program
-from ...core.ir.graph import Graph
+from ...core.graph.graph import Graph
+from ...core.programs import compile_log
+from ...core.programs.hlo import Module
+from ...core.programs.program import Program
 from .costs import repeated_flops
 from .gpu_kernels import flops_of
 from .hlo_collectives import KINDS, collectives

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...core.ir.graph import DeviceData, Graph, Node, Value, origin, value_name
+from ...core.graph.graph import DeviceData, Graph, Node, Value, origin, value_name
 from ...core.sharding.value import Sharding
 
 Shape = tuple[int, ...]

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from ...core.base.counters import Collective
-from ...core.ir.graph import Graph, Node
-from ...core.ir.source import lines_of, node_line, source_of
+from ...core.graph.graph import Graph, Node
+from ...core.graph.source import lines_of, node_line, source_of
 from .hlo_collectives import Exchange, Placed
 
 Exchanges = tuple[Exchange, ...]

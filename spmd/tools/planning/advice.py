@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.ir.graph import Graph
+from ...core.graph.graph import Graph
 from .report import Plan
 
 

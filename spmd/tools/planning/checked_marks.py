@@ -10,16 +10,16 @@ import torch
 
 from ...core.base import counters
 from ...core.base.move import Move
-from ...core.compile.compiler import compile_graph
-from ...core.compile.program import Program
-from ...core.engine import executables
-from ...core.ir.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ...core.ir.meta import Meta
-from ...core.ir.op import OpSpec
-from ...core.ir.source import Line, line_of, source_of
-from ...core.lazy.annotations import mark_op, unmarked_op
+from ...core.graph.graph import DeviceData, Graph, Node, Value, origin, value_name
+from ...core.graph.graph_edits import Edits, edited, is_mark
+from ...core.graph.meta import Meta
+from ...core.graph.op import OpSpec
+from ...core.graph.source import Line, line_of, source_of
 from ...core.lower.lower import LoweringError
-from ...core.passes.graph_edits import Edits, edited, is_mark
+from ...core.programs.compiler import compile_graph
+from ...core.programs.program import Program
+from ...core.record.annotations import mark_op, unmarked_op
+from ...core.run import executables
 from ...core.sharding.spec import OPEN, Spec
 from ...core.sharding.value import Sharding
 from ..hlo.shard_layouts import Entries, spec_text

@@ -12,13 +12,13 @@ import torch
 from ...core.base import counters
 from ...core.base.counters import Collective
 from ...core.base.move import Move
-from ...core.compile.hlo import Module
-from ...core.compile.program import Program
-from ...core.engine import executables
-from ...core.ir.graph import Graph, Node
-from ...core.ir.meta import Meta
-from ...core.ir.source import Line, line_of, node_line, source_of
+from ...core.graph.graph import Graph, Node
+from ...core.graph.meta import Meta
+from ...core.graph.source import Line, line_of, node_line, source_of
 from ...core.passes import scan_layers
+from ...core.programs.hlo import Module
+from ...core.programs.program import Program
+from ...core.run import executables
 from ...core.sharding.topology import all_devices, slices, stand_in
 from ...core.sharding.value import DEVICE, Sharding
 from ..hlo.costs import cycles, kernels

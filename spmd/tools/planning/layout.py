@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from ...core.base.move import Move
-from ...core.ir.graph import DeviceData
-from ...core.lazy.tensor import XlaTensor
-from ...core.pjrt import devices
+from ...core.graph.graph import DeviceData
+from ...core.record.tensor import XlaTensor
+from ...core.run.pjrt import devices
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
-from ...core.ir.graph import DeviceData, Node, Value, next_serial, origin, result_index
-from ...core.ir.module_paths import plain_name
-from ...core.ir.source import source_of
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.graph import DeviceData, Node, Value, next_serial, origin, result_index
+from ...core.graph.module_paths import plain_name
+from ...core.graph.source import source_of
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor
 from ...steps.reachable import Reachable, outermost
 
 _SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)

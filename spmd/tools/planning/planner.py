@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from ...core.base.config import config, gpu_memory_fraction
-from ...core.compile.options import compiled_with
-from ...core.engine import abstract, executables
-from ...core.engine.syncs import sync
-from ...core.ir.graph import DeviceData, Graph, Node
-from ...core.ir.source import Line, ends_at_user_line, line_of, node_line, source_of, user_line
-from ...core.pjrt import devices
+from ...core.graph.graph import DeviceData, Graph, Node
+from ...core.graph.source import Line, ends_at_user_line, line_of, node_line, source_of, user_line
+from ...core.programs.options import compiled_with
+from ...core.run import abstract, executables
+from ...core.run.pjrt import devices
+from ...core.run.syncs import sync
 from ...core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ...core.sharding.value import DEVICE, Sharding
 from ...mesh.global_mesh import get_global_mesh

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.compile import stored
-from ...core.compile.options import compiled_with
-from ...core.compile.program import Program
-from ...core.compile.requested import Requested, listing
-from ...core.engine import executables
-from ...core.ir.graph import Graph
-from ...core.ir.source import Line
-from ...core.ir.store_rows import file_of_stack
-from ...core.persistent import program_folder
-from ...core.persistent.setting import process, readable
+from ...core.graph.graph import Graph
+from ...core.graph.source import Line
+from ...core.graph.store_rows import file_of_stack
+from ...core.programs import stored
+from ...core.programs.options import compiled_with
+from ...core.programs.persistent import program_folder
+from ...core.programs.persistent.setting import process, readable
+from ...core.programs.program import Program
+from ...core.programs.requested import Requested, listing
+from ...core.run import executables
 from ...core.sharding.topology import Target, standing_in
 from ...core.sharding.value import DEVICE
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ...core.compile.hlo import Module
-from ...core.compile.program import Program
+from ...core.programs.hlo import Module
+from ...core.programs.program import Program
 from ..hlo.instructions import Origin, origins
 
 _SHOWN = 3  # names in a row's title; its arguments have all

@@ -13,7 +13,7 @@ import jax
 from ...core.base import spans
 from ...core.base.config import config
 from ...core.base.state import held
-from ...core.pjrt import processes, runs
+from ...core.run.pjrt import processes, runs
 from . import trace_files
 
 

@@ -9,14 +9,14 @@ from typing import Any, overload
 
 import torch
 
-from ...core.backend.modules import to_come
-from ...core.engine import propagation
-from ...core.ir.graph import DeviceData, origin
-from ...core.ir.source import Line, node_line, source_of
-from ...core.lazy import annotations
-from ...core.lazy.storage import LOCK, SYNC_LOCK
-from ...core.lazy.tensor import XlaTensor
+from ...core.graph.graph import DeviceData, origin
+from ...core.graph.source import Line, node_line, source_of
+from ...core.record import annotations
+from ...core.record.storage import LOCK, SYNC_LOCK
+from ...core.record.tensor import XlaTensor
+from ...core.run import propagation
 from ...core.sharding.value import Sharding
+from ...core.torch_state.modules import to_come
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...core.base.config import wants_color
-from ...core.pjrt.devices import devices
+from ...core.run.pjrt.devices import devices
 from ...core.sharding.tiles import read_table, table_of
 from ...core.sharding.value import DEVICE, Sharding
 from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of

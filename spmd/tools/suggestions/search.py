@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...core.ir.source import Line
+from ...core.graph.source import Line
 from ...core.lower.lower import LoweringError
 from ...core.sharding.topology import Target, all_devices
 from ...mesh.mesh import Mesh

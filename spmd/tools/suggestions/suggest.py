@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...core.engine.syncs import sync
-from ...core.ir.source import user_line
-from ...core.pjrt.devices import devices
+from ...core.graph.source import user_line
+from ...core.run.pjrt.devices import devices
+from ...core.run.syncs import sync
 from ...core.sharding.topology import num_devices
 from ...steps.reachable import Reachable
 from ...steps.saved_state import abstractly

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor
 from ...recompute.checkpoint_policies import dots_saveable
 from ...rules.applied import tensors
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ...core.backend.swap import exchange, renew_hooks
-from ...core.lazy.tensor import XlaTensor
+from ...core.record.tensor import XlaTensor
+from ...core.torch_state.swap import exchange, renew_hooks
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.applied import moved

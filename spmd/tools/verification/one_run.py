@@ -12,13 +12,13 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...core.base.config import config
 from ...core.base.state import held
-from ...core.compile.options import compiled_with
-from ...core.engine.syncs import sync
-from ...core.ir.graph import DeviceData, Node, results, topological
-from ...core.ir.source import node_line
-from ...core.lazy.storage import Storage
-from ...core.lazy.tensor import XlaTensor, wrap
-from ...core.pjrt.devices import devices
+from ...core.graph.graph import DeviceData, Node, results, topological
+from ...core.graph.source import node_line
+from ...core.programs.options import compiled_with
+from ...core.record.storage import Storage
+from ...core.record.tensor import XlaTensor, wrap
+from ...core.run.pjrt.devices import devices
+from ...core.run.syncs import sync
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from ...core.ir.graph import Node, Value, origin, topological
-from ...core.ir.meta import Meta
-from ...core.ir.op import OpSpec
+from ...core.graph.graph import Node, Value, origin, topological
+from ...core.graph.meta import Meta
+from ...core.graph.op import OpSpec
 
 # Standard deviations: the measured error of one order of summation is a sample of those of all orders.
 SPREAD = 8.0

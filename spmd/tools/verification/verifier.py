@@ -13,7 +13,7 @@ import torch
 
 from ...core.base import seed
 from ...core.base.config import config
-from ...core.ir.source import ends_at_user_line
+from ...core.graph.source import ends_at_user_line
 from ...loops.body_calls import BodyCalls
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh

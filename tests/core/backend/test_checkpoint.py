@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 import spmd
 from spmd.core.base.counters import CompileRecord
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 class Block(nn.Module):

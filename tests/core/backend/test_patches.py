@@ -9,7 +9,7 @@ import pytest
 import torch
 from support import run_script
 
-from spmd.core.backend import install, when_imported
+from spmd.core.torch_state import install, when_imported
 from spmd.jobs import checkpoint_hooks
 from spmd.jobs.frameworks.choice import PATCHES
 from spmd.recompute import recompute

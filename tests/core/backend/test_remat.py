@@ -21,7 +21,7 @@ import fsdp
 import spmd
 from spmd import checkpoint_policies as policies
 from spmd import config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 class Layer(nn.Module):

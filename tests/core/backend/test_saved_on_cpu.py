@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 @pytest.fixture(params=["gspmd", "shardy"], autouse=True)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.compile import cache
-from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.pjrt.devices import default_sharding
+from spmd.core.programs import cache
+from spmd.core.run.execute import graph_of, roots_of
+from spmd.core.run.pjrt.devices import default_sharding
 from spmd.tools.explain import slow_compiles
 from spmd.tools.explain.difference import Requested, difference
 

@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from spmd.core.compile import compiler
-from spmd.core.compile.garbage import collected_later
+from spmd.core.programs import compiler
+from spmd.core.programs.garbage import collected_later
 
 
 @pytest.fixture(autouse=True)

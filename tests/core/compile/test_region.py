@@ -7,18 +7,18 @@ import torch
 from support import check
 
 import spmd
-from spmd.core.compile import cache, failing
-from spmd.core.ir.graph import DeviceData, Region, Value
-from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.source import user_frame
-from spmd.core.lazy.reads import operand
-from spmd.core.lazy.record import record
-from spmd.core.lazy.storage import LOCK, Storage
-from spmd.core.lazy.tensor import XlaTensor, tensors_of, wrap
+from spmd.core.graph.graph import DeviceData, Region, Value
+from spmd.core.graph.meta import dense_meta
+from spmd.core.graph.source import user_frame
 from spmd.core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
 from spmd.core.lower.lower import LoweringError
 from spmd.core.lower.numbers import EACH
 from spmd.core.lower.region import body_numbers
+from spmd.core.programs import cache, failing
+from spmd.core.record.reads import operand
+from spmd.core.record.record import record
+from spmd.core.record.storage import LOCK, Storage
+from spmd.core.record.tensor import XlaTensor, tensors_of, wrap
 
 
 def stand_in(*shape: int) -> XlaTensor:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import spmd
-from spmd.core.persistent import disk
-from spmd.core.persistent.small_programs import SmallProgram
-from spmd.core.pjrt import moves, transfer
+from spmd.core.programs.persistent import disk
+from spmd.core.programs.persistent.small_programs import SmallProgram
+from spmd.core.run.pjrt import moves, transfer
 from spmd.core.sharding.partitioner import compiler_context
 from spmd.core.sharding.value import Sharding
 

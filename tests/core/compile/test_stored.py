@@ -12,12 +12,12 @@ from alike import WHERE, alike
 from support import run_script
 
 import spmd
-from spmd.core.compile import cache, stored
-from spmd.core.compile.program import Program
+from spmd.core.graph import store_rows
 from spmd.core.interop import call_jax
-from spmd.core.ir import store_rows
-from spmd.core.persistent import disk, setting
-from spmd.core.pjrt import transfer
+from spmd.core.programs import cache, stored
+from spmd.core.programs.persistent import disk, setting
+from spmd.core.programs.program import Program
+from spmd.core.run.pjrt import transfer
 
 
 @pytest.fixture(autouse=True)

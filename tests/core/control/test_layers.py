@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 aten = torch.ops.aten
 

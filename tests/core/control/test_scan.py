@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spmd
-from spmd.core.lazy.storage import pending
+from spmd.core.record.storage import pending
 
 
 def data(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -27,16 +27,16 @@ def break_rule(monkeypatch, overload, change) -> None:
     rule = RULES[overload]
     changed = Rule(change(rule.function), rule.promote, rule.wants_returns, rule.wants_draw)
     monkeypatch.setitem(RULES, overload, changed)
-    monkeypatch.delitem(spmd.core.dispatch.call.PLANS, overload, raising=False)
+    monkeypatch.delitem(spmd.core.record.call.PLANS, overload, raising=False)
 
 
 @pytest.fixture(autouse=True)
 def plans_as_before():
     """A plan made of a broken rule does not outlive its test."""
-    before = dict(spmd.core.dispatch.call.PLANS)
+    before = dict(spmd.core.record.call.PLANS)
     yield
-    for overload in [o for o, plan in spmd.core.dispatch.call.PLANS.items() if before.get(o) is not plan]:
-        del spmd.core.dispatch.call.PLANS[overload]
+    for overload in [o for o, plan in spmd.core.record.call.PLANS.items() if before.get(o) is not plan]:
+        del spmd.core.record.call.PLANS[overload]
 
 
 class TestEager:
@@ -92,10 +92,10 @@ class TestEager:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
     def test_leaves_the_fast_path_alone(self):
-        from_before = spmd.core.lazy.tensor.XlaTensor.__torch_dispatch__
+        from_before = spmd.core.record.tensor.XlaTensor.__torch_dispatch__
         with spmd.eager():
             pass
-        assert spmd.core.lazy.tensor.XlaTensor.__torch_dispatch__ is from_before
+        assert spmd.core.record.tensor.XlaTensor.__torch_dispatch__ is from_before
 
 
 class TestNanGuard:

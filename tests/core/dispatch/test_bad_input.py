@@ -217,7 +217,7 @@ class TestLate:
             raise ArithmeticError("no such thing")
 
         monkeypatch.setitem(RULES, aten.tanh_backward.default, Rule(rule, None, False, False))
-        from_spmd = spmd.core.dispatch.call.PLANS.pop(aten.tanh_backward.default, None)
+        from_spmd = spmd.core.record.call.PLANS.pop(aten.tanh_backward.default, None)
         try:
             x = torch.ones(5, 7, device="xla", requires_grad=True)
             y = torch.tanh(x)  # the forward line
@@ -226,9 +226,9 @@ class TestLate:
             assert "aten.tanh_backward" in message and "y = torch.tanh(x)  # the forward line" in message
             assert y.shape == (5, 7)
         finally:
-            spmd.core.dispatch.call.PLANS.pop(aten.tanh_backward.default, None)
+            spmd.core.record.call.PLANS.pop(aten.tanh_backward.default, None)
             if from_spmd is not None:
-                spmd.core.dispatch.call.PLANS[aten.tanh_backward.default] = from_spmd
+                spmd.core.record.call.PLANS[aten.tanh_backward.default] = from_spmd
 
     def test_in_place_keeps_the_old_value(self, broken_i0: None) -> None:
         x = torch.full((3,), 2.0, device="xla")
@@ -245,10 +245,10 @@ class TestLate:
         x = torch.ones(3, device="xla")
         y = x.sin() + 4
         spmd.sync()
-        program = spmd.core.compile.cache.last_program()
+        program = spmd.core.programs.cache.last_program()
         index = [op.name for op in program.entries].index("aten.sin")
         text = f'at "jit(spmd)/aten.sin#{index}/sin": out of memory'
-        error = spmd.core.compile.failing.explain(program, RuntimeError(text))
+        error = spmd.core.programs.failing.explain(program, RuntimeError(text))
         assert "aten.sin" in str(error) and "y = x.sin() + 4" in str(error) and "out of memory" in str(error)
         del y
 
@@ -261,13 +261,13 @@ class TestDonatedStateGone:
         other = torch.ones(64, device="xla")
         spmd.sync()
         x.add_(1)
-        real = spmd.core.engine.executables.run
+        real = spmd.core.run.executables.run
 
         def run(program, graph):
             real(program, graph)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(spmd.core.engine.executables, "run", run)
+        monkeypatch.setattr(spmd.core.run.executables, "run", run)
         raised(KeyboardInterrupt, spmd.sync)
         monkeypatch.undo()
         message, _ = raised(RuntimeError, x.tolist)
@@ -285,7 +285,7 @@ class TestDonatedStateGone:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(spmd.core.engine.executables, "run", run)
+            patch.setattr(spmd.core.run.executables, "run", run)
             raised(KeyboardInterrupt, spmd.sync)
         assert x.tolist() == [1.0] * 3
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import spmd
 from spmd import P
 from spmd.core.base import counters, pace
-from spmd.core.ir.graph import origin, walk
+from spmd.core.graph.graph import origin, walk
 from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from spmd.steps.dynamo import functions
 

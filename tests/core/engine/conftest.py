@@ -10,7 +10,7 @@ from alike import WHERE, alike
 from stacking import Layers
 
 import spmd
-from spmd.core.ir import store_rows
+from spmd.core.graph import store_rows
 
 
 @pytest.fixture

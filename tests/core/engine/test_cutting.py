@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.adaptive import changing, isomorphic, shared_programs
-from spmd.core.compile import cache
-from spmd.core.ir.graph import topological
-from spmd.core.lazy import recorders
+from spmd.core.graph.graph import topological
 from spmd.core.passes import cuts, long_graphs
+from spmd.core.programs import cache
+from spmd.core.record import recorders
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ class TestRandomDepth:
         script = """
             import random, torch, spmd
             from torch import nn
-            from spmd.core.engine import executables
+            from spmd.core.run import executables
             from spmd.adaptive import changing
             changing.LEAST_OPS = 8
             seen, run = [], executables.run

@@ -13,7 +13,7 @@ from torch import nn
 
 import spmd
 from spmd.core.ops.registry import RULES, Rule
-from spmd.core.pjrt import devices, runs, transfer
+from spmd.core.run.pjrt import devices, runs, transfer
 
 aten = torch.ops.aten
 
@@ -30,10 +30,10 @@ def broken_i0(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         raise Broken("no such thing")
 
     monkeypatch.setitem(RULES, aten.i0.default, Rule(rule, None, False, False))
-    spmd.core.dispatch.call.PLANS.pop(aten.i0.default, None)
+    spmd.core.record.call.PLANS.pop(aten.i0.default, None)
     yield monkeypatch
     monkeypatch.undo()
-    spmd.core.dispatch.call.PLANS.pop(aten.i0.default, None)
+    spmd.core.record.call.PLANS.pop(aten.i0.default, None)
 
 
 class TestNotCompiled:
@@ -79,7 +79,7 @@ class TestNotCompiled:
         with pytest.raises(RuntimeError, match=r"aten\.i0"):
             y.tolist()
         broken_i0.undo()
-        spmd.core.dispatch.call.PLANS.pop(aten.i0.default)
+        spmd.core.record.call.PLANS.pop(aten.i0.default)
         again = torch.i0(x)
         check(again, torch.i0(torch.full((3, 7), 3.0)))
 
@@ -363,12 +363,12 @@ def test_random_places() -> None:
     run_script(
         """
         import random, sys, torch, spmd
-        from spmd.core.compile import cache, compiler
-        from spmd.core.compile import compile_log, failing
+        from spmd.core.programs import cache, compiler
+        from spmd.core.programs import compile_log, failing
         from spmd.core.lower import lower
-        from spmd.core.engine import execute, executables, initialization, placement, schedule
-        from spmd.core.ir.graph import Graph
-        from spmd.core.pjrt import transfer
+        from spmd.core.run import execute, executables, initialization, placement, schedule
+        from spmd.core.graph.graph import Graph
+        from spmd.core.run.pjrt import transfer
         spmd.simulate(2)
         class Cut(Exception): pass
         mesh = spmd.Mesh(range(2), (2,), ("d",))

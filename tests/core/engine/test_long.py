@@ -10,7 +10,7 @@ from support import check, run_script
 from torch import nn
 
 import spmd
-from spmd.core.engine import executables
+from spmd.core.run import executables
 
 WIDTH, LAYERS = 8, 16
 
@@ -143,7 +143,7 @@ class TestWithoutLoop:
     def test_two_processes_cut_alike(self) -> None:
         script = """
             import random, sys, torch, spmd
-            from spmd.core.engine import executables
+            from spmd.core.run import executables
             spmd.config.max_program_ops = 64
             order, seen, run = random.Random(2), [], executables.run
             executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]

@@ -325,7 +325,7 @@ class TestBound:
             import tempfile
             from pathlib import Path
             import torch, spmd
-            from spmd.core.compile import memory_maps
+            from spmd.core.programs import memory_maps
             memory_maps._LIMIT = Path(tempfile.mkdtemp(), "limit")
             maps = lambda: Path("/proc/self/maps").read_bytes().count(b"\\n")
             x = torch.ones(3).to("xla")

@@ -18,9 +18,9 @@ from support import check
 from torch import nn
 
 import spmd
-from spmd.core.compile import cache, stack_groups
-from spmd.core.ir import store_rows
-from spmd.core.ir.graph import Graph
+from spmd.core.graph import store_rows
+from spmd.core.graph.graph import Graph
+from spmd.core.programs import cache, stack_groups
 
 pytestmark = pytest.mark.usefixtures("stores")
 

@@ -15,11 +15,11 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.compile import stack_groups
-from spmd.core.ir.graph import DeviceData
-from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.store import Store
-from spmd.core.pjrt import transfer
+from spmd.core.graph.graph import DeviceData
+from spmd.core.graph.meta import dense_meta
+from spmd.core.graph.store import Store
+from spmd.core.programs import stack_groups
+from spmd.core.run.pjrt import transfer
 
 FSDP = fsdp.FullyShardedDataParallel
 WIDTH = 16

@@ -9,7 +9,7 @@ import torch
 from support import check, run_script
 
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 
 @pytest.fixture

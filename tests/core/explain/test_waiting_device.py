@@ -8,8 +8,8 @@ from torch import nn
 
 import spmd
 from spmd.core.base import counters
-from spmd.core.ir.source import Line
-from spmd.core.pjrt import runs
+from spmd.core.graph.source import Line
+from spmd.core.run.pjrt import runs
 from spmd.tools.explain import waiting_device
 
 LINE = Line(None, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from spmd.core.ir import lent
+from spmd.core.graph import lent
 
 
 def test_an_array_that_outlives_the_module(monkeypatch: pytest.MonkeyPatch) -> None:

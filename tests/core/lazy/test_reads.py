@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import spmd
-from spmd.core.ir.graph import Node, origin, topological
+from spmd.core.graph.graph import Node, origin, topological
 from spmd.core.sharding.value import Sharding
 
 UNSHARDED = None

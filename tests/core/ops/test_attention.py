@@ -12,9 +12,9 @@ from support import Batch, check, run_script
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.compile import cache
 from spmd.core.ops import attention
 from spmd.core.ops.kernels import flash
+from spmd.core.programs import cache
 from spmd.core.sharding.partitioner import compiler_context
 
 sdpa = F.scaled_dot_product_attention

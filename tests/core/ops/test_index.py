@@ -8,7 +8,7 @@ from support import Batch, check, distinct
 
 import spmd
 from spmd import config
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 

@@ -6,7 +6,7 @@ from support import DEVICE, Batch, check
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 REDUCTIONS = ["none", "mean", "sum"]
 

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 import spmd
 from spmd import config
-from spmd.core.compile import cache
 from spmd.core.ops import matmul, split
 from spmd.core.ops.kernels import grouped
+from spmd.core.programs import cache
 
 
 def products(batch: Batch, dtype: torch.dtype) -> None:

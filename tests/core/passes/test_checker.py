@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.engine import prepare
-from spmd.core.engine.execute import graph_of, roots_of
-from spmd.core.ir.graph import DeviceData, Graph, Node, TupleElement
-from spmd.core.lazy.storage import LOCK
+from spmd.core.graph.checker import GraphError, check
+from spmd.core.graph.graph import DeviceData, Graph, Node, TupleElement
 from spmd.core.passes import outcome
-from spmd.core.passes.checker import GraphError, check
+from spmd.core.record.storage import LOCK
+from spmd.core.run import prepare
+from spmd.core.run.execute import graph_of, roots_of
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def graph() -> Graph:
     x.add_(torch.stack((x * y).max(0)).sum(0))
     with LOCK:
         roots = roots_of([x._storage])
-        made = graph_of(roots, spmd.core.pjrt.devices.default_sharding(), dies=lambda data: True)
+        made = graph_of(roots, spmd.core.run.pjrt.devices.default_sharding(), dies=lambda data: True)
     assert made.onto[0] == 0
     return made
 
@@ -126,7 +126,7 @@ class TestCheck:
         x = torch.ones(4, 3, device="xla")
         total, _ = spmd.scan(lambda carry, x: (carry + x.sin(), x), torch.zeros(3, device="xla"), x)
         with LOCK:
-            made = graph_of(roots_of([total._storage]), spmd.core.pjrt.devices.default_sharding())
+            made = graph_of(roots_of([total._storage]), spmd.core.run.pjrt.devices.default_sharding())
         check(made, "nothing")
         body = next(region for node in made.nodes for region in node.op.lowering.regions)
         stranger = DeviceData(body.nodes[0].operands[0].meta, is_abstract=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ir.graph import Graph, Node
+from spmd.core.graph.graph import Graph, Node
 from spmd.core.lower.loop_op import Loop
 from spmd.core.passes import hoisted
 

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.compile import cache
-from spmd.core.ir.graph import DeviceData
-from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.op import OpSpec
+from spmd.core.graph.graph import DeviceData
+from spmd.core.graph.meta import dense_meta
+from spmd.core.graph.op import OpSpec
 from spmd.core.ops.padding import NoRule
 from spmd.core.passes.stacked_data import columns_of
+from spmd.core.programs import cache
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.ir.graph import Graph
+from spmd.core.graph.graph import Graph
 from spmd.core.passes import lengths
 from spmd.recompute import remat_saved
 

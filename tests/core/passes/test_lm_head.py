@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import spmd
 from spmd import config
-from spmd.core.compile import cache
 from spmd.core.ops import linear_cross_entropy as ops
+from spmd.core.programs import cache
 
 BATCH, LENGTH, WIDTH, CLASSES = 8, 6, 16, 48
 

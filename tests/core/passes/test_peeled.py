@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 WIDTH, LAYERS = 16, 9
 ADAM = partial(torch.optim.AdamW, lr=1e-2)

@@ -19,9 +19,9 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.adaptive import changing
-from spmd.core.compile import cache, loop_copies
-from spmd.core.ir.graph import topological
+from spmd.core.graph.graph import topological
 from spmd.core.passes.repeats import find_loops
+from spmd.core.programs import cache, loop_copies
 
 WIDTH = 16
 

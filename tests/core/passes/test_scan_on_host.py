@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
-from spmd.core.compile import cache
+from spmd.core.programs import cache
 
 HOST = "pinned_host"
 WIDTH, LAYERS = 16, 4

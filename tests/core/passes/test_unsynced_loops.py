@@ -10,9 +10,9 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from spmd.adaptive import unsynced_loops
-from spmd.core.ir.graph import topological
-from spmd.core.lazy.storage import pending
+from spmd.core.graph.graph import topological
 from spmd.core.passes.stretches import symbol
+from spmd.core.record.storage import pending
 
 ITERATIONS = 24
 

@@ -13,7 +13,7 @@ from torch import nn
 import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
-from spmd.core.engine import abstract
+from spmd.core.run import abstract
 from spmd.steps.reachable import Reachable
 from spmd.steps.saved_state import kept, without_data
 from spmd.tools.suggestions.candidates import SAVED, Layout, Model, Saved, model_of, rules_of

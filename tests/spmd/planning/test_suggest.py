@@ -16,7 +16,7 @@ import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
-from spmd.core.engine import abstract
+from spmd.core.run import abstract
 from spmd.steps.reachable import Reachable
 from spmd.steps.saved_state import kept, without_data
 from spmd.tools.suggestions import search as searching

@@ -1,0 +1,192 @@
+"""Ops written with other torch ops: they need a tensor's layout or the host, or are a block of a model."""
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from ..ops.registry import present
+from ..record.overloads import by_arguments
+
+aten = torch.ops.aten
+
+
+# --- linear algebra ---------------------------------------------------------------------------------------------------
+
+
+def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The LU factors for torch's gradient formula of a determinant: of a contiguous real matrix the transpose's."""
+    transposed = matrix.is_contiguous() and not matrix.is_complex()
+    packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
+    return packed, pivots
+
+
+def _solve_ex(matrix: torch.Tensor, right: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
+    packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
+    right = right.unsqueeze(-1) if is_vector else right
+    made = aten.linalg_lu_solve(packed, pivots, right, left=left)
+    return made.squeeze(-1) if is_vector else made, packed, pivots, info
+
+
+def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
+    return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
+
+
+def _det(matrix: torch.Tensor) -> Any:
+    packed, pivots = _factor(matrix)
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
+
+
+def _slogdet(matrix: torch.Tensor) -> Any:
+    packed, pivots = _factor(matrix)
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
+    return sign, diagonal.abs().log().sum(-1), packed, pivots
+
+
+def _check_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
+    aten._linalg_check_errors(info.cpu(), *args, **kwargs)
+
+
+def _cholesky(matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    factor, info = aten.linalg_cholesky_ex(matrix, upper=upper)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=matrix.dim() == 2)
+    return factor
+
+
+# --- checks, draws, and zeros for tangents ----------------------------------------------------------------------------
+
+
+def _assert_async(
+    condition: torch.Tensor, message: str = "_assert_async: expected a tensor that is true, got one that is not"
+) -> None:
+    """Reads the condition at once, which is a sync: a device of XLA cannot raise by itself."""
+    if not condition.item():
+        raise RuntimeError(message)
+
+
+def _sample_dirichlet(*args: Any, **kwargs: Any) -> torch.Tensor:
+    drawn = aten._standard_gamma(*args, **kwargs)
+    return drawn / drawn.sum(-1, keepdim=True)
+
+
+def _check_draw(name: str, tensor: torch.Tensor, refusal: type[Exception], **scale: float) -> None:
+    if not tensor.is_floating_point():
+        raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
+    ((scale_name, value),) = scale.items()
+    if not value > 0:
+        raise RuntimeError(f"{name} expects {scale_name} > 0.0, but found {scale_name}={value}")
+
+
+# torch's take no generator.
+def _log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
+    _check_draw("log_normal_", self, NotImplementedError, std=std)
+    return self.normal_(mean, std, generator=generator).exp_()
+
+
+def _cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    _check_draw("cauchy_", self, RuntimeError, sigma=sigma)
+    return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
+
+
+def _new_zeros_with_same_feature(tangent: Any, other: Any, *, self_num_batch_dims: int = 0) -> torch.Tensor:
+    """The tangent of `other`, with the batch dims of the tangent `self` in front."""
+    return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
+
+
+def _embedding_renorm_(weight: Any, indices: Any, max_norm: float, norm_type: float) -> torch.Tensor:
+    """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
+    norm = weight.norm(norm_type, dim=1, keepdim=True)
+    looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
+    return weight.copy_(torch.where(looked_up & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight))
+
+
+# --- transformer blocks without gradients -----------------------------------------------------------------------------
+
+
+def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:
+    return x.unflatten(-1, (num_head, -1)).transpose(-2, -3)
+
+
+def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor:
+    """Scores with -inf where the mask is True. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
+    if mask is None:
+        return scores
+    mask = mask.bool()
+    if mask_type == 1:
+        mask = mask[:, None, None, :]
+    elif mask.dim() == 3:
+        mask = mask.unflatten(0, scores.shape[:2])
+    return scores.masked_fill(mask, float("-inf"))
+
+
+def _attention_block(
+    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    if query is key and key is value:
+        parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
+    else:
+        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+        parts = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+    q, k, v = (_heads(part, num_head) for part in parts)
+    scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-1, -2)
+    weights = _masked(scores, mask, mask_type).softmax(-1)
+    output = F.linear((weights @ v).transpose(-2, -3).flatten(-2), proj_weight, proj_bias)
+    if not need_weights:
+        return output, None
+    return output, weights.mean(1) if average_attn_weights else weights
+
+
+def _encoder_block(
+    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
+    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
+    norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
+
+    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    attended, _ = _attention_block(
+        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+    )
+    x = src + attended
+    x = x if norm_first else norm(x, norm_weight_1, norm_bias_1)
+    inner = F.linear(norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1)
+    x = x + F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
+    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
+
+
+def _is_left_aligned(*args: Any) -> bool:
+    """True if an encoder may pack its batch into a nested tensor: never on this device."""
+    return False
+
+
+_FUNCTIONS: dict[Any, Any] = {
+    aten._linalg_solve_ex.default: _solve_ex,
+    aten._linalg_det.default: _det,
+    aten._linalg_slogdet.default: _slogdet,
+    aten._linalg_check_errors.default: _check_errors,
+    aten._assert_async.default: _assert_async,
+    aten._assert_async.msg: _assert_async,
+    aten._sample_dirichlet.default: _sample_dirichlet,
+    aten.log_normal_.default: _log_normal_,
+    aten.log_normal.default: lambda like, *args, **kwargs: _log_normal_(torch.empty_like(like), *args, **kwargs),
+    aten.cauchy_.default: _cauchy_,
+    aten.cauchy.default: lambda like, *args, **kwargs: _cauchy_(torch.empty_like(like), *args, **kwargs),
+    aten._new_zeros_with_same_feature_meta.default: _new_zeros_with_same_feature,
+    aten.embedding_renorm_.default: _embedding_renorm_,
+    aten._native_multi_head_attention.default: _attention_block,
+    aten._transformer_encoder_layer_fwd.default: _encoder_block,
+    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+}
+# torch 2.15 has no such op: there `torch.cholesky` raises an error that names `torch.linalg.cholesky`.
+_FUNCTIONS |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)
+HANDLERS = {overload: by_arguments(function) for overload, function in _FUNCTIONS.items()}

@@ -1,0 +1,239 @@
+"""Copies between host and device, and reads: the calls by which data enters and leaves the device."""
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ..base import counters, observation
+from ..base.naming import only_device
+from ..graph.graph import DeviceData
+from ..graph.source import user_frame
+from ..passes.nans import check_cast, is_integer
+from ..record.constraints import sharding_now, with_sharding
+from ..record.deterministic import filled
+from ..record.memory_formats import refuse_layout, refuse_tensor
+from ..record.overlap import check_target
+from ..record.storage import LOCK
+from ..record.tensor import XlaTensor, wrap
+from ..record.views import shown, write
+from ..run.dynamic_dims import mark
+from ..run.host_reads import host_value
+from ..run.pjrt.host import leaving
+from ..run.pjrt.transfer import host_array, host_tensor
+from ..sharding.value import Sharding
+
+aten = torch.ops.aten
+
+
+def changes_values(view: Any) -> bool:
+    """True if a view in the chain has other numbers than its memory (a conjugate, a negative)."""
+    return any(isinstance(sign, str) for sign in shown(view))
+
+
+def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False) -> torch.Tensor:
+    """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for messages.
+
+    together: all processes read it at once (see `reads.host_value`).
+    """
+    storage, meta = tensor._storage, tensor._meta
+    leaving(call, repr(meta))
+    if changes_values(tensor._view):
+        return host_copy(aten.clone.default(tensor), call, together=together)
+    base = host_tensor(host_value(storage, call, together=together))
+    if tensor._view is None:
+        # The device's own layout is dense; the copy gets the strides that torch gives a copy.
+        return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
+    made = strided(tensor, base)
+    return host_copy(aten.clone.default(tensor), call, together=together) if made is None else made.clone()
+
+
+def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
+    """A view on the host, given the host's copy of its base; None for a complex view of another dtype."""
+    meta, storage_meta = tensor._meta, tensor._storage.meta
+    if not meta.numel:  # numpy's strides of an empty array are not torch's
+        return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
+    order = sorted(range(base.dim()), key=lambda dim: (-storage_meta.strides[dim], dim))
+    storage = base.permute(order).contiguous().reshape(-1)
+    storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
+    if meta.dtype != storage.dtype:
+        return None
+    return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
+
+
+def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    if type(target) is not XlaTensor:
+        return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
+    if isinstance(source, XlaTensor):
+        return _copy_on_device(target, source, args, kwargs)
+    source = source if isinstance(source, torch.Tensor) else _number(source)
+    refuse_tensor(source)
+    if source.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # `Module.to` searches for these words
+    if source.device.type != "cpu":
+        raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
+    check_target("aten.copy_", "copy", target._meta)
+    check_cast(source, target.dtype)
+    # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
+    snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
+    observing = observation.active()
+    if observing is not None:
+        observing.uploads.append((source, device_data))
+    with LOCK:
+        write(target, device_data)
+    if source.__dict__ and target._view is None:
+        _keep_marks(target, source)
+    return target
+
+
+def _keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
+    """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor."""
+    dims = {
+        *getattr(source, "_dynamo_dynamic_indices", ()),
+        *getattr(source, "_dynamo_weak_dynamic_indices", ()),
+    }
+    # torch 2.15 has a range only for the dims that were given one.
+    bounds = {bound.dim: (bound.min, bound.max) for bound in getattr(source, "_dynamo_dynamic_range", None) or ()}
+    for dim in sorted(dims):
+        mark(target, [dim % target.dim()], *bounds.get(dim, (None, None)))
+
+
+def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
+    storage, sharding = target._storage, target._storage.sharding
+    if source._view is target._view is None and source._meta is target._meta:
+        if source._storage is storage:  # a state dict that was loaded in place is loaded into its own tensors
+            return target
+        with LOCK:
+            data = source._storage.value
+            # Not uploaded yet: no program is needed to take it. A replay repeats programs.
+            if type(data) is DeviceData and data.host is not None and observation.active() is None:
+                write(target, DeviceData(data.meta, host=data.host, source=data.source))
+                return target
+    met = None if sharding is None else _sharding_of(source)
+    if sharding is None or met is None or met.devices == sharding.devices:
+        return NotImplemented
+    is_same = target._view is None and source.shape == target.shape
+    return target.copy_(with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs)
+
+
+def _sharding_of(source: XlaTensor) -> Sharding | None:
+    """The sharding of a tensor, or of the base of a view: reading a view here would record it too early."""
+    if source._view is None:
+        return sharding_now(source)
+    return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
+
+
+def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
+    guard distinguishes these by op."""
+    targets, sources = args[:2]
+    for target, source in zip(targets, sources, strict=True):
+        sharding = target._storage.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        met = None if sharding is None else _sharding_of(source)
+        is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
+        if is_cast or (met is not None and met.devices != sharding.devices):  # type: ignore[union-attr]  # there is one
+            for pair in zip(targets, sources, strict=True):
+                aten.copy_.default(*pair, *args[2:], **kwargs)
+            return None
+    return NotImplemented
+
+
+def _number(value: complex) -> torch.Tensor:
+    """A Python number as a tensor: torch's parser takes numbers for a schema's tensors and passes them to dispatch."""
+    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+    return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
+
+
+def _dense(target: XlaTensor) -> Any:
+    return target._meta if target._view is None else target._view.meta.layout
+
+
+def _is_here(device: Any) -> bool:
+    """True if a call names this device for its result, or names none."""
+    if device is None:
+        return True
+    device = torch.device(device)
+    if device.type != "xla":
+        return False
+    only_device(device)
+    return True
+
+
+def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = kwargs.get("device")
+    if _is_here(device):
+        return NotImplemented
+    made = host_copy(args[0], "cpu() or to()")
+    rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
+    return made.to(device).to(rest.get("dtype") or made.dtype)
+
+
+def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return host_copy(args[0], "item() or bool()").item()
+
+
+def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    left, right = args
+    if left.shape != right.shape:
+        return False
+    return bool((left == right).all().item())
+
+
+def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(torch.isclose(*args, **kwargs).all().item())
+
+
+def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
+    device = kwargs.get("device")
+    if _is_here(device):
+        refuse_layout(kwargs.get("layout"))
+        return filled(func, args, kwargs)
+    like = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device)
+    return func(like, *args[1:], **kwargs)
+
+
+def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an op whose result's shape depends on data on the host, and counts it."""
+    leaving(str(func), "its operands, as the result's shape depends on their values,")
+    counters.add("host_ops")
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
+
+
+def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`repeat_interleave` of counts: a static program where the caller passes their sum."""
+    return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
+
+
+HANDLERS: dict[Any, Any] = {
+    aten.copy_.default: _copy_,
+    aten._foreach_copy_.default: _foreach_copy_,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _item,
+    aten.item.default: _item,  # `.item()` below autograd, inside another handler
+    aten.equal.default: _equal,
+    aten.allclose.default: _allclose,
+    aten.nonzero.default: _on_host,
+    aten.masked_select.default: _on_host,
+    aten._unique.default: _on_host,
+    aten._unique2.default: _on_host,
+    aten.unique_dim.default: _on_host,
+    aten.unique_consecutive.default: _on_host,
+    aten.unique_dim_consecutive.default: _on_host,
+    aten.bincount.default: _on_host,
+    aten.repeat_interleave.Tensor: _repeats,
+}
+
+for _overload in (
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
+    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+    aten.empty_like.default,
+):  # fmt: skip
+    HANDLERS[_overload] = _elsewhere
+
+# The handlers above that take data to the host, for `python -m spmd where`.
+HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

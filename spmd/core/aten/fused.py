@@ -1,0 +1,257 @@
+"""Composite ops of torch: recorded as one op with one gradient (linear layers, cross entropy), or with better errors.
+
+torch decomposes a composite op before the device sees it. The kernels here are registered in place of that, on
+autograd's key.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from ..base.config import config
+from ..graph.source import at_user_line
+from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
+from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from ..record.overloads import by_arguments
+from ..record.refusals import refusal
+from ..record.tensor import XlaTensor
+from .values import on_host
+
+aten = torch.ops.aten
+
+
+def _takes_torchs_ops() -> bool:
+    """True if the caller works on torch's own ops and their derivatives: forward-mode differentiation, torch.func, or a
+    dispatch mode, as selective checkpointing and the counters of flops are."""
+    return (
+        forward_ad._current_level >= 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+# --- linear -----------------------------------------------------------------------------------------------------------
+
+# torch has a derivative formula of linear for backends with a kernel of their own (`linear_backward`, and of that one),
+# in C++. It is under autograd's alias key, and the device's own key, which has `linear`, takes precedence over that: so
+# it is reached by the key of such a backend.
+_BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.Python
+)
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+    """torch's `linear`: one op for the usual operands, for which torch's formula is right."""
+    is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
+    if not is_usual or _takes_torchs_ops():
+        return aten.linear.default.decompose(input, weight, bias)
+    return aten.linear.default.redispatch(_BY_FORMULA, input, weight, bias)
+
+
+# --- cross entropy ----------------------------------------------------------------------------------------------------
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """`spmd::cross_entropy` with its gradient, which reads the logits and one number per target."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any, target: Any, weight: Any, *settings: Any) -> torch.Tensor:
+        loss, logsumexp, total_weight = CROSS_ENTROPY(logits, target, weight, *settings)
+        ctx.settings = settings
+        ctx.save_for_backward(logits, target, weight, logsumexp, total_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        logits, target, weight, logsumexp, total_weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
+            loss = aten.cross_entropy_loss.default.decompose(logits, target, weight, *ctx.settings)
+            (grad,) = torch.autograd.grad(loss, logits, grad_output, create_graph=True)
+        else:
+            grad = CROSS_ENTROPY_BACKWARD(grad_output, logits, target, weight, *ctx.settings, logsumexp, total_weight)
+        return grad, None, None, *[None] * len(ctx.settings)
+
+
+def cross_entropy(
+    self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> torch.Tensor:  # fmt: skip
+    """torch's `cross_entropy_loss`: one op where targets are class indices."""
+    args = (self, target, weight, reduction, ignore_index, label_smoothing)
+    if target.is_floating_point() and target.shape != self.shape:
+        classes = [*self.shape[:1], *self.shape[2:]] if self.dim() > 1 else []
+        text = (
+            f"cross_entropy: target {list(target.shape)} is {target.dtype}; expected torch.int64 indices of classes, "
+            f"shape {classes}, or probabilities, shape {list(self.shape)}; write target.long() for indices"
+        )
+        raise at_user_line(RuntimeError(text))
+    if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
+        return aten.cross_entropy_loss.default.decompose(*args)
+    return _CrossEntropy.apply(*args)
+
+
+# --- cross entropy of a linear layer's outputs ------------------------------------------------------------------------
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """`spmd::linear_cross_entropy` with its gradient, which computes the logits again from the layer's operands."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> torch.Tensor:
+        loss, logsumexp, total_weight = LINEAR_CROSS_ENTROPY(*args)
+        ctx.settings = args[5:]
+        ctx.save_for_backward(*args[:5], logsumexp, total_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        *operands, logsumexp, total_weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[place] for place in _DIFFERENTIABLE]
+        if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
+            loss = _in_torchs_ops(*operands, *ctx.settings)
+            of = [operands[place] for place, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
+            made = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
+            grads = [next(made) if want else None for want in wanted]
+        else:
+            rest = *operands, *ctx.settings, logsumexp, total_weight, wanted
+            grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *rest)
+        return grads[0], grads[1], None, grads[2], None, *[None] * len(ctx.settings)
+
+
+_DIFFERENTIABLE = 0, 1, 3  # input, linear_weight, linear_bias
+
+
+def _in_torchs_ops(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: int, ignore_index: int,
+    label_smoothing: float, logits_dtype: torch.dtype, max_bytes: int,
+) -> torch.Tensor:  # fmt: skip
+    logits = aten.linear.default.decompose(input, linear_weight, linear_bias).to(logits_dtype).flatten(0, -2)
+    settings = weight, reduction, ignore_index, label_smoothing
+    loss = aten.cross_entropy_loss.default.decompose(logits, target.flatten(), *settings)
+    return loss if reduction else loss.view(target.shape)
+
+
+def linear_cross_entropy(
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, *,
+    linear_bias: torch.Tensor | None = None, weight: torch.Tensor | None = None, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, max_bytes: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """The cross entropy of `F.linear(input, linear_weight, linear_bias)` without all of these logits in memory.
+
+    The classes are processed in chunks, in the forward and again in the backward pass; where the tensors are sharded,
+    each device processes its own. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)`
+    within rounding. The price is a fourth product of the layer's size in addition to its three, in the backward pass.
+    The plain form, `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above
+    `config.max_logits_bytes`.
+
+    Args:
+        input: [..., in_features]. linear_weight: [classes, in_features]. linear_bias: [classes].
+        target: [...], class indices. weight: [classes], the classes' own weights.
+        reduction, ignore_index, label_smoothing: as of `torch.nn.functional.cross_entropy`.
+        max_bytes: the most bytes that the logits of a chunk take on a device (a chunk has at least 1,024 classes); by
+            default an eighth of `config.max_logits_bytes`.
+
+    Returns the loss, in float32 at least. Tensors of other devices are computed by torch's own two ops.
+
+    Raises ValueError for targets that are no class indices (probabilities make every logit count: use
+    `F.cross_entropy`), for a layer whose weight is not two-dimensional, and for an unknown reduction.
+
+    Source: `torch.nn.functional.linear_cross_entropy`; Wijmans et al. 2024, arXiv:2411.09009.
+
+    >>> import torch, spmd
+    >>> hidden, head = torch.ones(4, 8, device="xla"), torch.ones(100, 8, device="xla")
+    >>> spmd.linear_cross_entropy(hidden, head, torch.tensor([1, 2, 3, 4]).to("xla"))
+    tensor(4.6052, device='xla:0')
+    """
+    if target.is_floating_point():
+        raise ValueError(
+            "linear_cross_entropy: expected class indices as targets, got probabilities, for which every logit counts; "
+            "use torch.nn.functional.cross_entropy of the layer's outputs"
+        )
+    if linear_weight.dim() != 2 or (linear_bias is not None and linear_bias.dim() != 1):
+        raise ValueError(
+            "linear_cross_entropy: expected linear_weight [classes, in_features] and linear_bias [classes], got "
+            f"{list(linear_weight.shape)} and {linear_bias if linear_bias is None else list(linear_bias.shape)}"
+        )
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
+    if max_bytes is None:
+        max_bytes = config.max_logits_bytes // CHUNKS
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    weight = None if weight is None else weight.to(dtype)
+    operands = input, linear_weight, target, linear_bias, weight
+    settings = _REDUCTIONS.index(reduction), ignore_index, label_smoothing, dtype, max_bytes
+    if input.dim() == 1:
+        loss = linear_cross_entropy(
+            input[None], linear_weight, target[None], linear_bias=linear_bias, weight=weight, reduction=reduction,
+            ignore_index=ignore_index, label_smoothing=label_smoothing, max_bytes=max_bytes,
+        )  # fmt: skip
+        return loss.squeeze()
+    if not isinstance(input, XlaTensor):
+        logits = F.linear(input, linear_weight, linear_bias).to(dtype).flatten(0, -2)
+        loss = F.cross_entropy(logits, target.flatten(), weight, None, ignore_index, None, reduction, label_smoothing)
+        return loss.view(target.shape) if reduction == "none" else loss
+    if (weight is not None and weight.requires_grad) or _takes_torchs_ops():
+        return _in_torchs_ops(*operands, *settings)
+    return _LinearCrossEntropy.apply(*operands, *settings)
+
+
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def one_hot(self: Any, num_classes: int = -1) -> torch.Tensor:
+    """torch's `one_hot`; of classes that the host knows, one that is out of range is its error."""
+    classes = on_host(self) if self.dtype == torch.int64 else None
+    if classes is not None and classes.size:
+        if classes.min() < 0:
+            raise at_user_line(RuntimeError(f"one_hot: Class values must be non-negative, got {classes.min()}"))
+        if 0 < num_classes <= classes.max():
+            text = f"Class values must be smaller than num_classes, got {classes.max()} of {num_classes} classes"
+            raise at_user_line(RuntimeError(f"one_hot: {text}"))
+    # torch's decomposition in Python reads a condition.
+    return aten.one_hot.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, self, num_classes)
+
+
+# --- connectionist temporal classification ----------------------------------------------------------------------------
+
+
+def ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """torch's `ctc_loss` of lengths as tensors, also of CPU tensors, as torch's GPU kernels require them."""
+    lengths = (given.to(log_probs.device) for given in (input_lengths, target_lengths))
+    return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+# --- normalization ----------------------------------------------------------------------------------------------------
+
+
+def _checked(name: str) -> Any:
+    """A composite of torch, whose own checks of shapes are before any op: their errors are in the words of dispatch."""
+    overload = getattr(aten, name).default
+
+    def layer(*args: Any, **kwargs: Any) -> torch.Tensor:
+        try:
+            return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        except RuntimeError as error:
+            if type(error) is not RuntimeError:
+                raise
+            raise at_user_line(refusal(overload, error, args, kwargs)) from None
+
+    return layer
+
+
+# By torch's name of the overload; autograd is inside.
+KERNELS: dict[str, Any] = {
+    **{name: _checked(name) for name in ("batch_norm", "group_norm", "rms_norm", "prelu")},
+    "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
+}  # fmt: skip
+# The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
+HANDLERS: dict[Any, Any] = {
+    aten.cross_entropy_loss.default: by_arguments(cross_entropy),
+    aten.one_hot.default: by_arguments(one_hot),
+    aten.ctc_loss.Tensor: by_arguments(ctc_loss),
+}

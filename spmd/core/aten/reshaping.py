@@ -1,0 +1,157 @@
+"""Calls that give memory another shape: aliases, parts, strided views, and the in-place ops that change a shape.
+
+One of the last kind makes the tensor the view that the op without underscore makes of it.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from ..graph.meta import Meta, meta_of
+from ..graph.source import user_frame
+from ..ops.shape import PARTS, part
+from ..record import rebased
+from ..record.deterministic import fill_of
+from ..record.overloads import by_arguments
+from ..record.storage import LOCK
+from ..record.tensor import XlaTensor, alias, no_bytes
+from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
+
+aten = torch.ops.aten
+
+
+def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
+    base = args[0]
+    arguments = (*args[1:], *kwargs.values())
+    count = _part_count(func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments))
+    parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
+    return [overload(base, *given) for overload, given in parts]
+
+
+@functools.lru_cache(4096)
+def _part_count(func: Any, meta: Meta, *arguments: Any) -> int:
+    """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
+    return len(func(meta.make(), *arguments))
+
+
+def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | None = None) -> XlaTensor:
+    meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
+    with LOCK:
+        code, instruction = user_frame(2)
+        try:
+            check_bounds(base._storage.meta, meta)
+            rule = strided_rule(base._storage.meta, meta, shown(base._view))
+        except (RuntimeError, NotImplementedError) as error:
+            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
+                raise
+            rule = refused_rule(meta, error)  # autograd needs the gradient of a view of the base as it was
+        made = alias(base, meta, View(rule, None, code, instruction))
+        if base.requires_grad:
+            rebased.follow(base._storage, made)
+        return made
+
+
+def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    tensor = args[0]
+    return alias(tensor, tensor._meta, tensor._view)
+
+
+def _set_(tensor: XlaTensor, source: Any = None) -> XlaTensor:
+    """Makes the tensor an alias of its source."""
+    source = tensor.new_empty(0) if source is None else source
+    if type(source) is not XlaTensor or source.dtype != tensor.dtype:
+        raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
+    return _become(tensor, alias(source, source._meta, source._view))
+
+
+def _is_set_to(one: XlaTensor, other: XlaTensor) -> bool:
+    return one._storage is other._storage and one._meta is other._meta
+
+
+def _same_storage_numel(*tensors: torch.Tensor) -> bool:
+    sizes = [
+        x._storage.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize
+        for x in tensors
+    ]
+    return sizes[0] == sizes[1]
+
+
+def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
+    rebased.before_write(tensor)
+    # torch's sizes and strides of the tensor; its gradient and version stay.
+    torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
+    tensor._storage, tensor._view, tensor._meta = new._storage, new._view, new._meta
+    return tensor
+
+
+def _view_in_place(view: Any) -> Any:
+    return lambda func, args, kwargs: _become(args[0], view(*args, **kwargs))
+
+
+def _resize_(tensor: Any, size: Any, *, memory_format: Any = None) -> XlaTensor:
+    """Gives the tensor's memory, from its first element on, another shape. New elements are zeros, or torch's fill
+    value under deterministic algorithms."""
+    size = torch.Size(size)
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("resize_: unsupported memory format preserve_format; pass another, or none")
+    if size == tensor.shape and memory_format is None:
+        return tensor
+    memory = tensor._storage.meta
+    held = memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
+    missing = size.numel() - held
+    if missing > 0:
+        flat = tensor.as_strided((held,), (1,)) if tensor.dtype == memory.dtype else tensor.reshape(-1)
+        fresh = tensor.new_full((missing,), fill_of(tensor.dtype) or 0)
+        flat = torch.cat([flat, fresh]) if held else fresh
+    else:
+        flat = tensor.as_strided((size.numel(),), (1,)) if size.numel() else tensor.new_zeros(0)
+    if memory_format is None or memory_format is torch.contiguous_format:
+        return _become(tensor, flat.view(size))
+    strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return _become(tensor, flat.as_strided(size, strides))
+
+
+def _resize_as_(tensor: XlaTensor, template: torch.Tensor, *, memory_format: Any = None) -> XlaTensor:
+    if memory_format is torch.preserve_format:
+        memory_format = suggest_memory_format(template)
+    return _resize_(tensor, template.shape, memory_format=memory_format)
+
+
+def _as_strided_scatter(
+    tensor: XlaTensor, source: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
+    memory, begin = tensor._storage.meta, tensor._storage.meta.offset
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
+    made = tensor.as_strided((memory.numel,), (1,), begin).clone()
+    made.as_strided(size, stride, offset - begin).copy_(source)
+    return made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
+
+
+HANDLERS: dict[Any, Any] = {
+    **dict.fromkeys(PARTS, _split),
+    aten.detach.default: _detach,
+    aten.alias.default: _detach,
+    aten.lift_fresh.default: _detach,
+    aten.is_set_to.default: by_arguments(_is_set_to),
+    aten.set_.default: by_arguments(_set_),
+    aten.set_.source_Tensor: by_arguments(_set_),
+    aten.squeeze_.default: _view_in_place(aten.squeeze.default),
+    aten.squeeze_.dim: _view_in_place(aten.squeeze.dim),
+    aten.squeeze_.dims: _view_in_place(aten.squeeze.dims),
+    aten.unsqueeze_.default: _view_in_place(aten.unsqueeze.default),
+    aten.transpose_.default: _view_in_place(aten.transpose.int),
+    aten.t_.default: _view_in_place(aten.t.default),
+    aten.as_strided_.default: _view_in_place(aten.as_strided.default),
+    aten.resize_.default: by_arguments(_resize_),
+    aten.resize_as_.default: by_arguments(_resize_as_),
+    aten.as_strided_scatter.default: by_arguments(_as_strided_scatter),
+    aten._has_same_storage_numel.default: by_arguments(_same_storage_numel),
+    aten.as_strided.default: by_arguments(_as_strided),
+    aten.detach_.default: lambda func, args, kwargs: args[0],  # in inference mode; else autograd does all of it
+    aten.set_.source_Storage: no_bytes,
+    aten.set_.source_Storage_storage_offset: no_bytes,
+}

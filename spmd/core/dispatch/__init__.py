@@ -1,1 +1,0 @@
-"""Dispatch: from one aten call to one recorded op."""

@@ -1,0 +1,107 @@
+"""The checker: what a legal graph is. It runs after each pass where `config.check_graphs` is on, as in all tests.
+
+A wrong rewrite is found here, with the name of its pass, and not in XLA or in a number, as in tinygrad.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from .graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index
+from .source import describe, node_line
+
+
+class GraphError(AssertionError):
+    """A pass has returned a graph that is not legal: an error of this library."""
+
+
+def check(graph: Graph, after: str) -> None:
+    """Raises GraphError, with the name of the pass, for a graph that is not legal.
+
+    A legal graph is acyclic and in order: each op reads inputs and results of earlier ops, of the shapes and dtypes of
+    its OpSpec. Regions are closed: their ops read nothing from outside. Each input has a sharding; a donated buffer has
+    one writer, which has its shape and sharding; rows of a stack have one meta and one sharding.
+    """
+    for fault in _faults(graph):
+        raise GraphError(f"the pass {after} has made a graph that is not legal: {fault}")
+
+
+def _faults(graph: Graph) -> Iterator[str]:
+    yield from _values(graph.nodes, graph.inputs, graph.roots)
+    count, results = len(graph.inputs), len(graph.roots)
+    if not len(graph.shardings) == len(graph.donated) == count:
+        yield f"{count} inputs have {len(graph.shardings)} shardings and {len(graph.donated)} donation flags"
+    if len(graph.pinned) != results:
+        yield f"{results} results have {len(graph.pinned)} requested shardings"
+    yield from _writers(graph)
+    yield from _stacks(graph)
+
+
+def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> Iterator[str]:
+    """Yields the faults of ops in order, and of the results of a program or region."""
+    known: set[Value] = set(inputs)
+    if len(known) < len(inputs):
+        yield "an input is there twice"
+    for node in nodes:
+        if node in known:
+            yield f"{describe(node)} is there twice"
+        for operand in node.operands:
+            yield from (f"{node.op.name} at {node_line(node)} {fault}" for fault in _operand(operand, known))
+        # An op that fills or draws its result has dropped the operand that gave only the shape.
+        if node.operands:
+            taken = [operand.meta.struct for operand in node.operands]
+            expected = [meta.struct for meta in node.op.operands]
+            if taken != expected:
+                yield f"{describe(node)} takes {taken}, its spec says {expected}"
+        is_lifted = node.op.lowering.regions or len(node.numbers) == len(node.op.numbers)
+        if not is_lifted:
+            yield f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says {node.op.numbers!r}"
+        for region in node.op.lowering.regions:
+            yield from _region(region, node)
+        known.add(node)
+    for root in roots:
+        yield from (f"a result {fault}" for fault in _operand(root, known))
+
+
+def _operand(value: Value, known: set[Value]) -> Iterator[str]:
+    maker = origin(value)
+    if (value if maker is None else maker) not in known:
+        what = repr(value.meta) if maker is None else maker.op.name
+        yield f"is or reads {what}, which is no input and no earlier op"
+    elif maker is not None:
+        count, index = len(maker.op.metas), result_index(value)
+        if index >= count or (type(value) is TupleElement) != (count > 1):
+            yield f"is or reads result {index} of {maker.op.name}, which has {count}"
+
+
+def _region(region: Region, node: Node) -> Iterator[str]:
+    for fault in _values(region.nodes, region.inputs, region.roots):
+        yield f"in a region of {describe(node)}: {fault}"
+
+
+def _writers(graph: Graph) -> Iterator[str]:
+    """Yields the faults of donation: the root that is written over each input."""
+    written = [place for place in graph.onto if place is not None]
+    if len(set(written)) < len(written):
+        yield "a result is written over two inputs"
+    for device_data, sharding, place in zip(graph.inputs, graph.shardings, graph.onto, strict=False):
+        if place is None:
+            continue
+        if graph.roots[place].meta.struct != device_data.meta.struct:
+            yield f"result {place}, {graph.roots[place].meta!r}, is written over {device_data.meta!r}"
+        if graph.pinned[place] is not None and graph.pinned[place] is not sharding:
+            yield f"result {place}, in {graph.pinned[place]!r}, is written over an input in {sharding!r}"
+
+
+def _stacks(graph: Graph) -> Iterator[str]:
+    """Yields the faults of stack groups."""
+    for groups, metas, shardings in (
+        (graph.stack_groups, [value.meta for value in graph.inputs], graph.shardings),
+        (graph.columns, [value.meta for value in graph.inputs], graph.shardings),
+        (graph.stacked, [value.meta for value in graph.roots], graph.pinned),
+    ):
+        places = [place for group in groups for place in group if place >= 0]
+        if len(set(places)) < len(places):
+            yield "a value is a row of two stacks"
+        for group in groups:
+            rows = [place for place in group if place >= 0]  # inputs among the results have places below 0
+            if len({(metas[place].struct, shardings[place]) for place in rows}) > 1:
+                yield f"the rows {rows} of one stack differ in shape, dtype or sharding"

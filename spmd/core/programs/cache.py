@@ -1,0 +1,358 @@
+"""Maps graph keys to executables, and states why a program was compiled."""
+
+import contextlib
+import gc
+import itertools
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from ..base import counters, spans
+from ..base.config import config
+from ..base.state import held
+from ..graph.graph import Graph
+from ..graph.op import OpSpec
+from ..graph.source import Line
+from ..graph.store import StackGroup, full_stores
+from ..sharding.partitioner import compiler_context
+from . import loop_copies, memory_maps, stack_groups, stored
+from .compile_log import taken
+from .compiler import agree_on, compile_graph
+from .garbage import collected_later
+from .program import Program
+from .requested import Requested
+from .stack_groups import Form
+
+
+@dataclass(slots=True)
+class _Known:
+    """The programs of one recorded graph. They differ in the inputs that are taken as all rows of a store: those of a
+    trained model are, those of its average, which runs the same graph, are not.
+
+    programs: by the places of the inputs that are in no other stack group, and by the stores among these; some may have
+    been compiled for a plan and not be needed by a run yet.
+    """
+
+    programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(default_factory=dict)
+
+    def program_of(self, graph: Graph) -> Program | None:
+        """Returns the program for the stores that the inputs of a graph are in now; None where there is none."""
+        for single, programs in self.programs.items():
+            found = programs.get(full_stores(graph.inputs, single))
+            if found is not None:
+                return found
+        return None
+
+    def __iter__(self) -> Iterator[Program]:
+        return (program for programs in self.programs.values() for program in programs.values())
+
+    def is_run(self) -> bool:
+        """True if a run has needed one of them."""
+        return not all(program.is_planned for program in self)
+
+
+# What other packages do about a compilation: before it, where one may raise RefusedError, with the graph, the program's
+# name, the user's line, the cause, and whether its sync has run none before; before a program is made that no file has;
+# around it, with the number of ops, the line and the cause; after it, with the program, its graph and a headline.
+before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
+before_making: list[Callable[[Graph, Line], None]] = []
+while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
+after_compiling: list[Callable[[Program, Graph, str], None]] = []
+
+
+def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
+    return f"another graph than before, of {len(graph.nodes):,} ops"
+
+
+# What says in what a graph differs from a program's: the last one is called, with both, the line of the sync (of
+# another sync: the program's), and the number of programs of the sync that have the ops of the graph on any shapes.
+describe: list[Callable[[Program, Graph, Line, int], str]] = [_plain_difference]
+
+
+_MOVED = "the same ops, on data in other stores"
+_NONE = _Known()
+_programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
+_count = itertools.count(1)
+_MAPS_COUNTED_EVERY = 8  # programs between two counts of the memory maps: some 30 ms if there are many
+_lock = threading.RLock()
+_last: Program | None = None
+_num_runs = 0  # so far; the programs of one run are compiled together
+
+
+def next_run() -> None:
+    """Counts a run."""
+    global _num_runs
+    _num_runs += 1
+
+
+class _Part(threading.local):
+    of_sync = (1, 1)
+
+
+_part = _Part()
+
+
+def part() -> tuple[int, int]:
+    """Returns the number of the program that this thread compiles among those of its sync, and how many these are."""
+    return _part.of_sync
+
+
+def in_part(number: int, count: int) -> AbstractContextManager[None]:
+    """States which of the programs of its sync is compiled inside."""
+    return held(_part, of_sync=(number, count))
+
+
+def find(graph: Graph) -> Program | None:
+    """Returns the program of a graph if the cache has it and a run has needed it before; else None."""
+    global _last
+    started = counters.now()
+    key = graph.key()
+    with _lock:
+        found = _programs.get(key, _NONE).program_of(graph)
+        if found is not None and not found.is_planned:
+            _programs.move_to_end(key)
+            _last = found
+    counters.add_time("key", counters.now() - started)
+    return None if found is None or found.is_planned else found
+
+
+@collected_later()
+def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.none, why_not: str = "") -> Program:
+    """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
+
+    form: called before the compilation; groups inputs and results into stacks. why_not: for the compile log, why a
+    length that differs has a program of its own (see `passes.lengths`).
+    """
+    global _last
+    found = find(graph)
+    if found is not None:
+        return found
+    known = _programs.get(graph.key(), _NONE)
+    cause, is_first = (_MOVED, False) if known.is_run() else _cause(graph, name, line)
+    if why_not:
+        cause = f"{cause}; the length is no operand because {why_not}"
+    for note in before_compiling:
+        note(graph, name, line, cause, is_first)
+    program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
+    if program is None:
+        with (
+            contextlib.ExitStack() as around,
+            spans.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
+        ):
+            for context in while_compiling:
+                around.enter_context(context(len(graph.nodes), line, cause))
+            program = _formed_and_made(graph, name, line, form, cause)
+    else:
+        agree_on(graph, name, line, cause, program.fingerprint)
+        how = "loaded from disk" if program.is_loaded else "compiled"
+        taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
+        if program.is_loaded:  # the plan's own work is not counted
+            counters.add("programs_loaded")
+    program.requested = Requested(graph, _num_runs)
+    for tell in after_compiling:
+        tell(program, graph, f"{name} at {line}, {cause}")
+    with _lock:
+        _last = program
+    return program
+
+
+@collected_later()
+def planned_for(graph: Graph, line: Line, form: Form = stack_groups.none) -> Program:
+    """Returns the program that a run of a graph has or would have: compiled if neither the cache nor the disk has it,
+    and kept for that run. No counter and no line of the compile log mentions it until then. The mesh need not be on
+    this machine.
+
+    Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
+    """
+    with _lock:
+        found = _programs.get(graph.key(), _NONE).program_of(graph)
+    if found is None:
+        with counters.silent():
+            found = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
+    return found
+
+
+# The programs of plans that are kept without a run: one script may request many layouts, and they are large.
+_PLANNED = 16
+
+
+def _formed_and_made(
+    graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
+) -> Program:
+    """Compiles or loads a program that the cache does not have, its layers scanned unless that costs copies."""
+    key = graph.key()
+    is_given_up = any(program.is_unrolled for program in _programs.get(key, _NONE))
+    is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
+    formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
+    program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
+    if config.scan_layers == "auto" and loop_copies.costs_more(program.executable, formed):
+        counters.add("loops_given_up")
+        is_given_up = True
+        formed, single, stores = stack_groups.formed(graph, form, may_scan=False)
+        cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
+        program = _made(formed, name, line, cause, is_planned=is_planned)
+    program.is_planned, program.is_unrolled = is_planned, is_given_up
+    with _lock:
+        _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})[stores] = program
+        planned = [key for key, known in _programs.items() if not known.is_run()]
+        for key in planned[:-_PLANNED]:
+            del _programs[key]
+        _drop(len(_programs) - config.program_cache_size)
+        if next(_count) % _MAPS_COUNTED_EVERY == 0 and memory_maps.are_scarce():
+            _drop(len(_programs) // 2)
+            gc.collect()
+            if memory_maps.are_scarce():
+                jax.clear_caches()  # jax 0.12 keeps programs over several devices by itself
+    return program
+
+
+def _drop(count: int) -> None:
+    """Removes `count` programs, the least recently used first."""
+    for _ in range(count):
+        _programs.popitem(last=False)
+        counters.add("programs_evicted")
+
+
+def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
+    """Returns the program of a graph: from the disk, or compiled."""
+    program = stored.load(graph, name, line, cause)
+    if program is None:
+        for note in before_making:
+            note(graph.recorded or graph, line)
+        counters.add("programs_compiled")
+        program = compile_graph(graph, name, line, cause, is_planned=is_planned)
+        stored.keep(program, graph)
+    elif not is_planned:
+        agree_on(graph, name, line, cause, program.fingerprint)
+    return program
+
+
+def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
+    """True if XLA would copy the stacks of the most similar program of this sync, provided that the two have at least
+    half of their ops in common: a layer more or less changes nothing about the copies."""
+    before = most_similar(graph, line)
+    return before is not None and before.is_unrolled and _has_most(before, graph)
+
+
+def cause(graph: Graph, line: Line) -> str:
+    """Returns the difference between a graph and the programs that its sync has run, in words."""
+    return _cause(graph, "step", line)[0]
+
+
+def _all_programs() -> Iterator[Program]:
+    """Yields the programs that a run has needed."""
+    return (program for known in _programs.values() for program in known if not program.is_planned)
+
+
+def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
+    """Returns why a graph has no program, and whether its sync has run no program before."""
+    earlier = [p for p in _all_programs() if p.name == name and p.requested.run != _num_runs]
+    here = [program for program in earlier if program.is_at(line)]
+    before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
+    if before is None:
+        return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
+    return describe[-1](before, graph, line, count), False
+
+
+_LATEST = 32  # the newest programs of other syncs that are compared
+
+
+def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
+    """Returns the difference from the most similar of the programs of other syncs, if the two have most of the ops in
+    common; else ""."""
+    before = _nearest(graph, programs)
+    if before is None or not _has_most(before, graph):
+        return ""
+    return f"; compared with the nearest program, of {before.line}: {describe[-1](before, graph, before.line, 0)}"
+
+
+def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
+    """Returns the program that shares most ops with a graph; of equals the newest."""
+    ops = _ops(graph)
+    return max(
+        reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)), default=None
+    )
+
+
+def _ops(graph: Graph) -> Counter[OpSpec]:
+    return Counter(node.op for node in graph.nodes)
+
+
+def _has_most(program: Program, graph: Graph) -> bool:
+    """True if a program and a graph have at least half of their ops in common."""
+    return 2 * _common(program, _ops(graph)) >= max(len(program.entries), len(graph.nodes))
+
+
+def _common(program: Program, ops: Counter[OpSpec]) -> int:
+    """Counts the ops that a program has in common with these, in any order."""
+    return (Counter(program.entries) & ops).total()
+
+
+def _has_names(program: Program, graph: Graph) -> bool:
+    """True if a program has the same ops in the same order, on any operands."""
+    return len(program.entries) == len(graph.nodes) and all(
+        old.name == node.op.name for old, node in zip(program.entries, graph.nodes, strict=True)
+    )
+
+
+def most_similar(graph: Graph, line: Line) -> Program | None:
+    """Returns the program of this sync that shares most ops with a graph, of equals the newest; None if there is
+    none."""
+    return _nearest(graph, [program for program in _all_programs() if program.is_at(line)])
+
+
+def num_equal(graph: Graph, line: Line) -> int:
+    """Counts the programs of this sync that have the ops of a graph, on any operands."""
+    return sum(program.is_at(line) and _has_names(program, graph) for program in _all_programs())
+
+
+def clear_cache() -> None:
+    """Removes every compiled program from the cache."""
+    global _last
+    with _lock:
+        _programs.clear()
+        _last = None
+
+
+def last_program() -> Program | None:
+    """The program that ran last."""
+    return _last
+
+
+def trivial_dispatch_seconds(repeats: int = 21) -> float:
+    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments and donation).
+
+    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a program that only adds
+    one.
+    """
+    program = _last
+    if program is None:
+        raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
+    with compiler_context():
+        arguments = [
+            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            for port in program.inputs
+            if (s := port.sharding) is not None
+        ]
+        donated = tuple(range(len(arguments)))
+        bump = jax.jit(
+            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
+            donate_argnums=donated,
+            keep_unused=True,
+        )
+        size = sum(len(op.numbers) for op in program.entries)
+        executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
+        state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
+        seconds = []
+        for _ in range(repeats):
+            jax.block_until_ready(state)
+            started = counters.now()
+            state = executable(*state, np.ones(size))
+            seconds.append(counters.now() - started)
+        jax.block_until_ready(state)
+    return sorted(seconds)[repeats // 2]

@@ -1,0 +1,148 @@
+"""Errors in the user's terms: a program that does not fit, an error that XLA raises, at once or late."""
+
+import re
+from collections.abc import Iterator
+
+import jax
+import torch
+
+from ..graph.graph import Graph, Node, walk
+from ..graph.source import node_line
+from ..lower.lower import LoweringError
+from ..run.pjrt import devices, runs
+from .program import Program
+
+_NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
+# In the name of an op of a loop's body: the number of the loop's region, and the op's place there.
+_INSIDE = re.compile(r"[^\s\"']*?/region(\d+)/[^\s\"']*?(?:aten|spmd|mark)[\w.:]*#(\d+)")
+_NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
+# A kernel's blocks exceed a core's own memory: neither the devices' memory nor the size of the step matters.
+_KERNEL = re.compile(r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory size limit exceeded")
+_NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
+
+# Programs that need fewer bytes are not checked.
+_SMALL = 1 << 28
+
+
+class RunError(RuntimeError):
+    """A program failed while it ran, or its results failed later."""
+
+
+def explain(program: Program, error: Exception) -> RuntimeError:
+    """Returns the error of a run, with the recorded op and the user's line to which its text points; with the largest
+    values if memory ran out."""
+    text = _NESTED.sub("", str(error))
+    if _NO_MEMORY.search(text):
+        return _out_of_memory(program, _place(program, text), text)
+    return RunError(f"XLA failed in {_place(program, text)}: {text}")
+
+
+def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
+    """Adds to an error `node`, the op that failed (None: unknown), and `nodes`, the ops that may have failed.
+
+    XLA does not report which callback raised: it may be any op with one.
+    """
+    index = _index(program, str(error))
+    calling = [node for node in graph.nodes if _may_call_python(node)] if program.calls_host else []
+    error.nodes = calling or graph.nodes  # type: ignore[attr-defined]
+    error.node = None if index is None else graph.nodes[index]  # type: ignore[attr-defined]
+    return error
+
+
+def _may_call_python(node: Node) -> bool:
+    return any(one.op.name.startswith("spmd.call_jax") for one in walk([node]))
+
+
+def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
+    """Returns the error for an exception of XLA during compilation, as `explain` does for a run."""
+    text = str(error)
+    is_kernel = is_of_a_kernel(error)
+    if not is_kernel and _NO_MEMORY.search(text):
+        return about(graph, program, _out_of_memory(program, _place(program, text), text))
+    index = _index(program, text)
+    node = None if index is None else graph.nodes[index]
+    if is_kernel:
+        return LoweringError(
+            f"a kernel of {_place(program, text)} does not compile: its blocks need more than the memory of one core, "
+            f"which more devices or a smaller batch do not change. {text}",
+            node,
+        )
+    return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
+
+
+def is_of_a_kernel(error: Exception) -> bool:
+    """True for an error of the compiler of a kernel, not of a program that does not fit."""
+    return _KERNEL.search(str(error)) is not None
+
+
+def _index(program: Program, text: str) -> int | None:
+    found = _NODE_MARK.search(text)
+    return int(found[1]) if found is not None and int(found[1]) < len(program.entries) else None
+
+
+def _place(program: Program, text: str) -> str:
+    index = _index(program, text)
+    if index is None:
+        return f"the program run at {program.line}"
+    op, line = program.entries[index], program.lines[index]
+    rest = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
+    while (inner := _INSIDE.match(rest)) is not None and op.lowering.regions:
+        node = op.lowering.regions[int(inner[1])].nodes[int(inner[2])]
+        op, line, rest = node.op, node_line(node), rest[inner.end() :]
+    return f"{op.name}, recorded at {line}"
+
+
+def _out_of_memory(program: Program, place: str, what: str) -> torch.OutOfMemoryError:
+    """Returns the error of a program that does not fit, with its largest values."""
+    largest = "; ".join(_largest(program))
+    return torch.OutOfMemoryError(
+        f"out of memory in {place}: {what}. Its largest values (unsharded, before they are split "
+        f"over devices): {largest}. Tensors that had data before this program still have it: split what is large over "
+        "more devices with mark_sharding, or make the step smaller."
+    )
+
+
+def _largest(program: Program) -> Iterator[str]:
+    values = [(meta, i) for i, op in enumerate(program.entries) for meta in op.metas]
+    seen = set()
+    for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
+        shown = f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at {program.lines[i]}"
+        if shown not in seen:
+            seen.add(shown)
+            yield shown
+        if len(seen) == 3:
+            return
+
+
+def check_memory(program: Program, graph: Graph) -> None:
+    """Raises OutOfMemoryError for a program that this machine cannot hold, before it runs and takes its inputs.
+
+    XLA's CPU client finds out only after its inputs were given up; and if the system promises more memory than it has,
+    it kills the process.
+    """
+    if program.bytes_needed < _SMALL:
+        return
+    limit = devices.host_memory()
+    if limit is not None and program.bytes_needed > limit:
+        what = (
+            f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in addition to its "
+            f"inputs, which share {limit / 2**30:,.2f} GiB of memory"
+        )
+        raise about(graph, program, _out_of_memory(program, f"the program run at {program.line}", what))
+
+
+def late(program: Program | None, error: Exception) -> RuntimeError:
+    """Returns the error that a read met: that of the first program in flight with the same failure, else of the program
+    that made the value."""
+    text = _NESTED.sub("", str(error))
+    for run in runs.started():
+        ran = run.maker()
+        if ran is None or run.result.is_deleted():
+            continue
+        try:
+            run.result.block_until_ready()
+        except jax.errors.JaxRuntimeError as first:
+            if _NESTED.sub("", str(first)) == text:
+                program = ran
+                break
+    return RunError(f"XLA failed: {text}") if program is None else explain(program, error)

@@ -1,0 +1,191 @@
+"""Files of compiled programs in the user's cache folder: their permissions, their format and their total size.
+
+The content of such a file is executed. So the folder and its files are used only if they belong to this process's user
+and no other user has access, and the content is not parsed before its header fits and its checksum holds.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...base import counters, forking, messages
+from ...base.config import config
+from ...base.jax_private import distributed_state
+from . import program_folder
+
+# The first line of a file; a new layout of what follows is a new number.
+MAGIC = b"spmd program 3\n"
+
+_SUFFIX = ".program"
+_UNFINISHED = "."
+_PATIENCE = 3600  # seconds after which the writer of an unfinished file is taken to be dead
+_lock = forking.survives_fork(threading.Lock())
+_refused: set[str] = set()  # the folders for which the reason was printed
+
+
+def read(digest: str, header: dict[str, str]) -> bytes | None:
+    """Returns the body stored under a digest, here or in a folder that the process was given; None if there is none, or
+    if its header differs or its bytes are not the written ones: such a file of the cache is removed."""
+    given = program_folder.content(digest)
+    if given is not None:
+        body = _checked(given, {"digest": digest, **header})
+        if body is not None:
+            return body
+        messages.say(f"a program of {program_folder.MANIFEST} is damaged or of another setting: {digest[:12]}", "given")
+    with _folder() as folder:
+        if folder is None:
+            return None
+        try:
+            content = _content(digest + _SUFFIX, folder)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a link or a folder in its place, or a disk that fails
+            content = b""
+    body = _checked(content, {"digest": digest, **header})
+    if body is None:
+        discard(digest)
+    return body
+
+
+def _content(name: str, folder: int) -> bytes:
+    """Returns the content of a private regular file, else b""; marks the file as used now."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or not is_private(status):
+            return b""
+        with contextlib.suppress(OSError):  # a read-only disk
+            os.utime(file)
+        with open(file, "rb", closefd=False) as opened:
+            return opened.read()
+    finally:
+        os.close(file)
+
+
+def _checked(content: bytes, header: dict[str, str]) -> bytes | None:
+    """Returns the body of a file if its header is this one and its checksum holds; else None."""
+    start, line, body = content[: len(MAGIC)], *(*content[len(MAGIC) :].split(b"\n", 1), b"")[:2]
+    return body if start == MAGIC and line == _line(header, body) else None
+
+
+def _line(header: dict[str, str], body: bytes) -> bytes:
+    return json.dumps({"sha256": hashlib.sha256(body).hexdigest(), **header}, sort_keys=True).encode()
+
+
+def write(digest: str, header: dict[str, str], body: bytes) -> bool:
+    """Stores a body under a digest if it fits into `config.program_cache_bytes`; removes the least recently used files.
+
+    Several processes may write at once: a file appears complete or not at all. Returns False if it was not written.
+    """
+    content = content_of(digest, header, body)
+    with _folder() as folder:
+        if folder is None:
+            return False
+        if len(content) > config.program_cache_bytes:
+            what = f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
+            messages.say(f"{what} {config.program_cache_bytes:,}", "a large program")
+            return False
+        name = f"{_UNFINISHED}{os.urandom(16).hex()}"
+        try:
+            _make_room(folder, len(content))
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            with open(file, "wb") as opened:
+                opened.write(content)
+            os.rename(name, digest + _SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+            refuse(f"a program could not be kept: {error}")
+            return False
+    return True
+
+
+def content_of(digest: str, header: dict[str, str], body: bytes) -> bytes:
+    """Returns the content of a file."""
+    return b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
+
+
+def discard(digest: str) -> None:
+    """Removes the file of a digest."""
+    counters.add("programs_unreadable")
+    with _folder() as folder:
+        if folder is not None:
+            with contextlib.suppress(OSError):  # another process was faster, or it is a folder
+                os.unlink(digest + _SUFFIX, dir_fd=folder)
+
+
+def _make_room(folder: int, size: int) -> None:
+    """Removes files, the least recently used first, until one of this size fits."""
+    found = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            is_being_written = name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
+            if stat.S_ISREG(status.st_mode) and not is_being_written:
+                found.append((status.st_mtime_ns, status.st_size, name))
+    left = sum(taken for _, taken, _ in found) + size - config.program_cache_bytes
+    for _, taken, name in sorted(found):
+        if left <= 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+            counters.add("programs_removed")
+        left -= taken
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[int | None]:
+    """Yields the open cache folder, created if it is missing; None, with one message, if it cannot be used."""
+    if not is_on():
+        yield None
+        return
+    try:
+        path = Path(config.program_cache_dir).expanduser()
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home folder
+        refuse(str(error))
+        yield None
+        return
+    try:
+        if is_private(os.fstat(folder)):
+            yield folder
+        else:
+            refuse(f"only its owner may enter it (chmod 700): {path}")
+            yield None
+    finally:
+        os.close(folder)
+
+
+def is_read() -> bool:
+    """True if programs may be found in files: in the cache, or in a folder that the process was given."""
+    return is_on() or program_folder.is_any()
+
+
+def is_on() -> bool:
+    """True if programs are stored; starts no device. On a system without owners of files, and by one of several
+    processes, none are."""
+    is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
+    return is_wanted and distributed_state.num_processes == 1
+
+
+def is_private(status: os.stat_result) -> bool:
+    """True if this user owns the file and no other user has access to it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def refuse(why: str) -> None:
+    """Prints why programs are not stored, once for each folder."""
+    with _lock:
+        known = config.program_cache_dir in _refused
+        _refused.add(config.program_cache_dir)
+    if not known:
+        full = f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
+        text = f"no cache of programs in {config.program_cache_dir}: {why}"
+        messages.say(text, f"no cache {config.program_cache_dir}", full, is_error=True)

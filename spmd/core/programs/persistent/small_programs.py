@@ -1,0 +1,88 @@
+"""Small programs beside the recorded graphs (rows of stacks, exchanges between devices): jitted, and kept on disk."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from ...base import counters, forking, messages
+from ...base.jax_private import device_order, dump_executable
+from . import disk
+from .setting import setting
+
+Key = tuple[Any, ...]
+_lock = forking.survives_fork(threading.Lock())
+
+
+class SmallProgram:
+    """A function of arrays as programs, one for each kind of arguments: loaded from the disk, or compiled and kept.
+
+    The function is determined by `facts`, plain values with a `repr` that is the same in every process, and by this
+    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of
+    `jax.jit`.
+    """
+
+    def __init__(self, function: Callable[..., jax.Array], *facts: Any, **options: Any):
+        self._facts = f"{function.__module__}.{function.__qualname__} {facts!r} {options!r}"
+        self._jitted = jax.jit(function, **options)
+        self._programs: dict[Key, Any] = {}
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Runs the program on arrays of one set of devices, and on numpy's numbers."""
+        if not disk.is_read():
+            return self._jitted(*arrays)
+        key: Key = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
+        with _lock:
+            if key not in self._programs:
+                self._programs[key] = self._made(arrays)
+        return self._programs[key](*arrays)
+
+    def file_for(self, *arrays: Any) -> tuple[str, bytes]:
+        """Returns the digest and the content of the file of the program for arrays like these (`jax.ShapeDtypeStruct`s
+        with shardings, or arrays); it is compiled now."""
+        key, header, _ = self._named(arrays)
+        body = dump_executable(self._jitted.lower(*arrays).compile())
+        return key, disk.content_of(key, header, body)
+
+    def _named(self, arrays: tuple[Any, ...]) -> tuple[str, dict[str, str], Any]:
+        """Returns the digest, the setting and the devices of the program for these arrays."""
+        shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
+        placed = [(repr(one), [device.id for device in device_order(one)]) for one in shardings]
+        kinds = [(array.shape, array.dtype.name) for array in arrays]
+        header = setting(tuple(placed[0][1]))
+        facts = repr((self._facts, kinds, placed, sorted(header.items())))
+        return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])
+
+    def _made(self, arrays: tuple[Any, ...]) -> Any:
+        """Returns the program for these arrays: from the disk, or compiled now and written there."""
+        key, header, devices = self._named(arrays)
+        body = disk.read(key, header)
+        if body is not None:
+            try:
+                made = _loaded(body, len(arrays), devices)
+            except Exception as error:  # any failure of jax or XLA: it is compiled instead
+                messages.say(f"a kept program does not load, and is compiled: {error}", "kept")
+                disk.discard(key)
+            else:
+                counters.add("programs_loaded")
+                return made
+        made = self._jitted.lower(*arrays).compile()
+        try:
+            body = dump_executable(made)
+        except Exception as error:  # not every backend can serialize its executables
+            disk.refuse(f"a program cannot be written: {error}")
+        else:
+            counters.add("programs_stored", int(disk.write(key, header, body)))
+        return made
+
+
+def _loaded(body: bytes, num_arrays: int, devices: Any) -> Any:
+    return serialize_executable.deserialize_and_load(
+        body,
+        jax.tree.structure(((0,) * num_arrays, {})),
+        jax.tree.structure(0),
+        execution_devices=list(devices),
+    )

@@ -1,0 +1,83 @@
+"""A compiled program, and the facts that are kept of its graph."""
+
+from typing import Any
+
+import numpy as np
+
+from ..base import counters
+from ..base.move import Move
+from ..graph.graph import Graph, Port, origin, pack_numbers
+from ..graph.loops import FOUND_LOOP
+from ..graph.source import Line, lines_of
+from ..sharding.value import Sharding
+
+
+class Program:
+    """A compiled graph: the executable, the results' shardings, and enough of the graph to describe later changes.
+
+    inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer; foreign: the inputs whose
+    mesh has the devices in another order than the program, with their sharding in its order; respelled: the outputs of
+    which that is true, with their own sharding. calls_host: whether a run calls Python, which may raise. smallest: the
+    output with fewest bytes. bytes_needed: the bytes that a run allocates on the devices of this process, over all of
+    them. is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not compiled here, but
+    read from the disk. is_unrolled: XLA would copy the stacks of its layers, which therefore are no loops. made_by: for
+    each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
+    compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
+    later changes (see `requested.Requested`). exchanges: its collectives, each with the place of the op that it came
+    from. moves: those that no annotation requests, in the same way. numbers: for the floats and the integers, the
+    order in which the program takes the scalar arguments of the recorded ops; None for theirs. paths: the module of
+    each op, where they were noted (`ir.module_paths`).
+    """
+
+    def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
+        self.name = name
+        self.line = line
+        self.executable = executable
+        self.results = results
+        recorded = graph.recorded or graph
+        self.entries = [node.op for node in recorded.nodes]
+        self.lines = lines_of(recorded.nodes)
+        at: dict[Any, int] = {node: place for place, node in enumerate(recorded.nodes)}
+        self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
+        self.numbers: tuple[np.ndarray, ...] | None = None
+        if graph.recorded is not None:
+            self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
+        self.donated = graph.donated
+        self.requested: Any = None
+        self.inputs = graph.arguments()
+        self.outputs = graph.results()
+        self.loops = tuple(
+            (at[graph.sources[node][0]], node.op.lowering.iterations, len(graph.sources[node]))  # type: ignore[attr-defined]
+            for node in graph.nodes
+            if node.op.name == FOUND_LOOP
+        )
+        order = graph.mesh.device_ids
+        self.foreign = [
+            (i, port.sharding.over(order))
+            for i, port in enumerate(self.inputs)
+            if port.sharding is not None and port.sharding.device_ids != order
+        ]
+        self.respelled = [
+            (i, sharding.jax)
+            for i, port in enumerate(self.outputs if results else ())
+            if (sharding := self._sharding(port)).device_ids != order
+        ]
+        self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
+        self.calls_host = False
+        self.is_planned = self.is_loaded = self.is_unrolled = False
+        self.bytes_needed = 0
+        self.fingerprint = b""
+        self.record: counters.CompileRecord | None = None
+        self.exchanges: tuple[tuple[counters.Collective, int | None], ...] = ()
+        self.moves: tuple[tuple[Move, int], ...] = ()
+        self.paths: tuple[str, ...] = ()
+
+    def _sharding(self, port: Port) -> Sharding:
+        """Returns the sharding of an output: the requested one, else the one that the compiler chose."""
+        return (
+            self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
+        )
+
+    def is_at(self, line: Line) -> bool:
+        """True if the program was compiled for the sync at this line."""
+        return self.line.code is line.code and self.line.number == line.number

@@ -1,0 +1,137 @@
+"""Compiled programs on disk: written after a compilation, loaded instead of one in a later process.
+
+A file holds XLA's executable and, as plain data, the other facts of a Program; its shardings were checked before it was
+written. A program that holds a user's function, or calls Python while it runs, is not stored: no text determines the
+behaviour of such a program. (jax's own compilation cache, if the user has set one, is keyed by StableHLO.)
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from ..base import counters, messages
+from ..base.jax_private import dump_executable, initialize_lapack
+from ..base.move import Move
+from ..graph.encode import digest
+from ..graph.graph import Graph, walk
+from ..graph.source import Line
+from ..sharding.partitioner import compiler_context
+from ..sharding.spec import Dim, Spec
+from ..sharding.topology import grid
+from ..sharding.value import Sharding
+from .compile_log import taken
+from .options import is_here
+from .persistent import disk
+from .persistent.setting import setting
+from .program import Program
+
+
+def _is_kept(graph: Graph) -> bool:
+    return disk.is_read() and not why_not_kept(graph)
+
+
+def why_not_kept(graph: Graph) -> str:
+    """Returns the reason for which the program of a graph cannot be a file; "" if it can be one."""
+    opaque = next((node.op.name for node in walk(graph.nodes) if node.op.lowering.opaque), None)
+    if opaque is not None:
+        return f"it holds a user's function ({opaque}), whose behaviour no key can name"
+    return "" if is_here(graph) else "its devices are not here, so that it has other keys than the job's"
+
+
+def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
+    """Returns the program of a graph from the disk and adds its line to the compile log; None if there is no usable
+    one."""
+    if not _is_kept(graph):
+        return None
+    started = counters.now()
+    header = setting(graph.mesh.device_ids)
+    key = digest((graph, sorted(header.items())))
+    body = disk.read(key, header)
+    if body is None:
+        return None
+    try:
+        program = _decoded(body, graph, name, line)
+    except Exception as error:  # any failure of jax or XLA: the program is compiled instead
+        messages.say(f"a kept program does not load, and is compiled: {type(error).__name__}: {error}", "kept")
+        disk.discard(key)
+        return None
+    assert program.record is not None
+    seconds = counters.now() - started
+    program.record, program.is_loaded = dataclasses.replace(program.record, seconds=seconds), True
+    taken(program, graph, name, f"loaded from disk; {cause}", line)
+    counters.add("programs_loaded")
+    counters.add_time("load", seconds)
+    return program
+
+
+def keep(program: Program, graph: Graph) -> None:
+    """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
+    if not disk.is_on() or not _is_kept(graph) or program.calls_host:
+        return
+    header = setting(graph.mesh.device_ids)
+    try:
+        body = _encoded(program)
+    except Exception as error:  # not every backend can serialize its executables
+        disk.refuse(f"a program cannot be written: {type(error).__name__}: {error}")
+        return
+    if disk.write(digest((graph, sorted(header.items()))), header, body):
+        counters.add("programs_stored")
+
+
+def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
+    """Returns the digest and the content of the file of a program; graph: as it was compiled."""
+    header = setting(graph.mesh.device_ids)
+    key = digest((graph, sorted(header.items())))
+    return key, disk.content_of(key, header, _encoded(program))
+
+
+def _encoded(program: Program) -> bytes:
+    """Returns a line of plain data, then the executable as jax pickles it."""
+    assert program.record is not None
+    facts = {
+        "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=(), moves=())),
+        "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
+        "moves": [(dataclasses.asdict(move), node) for move, node in program.moves],
+        "results": [sharding.__reduce__()[1] for sharding in program.results],
+        "bytes_needed": program.bytes_needed,
+        "fingerprint": program.fingerprint.hex(),
+    }
+    return json.dumps(facts).encode() + b"\n" + dump_executable(program.executable)
+
+
+def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
+    plain, _, pickled = body.partition(b"\n")
+    facts = json.loads(plain)
+    num_inputs = len(graph.arguments()) + 2  # the vectors of scalar arguments
+    if b"lapack_" in pickled:
+        initialize_lapack()
+    with compiler_context():
+        executable = serialize_executable.deserialize_and_load(
+            pickled,
+            jax.tree.structure(((0,) * num_inputs, {})),
+            jax.tree.structure((0,) * len(graph.results())),
+            execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
+        )
+    program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
+    program.exchanges = tuple(
+        (counters.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
+    )
+    program.moves = tuple((Move.of(fields), node) for fields, node in facts["moves"])
+    passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
+    program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
+    program.bytes_needed = facts["bytes_needed"]
+    program.fingerprint = bytes.fromhex(facts["fingerprint"])
+    return program
+
+
+def _sharding(parts: Any) -> Sharding:
+    """Returns the sharding with these parts, tuples of which JSON has made lists."""
+    ids, shape, names, spec, *rest = parts
+    return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *rest)
+
+
+def _spec(dims: Any, unreduced: Any) -> Spec:
+    return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))

@@ -1,0 +1,204 @@
+"""Annotations: the sharding that the value of a tensor is to have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ..base import forking
+from ..base.tables import Interned
+from ..graph.graph import DeviceData, Node, Value, origin
+from ..graph.meta import Meta, padded_meta
+from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec, Padded
+from ..graph.source import user_frame
+from ..ops.padding import NoRule, Pads
+from ..run.pjrt import transfer
+from ..sharding.constrain import constrain, in_memory, near, wait_for_all
+from ..sharding.value import Sharding
+from .record import record
+from .storage import LOCK, Storage, may_change, note_layout, take_up
+
+# --- sharding ---------------------------------------------------------------------------------------------------------
+
+_MARKS: Interned[tuple[Meta, Sharding, Sharding | None], OpSpec] = Interned(4096)
+
+
+def mark_op(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> OpSpec:
+    """The op that constrains a value to a sharding; a gradient is constrained to `via` first."""
+    key = (meta, sharding, via)
+    return _MARKS.get(key) or _MARKS.of(key, lambda: _new_mark(meta, sharding, via))
+
+
+def _new_mark(meta: Meta, sharding: Sharding, via: Sharding | None) -> OpSpec:
+    text = sharding.text(len(meta.shape))
+    return OpSpec.of("mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark(Lowering):
+    """Constrains its operand to `sharding`; with `via` to that first."""
+
+    sharding: Sharding
+    via: Sharding | None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        if self.via is None:
+            return (constrain(operands[0], self.sharding),)
+        # Behind an optimization barrier, so that it is sharded at once: XLA would rather shard it where it is read,
+        # which may be after the norm of all gradients, and keep it unsharded until then.
+        (cut,) = wait_for_all((constrain(constrain(operands[0], self.via), near(self.sharding)),))
+        return (in_memory(cut, self.sharding.memory),)
+
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+        (pad,), (meta,) = pads, op.metas
+        if begins:
+            raise NoRule("annotates a value with a dynamic dim")
+        return Padded(mark_op(padded_meta(meta, pad), self.sharding, self.via), (dict(pad),), ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Same(Identity):
+    """The identity: the op of an annotation that is removed before it has run."""
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (operands[0],)
+
+
+def unmarked_op(meta: Meta) -> OpSpec:
+    """The op that returns its operand unchanged."""
+    return OpSpec.of("spmd.unmarked", _Same(), (meta,), (meta,))
+
+
+def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> None:
+    """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
+
+    A gradient is constrained to the sharding `via` first, where one is given.
+    """
+    if not tensor._meta.numel:
+        sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
+    forking.check()
+    with LOCK:
+        storage, view = tensor._storage, tensor._view
+        if view is not None:
+            view.sharding = sharding
+            view.stamp = -1  # the cached value is read again, with the annotation
+            return
+        note_layout(storage)
+        value = storage.value
+        storage.sharding = sharding = sharding.closed() if type(value) is DeviceData else sharding
+        if type(value) is Node and value.op.name == "mark_sharding" and via is None and may_change(value):
+            if value.op.sharding is not sharding:  # else it has this sharding, perhaps through `via`
+                value.op = mark_op(storage.meta, sharding)  # in place: also for the ops that have read it
+                take_up(lambda nodes, _: value in nodes)
+        elif type(value) is not DeviceData:
+            # The op gets the line of the value that it annotates; finding the line of the annotation would cost more
+            # than recording the op.
+            source = origin(value)
+            assert source is not None, "only device data has none"
+            place = (source.code, source.instruction, -1)
+            storage.write(record(mark_op(storage.meta, sharding, via), (value,), (), place))
+        elif value.host is not None:
+            note_layout(storage, value)
+            value.sharding = sharding  # for its upload, if the tensor is freed before it
+        elif value.sharding is not sharding:
+            _place(storage, value, sharding)
+
+
+def annotate_in_program(tensor: Any, sharding: Sharding) -> None:
+    """`annotate`, but data on devices is resharded by the next program and not now."""
+    if tensor._view is not None or not tensor._meta.numel:
+        annotate(tensor, sharding)
+        return
+    forking.check()
+    with LOCK:
+        storage, value = tensor._storage, tensor._storage.value
+        if type(value) is not DeviceData or value.host is not None or value.is_abstract:
+            annotate(tensor, sharding)
+            return
+        note_layout(storage)
+        storage.sharding = sharding
+        storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
+
+
+def annotate_again(storage: Storage) -> Value:
+    """The recorded value of a storage that is about to run; its last op is the annotation where that leaves dims open.
+
+    A sharding without open dims is requested of the program (`Graph.pinned`), which takes no open dim.
+    """
+    sharding, value = storage.sharding, storage.value
+    if sharding is not None and sharding.is_open and not (type(value) is Node and value.op.sharding is sharding):
+        source = origin(value)
+        assert source is not None, "data is not about to run"
+        storage.write(record(mark_op(storage.meta, sharding), (value,), (), (source.code, source.instruction, -1)))
+    return storage.value
+
+
+def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
+    """Reshards data on devices, also for recorded ops that read it; where the layout is equal, it only gets the new
+    sharding's name."""
+    if note_layout(storage, device_data) or device_data.is_abstract:
+        _place_abstractly(storage, device_data, sharding)
+        return
+    device_data.check()
+    buffer, its_sharding = device_data.placed()
+    if its_sharding.is_as(sharding, len(device_data.meta.shape)):
+        device_data.take(transfer.respelled(buffer, sharding.jax), sharding)
+    else:
+        device_data.take(transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding)
+    storage.home = sharding
+    take_up(lambda _, inputs: device_data in inputs)
+
+
+def _place_abstractly(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
+    """Sets the sharding where no data moves: on abstract device data, or in a plan, where abstract device data replaces
+    the real one for a while."""
+    if device_data.is_abstract:
+        device_data.sharding = sharding
+    else:
+        storage.value = DeviceData(device_data.meta, sharding=sharding, is_abstract=True)
+        storage.value.holder = storage.ref
+    storage.home = sharding
+
+
+def clear_annotation(tensor: Any) -> None:
+    """Removes the annotation; data on a mesh becomes replicated."""
+    with LOCK:
+        if tensor._view is not None:
+            tensor._view.sharding = None
+            tensor._view.stamp = -1
+            return
+        storage = tensor._storage
+        note_layout(storage)
+        storage.sharding = storage.home = None
+        value = storage.value
+        if type(value) is Node and value.op.name == "mark_sharding" and not may_change(value):
+            storage.write(record(unmarked_op(storage.meta), (value,), (), (value.code, value.instruction, -1)))
+        elif type(value) is Node and value.op.name == "mark_sharding":
+            value.op = unmarked_op(storage.meta)
+            take_up(lambda nodes, _: value in nodes)
+        elif type(value) is DeviceData and value.host is None:
+            if value.sharding is not None:  # None where it is abstract, without a sharding
+                _place(storage, value, value.sharding.replicated())
+            storage.home = None
+
+
+def current_sharding(tensor: Any) -> Sharding | None:
+    """The requested sharding, else that of the data, else None (recorded and not yet run, or still on the host)."""
+    if tensor._view is not None:
+        return tensor._view.sharding
+    storage = tensor._storage
+    if storage.sharding is not None:
+        return storage.sharding
+    return storage.value.sharding if type(storage.value) is DeviceData and storage.value.host is None else None
+
+
+def residence(value: Value) -> str:
+    """The residence of a value: "host", "pending", "devices", "abstract" or "lost" (see `spmd.residence`)."""
+    if type(value) is not DeviceData:
+        return "pending"
+    if value.gone is not None:
+        return "lost"
+    if value.is_abstract:
+        return "abstract"
+    return "devices" if value.host is None else "host"

@@ -1,0 +1,65 @@
+"""Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import jax
+
+from ..base.state import held
+from ..base.tables import Interned
+from ..graph.graph import Node, Value, depending
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.source import user_line
+from .record import NOWHERE, record
+
+
+class BodyError(RuntimeError):
+    """Raised where the recording of a loop's body needs something that only a run knows."""
+
+
+class _Thread(threading.local):
+    names: tuple[str, ...] = ()
+
+
+_thread = _Thread()
+
+
+def names() -> tuple[str, ...]:
+    """The ops whose bodies the calling thread records, the innermost last."""
+    return _thread.names
+
+
+def inside(name: str) -> AbstractContextManager[None]:
+    """Context in which the calling thread records the body of an op."""
+    return held(_thread, names=(*names(), name))
+
+
+def refuse(call: str, what: str) -> None:
+    """Raises BodyError where the calling thread records a body."""
+    if names():
+        raise BodyError(f"{call} at {user_line()}, inside the body of {names()[-1]}: {what}")
+
+
+_STAND_INS: Interned[Meta, OpSpec] = Interned(4096)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn(Lowering):
+    """An argument of a body: it has no value while the body is recorded."""
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        raise BodyError("a value that is known only inside the body of a loop was used outside of it")
+
+
+def stand_in(meta: Meta) -> Node:
+    """A node in the place of a value that is passed to the body. The caller holds LOCK."""
+    op = _STAND_INS.of(meta, lambda: OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ()))
+    return record(op, (), (), NOWHERE)
+
+
+def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
+    """The ops behind these values that depend on a stand-in. Ops recorded before `since` do not count."""
+    return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

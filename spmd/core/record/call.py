@@ -1,0 +1,361 @@
+"""Dispatch of every aten call on the device: rule -> schema-derived form -> torch's decomposition -> a clear error.
+
+A call is recorded by looking up its OpSpec under (operand metas, static arguments) and making a Node of it. All slow
+work (running the op on meta tensors, binding arguments to the rule) happens once per OpSpec, in `core.record.infer`.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ..base import observation, pace, seed
+from ..base.config import config
+from ..base.dtypes import check_fits
+from ..base.formulas import Number, plain, scalars_of
+from ..base.interrupt import raise_held
+from ..base.observation import Scalar
+from ..graph.graph import DeviceData, Node, Value, results
+from ..graph.held_names import held_name
+from ..graph.meta import Meta, dense_meta
+from ..graph.op import OpSpec, Slot
+from ..graph.source import THREADS, at_user_line, place_of
+from ..ops.scalar_arguments import LARGEST, is_one_number
+from ..run.pjrt.transfer import host_array
+from .infer import new_op, reads_default_dtype
+from .lists import op_for
+from .memory_formats import refuse_tensor
+from .overlap import check_operands, elements_meet
+from .overloads import FUNCTION, MUTATION, VIEW, Plan
+from .reads import operand, operand_of
+from .rebased import follow
+from .record import NOWHERE, backward_line, graph_task, record, record_here
+from .resolve import PLANS, plan_of
+from .storage import LOCK, Storage
+from .tensor import XlaTensor, alias, tensors_of, wrap
+from .threads import enter_thread
+from .views import View, read, read_view, write
+
+aten = torch.ops.aten
+
+_count_writes = torch._C._increment_version  # autograd does so for the tensor that an op writes, but not for a list op
+_getframe = sys._getframe
+
+
+def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
+    plan = PLANS.get(func)
+    if plan is None:
+        plan = plan_of(func)
+    try:
+        THREADS.ring  # noqa: B018  # whether the thread has one
+    except AttributeError:
+        enter_thread()
+    if pace.recorded_ops > pace.look_at:
+        _poll()  # before any operand is read: a run may donate the buffers that they are read from
+    if plan.handler is not None:
+        try:
+            done = plan.handler(func, args, kwargs or {})
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise at_user_line(error)  # noqa: B904  # the same error
+        if type(done) is Plan:
+            plan = done  # the op is recorded as another one
+        elif done is not NotImplemented:
+            return done
+    if plan.kind is VIEW:
+        return _record_view(plan, args, kwargs or {})
+    LOCK.acquire()
+    try:
+        key: list[Any] = []
+        operands: list[Value] = []
+        numbers: list[float | int] = []
+        scalar_args = plan.scalar_args
+        position = 0
+        task = graph_task()
+        for value in args:
+            if type(value) is XlaTensor:
+                key.append(value._meta.layout)
+                view, storage = value._view, value._storage
+                if view is not None:
+                    operands.append(read_view(view, storage))
+                elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
+                    operands.append(storage.value)
+                else:
+                    operands.append(operand_of(storage))
+            else:
+                _scan(value, scalar_args[position], key, operands, numbers, plan)
+            position += 1  # noqa: SIM113  # enumerate costs twice as much for two arguments
+        if kwargs:
+            for name, value in kwargs.items():
+                if name not in plan.ignored:
+                    key.append(name)
+                    _scan(value, name in plan.scalar_argument_names, key, operands, numbers, plan)
+                elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
+                    key.append(value)
+        signature = tuple(key)
+        op = plan.entries.get(signature)
+        if op is None:
+            op = _find(plan, signature, args, kwargs or {})
+        if not plan.is_plain:
+            operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
+        # In autograd's own threads there is no caller's frame.
+        node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
+        if plan.kind is FUNCTION:
+            metas = op.metas
+            if len(metas) == 1 and op.layout is None:
+                meta = metas[0]
+                storage = Storage(node, meta)
+                if plan.inherits_sharding:
+                    _inherit(storage, args[0])
+                return wrap(meta, storage)
+            return _several(node, plan)
+        assert plan.kind is MUTATION
+        return _mutate(plan, node, args, kwargs or {})
+    except (RuntimeError, LookupError, TypeError, ValueError) as error:
+        raise at_user_line(error)  # noqa: B904  # the same error
+    finally:
+        LOCK.release()
+
+
+def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
+    dtype is part of its key then."""
+    with_default = ("default", torch.get_default_dtype(), signature)
+    op = plan.entries.get(with_default)
+    if op is None:
+        if observation.active() is not None:
+            args, kwargs = tree_map_only(torch.SymFloat, plain, (args, kwargs))
+        made = op_for(plan, args, kwargs)
+        key = with_default if reads_default_dtype(plan, args, kwargs, made.metas) else signature
+        op = plan.table.of(key, lambda: made)
+    return op
+
+
+def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
+    base = args[0]
+    key: list[Any] = [base._meta]
+    for value in args[1:]:
+        _scan(value, False, key, [], [], plan)
+    for name, value in kwargs.items():
+        key.append(name)
+        _scan(value, False, key, [], [], plan)
+    signature = tuple(key)
+    with LOCK:
+        rule = plan.entries.get(signature)
+        if rule is None:
+            rule = plan.table.of(signature, lambda: new_op(plan, args, kwargs))
+        storage, parent = base._storage, base._view
+        if parent is None and storage.reads is not None:
+            parent = storage.reads.current()
+        task = graph_task()
+        code, instruction = place_of(_getframe(2)) if task == -1 else backward_line(task)
+        made = alias(base, rule.meta, View(rule, parent, code, instruction))
+        if base.requires_grad:
+            follow(storage, made)
+        return made
+
+
+def _scan(
+    value: Any, is_scalar_argument: bool, key: list[Any], operands: list[Value], numbers: list[float | int], plan: Plan
+) -> None:
+    """Adds one argument to the key, and to the operands or scalar arguments."""
+    kind = type(value)
+    if kind is int:
+        if is_scalar_argument and value <= LARGEST:
+            key.append(int)
+            numbers.append(value)
+        else:
+            key.append(value)
+    elif value is None or kind is str or kind is torch.dtype:
+        key.append(value)
+    elif kind is float:
+        if is_scalar_argument:
+            key.append(float)
+            numbers.append(value)
+        else:
+            # 1.0 equals 1 and 0.0 equals -0.0 as dict keys; they are different arguments.
+            key.append(("f", value.hex()))
+    elif kind is bool:
+        key.append("True" if value else "False")
+    elif kind is list or kind is tuple:
+        key.append(len(value))
+        if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
+            return
+        if is_scalar_argument and observation.active() is not None:
+            value = scalars_of(value)
+        if is_scalar_argument and is_one_number(value):
+            key.append((float if isinstance(value[0], float) else int,))
+            numbers.append(value[0])
+            return
+        for item in value:
+            if type(item) is XlaTensor:
+                key.append(item._meta.layout)
+                operands.append(_read(item, plan))
+            else:
+                _scan(item, is_scalar_argument, key, operands, numbers, plan)
+    elif kind is XlaTensor:
+        key.append(value._meta.layout)
+        operands.append(_read(value, plan))
+    elif isinstance(value, torch.Tensor):
+        meta, operand = _host_operand(value, plan)
+        key.append(meta)
+        operands.append(operand)
+    elif kind is complex:
+        key.append(("c", value.real.hex(), value.imag.hex()))
+    elif kind is torch.SymFloat:
+        # Its value is a guard where the argument is static.
+        number = value.node.scalar() if is_scalar_argument and isinstance(value.node, Number) else float(value)
+        _scan(number, is_scalar_argument, key, operands, numbers, plan)
+    elif kind is Scalar:
+        key.append(float)
+        numbers.append(value)
+    elif kind is torch._C.Generator:
+        key.append(None)  # it gives the draw's seed, and is not part of the op
+    else:
+        key.append((kind, value))  # layouts, memory formats, devices
+
+
+def _look_at_data(
+    plan: Plan,
+    op: OpSpec,
+    operands: list[Value],
+    numbers: list[float | int],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> list[Value]:
+    """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
+    if plan.bounds is not None:
+        plan.bounds(args, kwargs)
+    if plan.fills and numbers:
+        check_fits(plan.name, numbers[0], op.metas[0].dtype)
+    if plan.draws:
+        numbers.extend(seed.next_draw(_generator(args, kwargs)))
+    return [] if plan.ignores_operands else operands
+
+
+def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+    """The generator passed to a draw; some ops take it by position."""
+    given = kwargs.get("generator")
+    return given or next((value for value in args if type(value) is torch._C.Generator), None)
+
+
+def _read(tensor: XlaTensor, plan: Plan) -> Value:
+    """An operand's value; an op that writes reads it in the stored sharding."""
+    return read(tensor) if plan.kind is MUTATION else operand(tensor)
+
+
+def _scan_list(tensors: Any, key: list[Any], operands: list[Value], plan: Plan) -> bool:
+    """Scans a long list of device tensors without views quickly, as optimizers pass them; False for other lists."""
+    try:
+        if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator
+            return False
+        if plan.kind is not MUTATION and any([tensor._storage.reads for tensor in tensors]):  # noqa: C419
+            return False
+        metas = [tensor._meta.layout for tensor in tensors]
+        values = [tensor._storage.value for tensor in tensors]
+    except AttributeError:  # a CPU tensor or None among them
+        return False
+    key.extend(metas)
+    operands.extend(values)
+    return True
+
+
+def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
+    """A CPU tensor among device tensors as an operand; raises where torch takes none on accelerators."""
+    if isinstance(tensor, XlaTensor):
+        return tensor._meta.layout, _read(tensor, plan)
+    if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
+        meta = dense_meta(tensor.shape, tensor.dtype)
+        if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
+            return meta, record(_scalar_op(meta), (), (tensor.item(),), NOWHERE)
+        return meta, DeviceData(meta, host=host_array(tensor).copy())
+    refuse_tensor(tensor)
+    name = held_name(tensor)
+    raise RuntimeError(
+        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
+        f"{f' ({name})' if name else ''} is on {tensor.device}; "
+        'move it with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
+    )
+
+
+_SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
+
+
+def _scalar_op(meta: Meta) -> Any:
+    """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an upload nor a program."""
+    key = "scalar"
+    plan = plan_of(aten.scalar_tensor.default)
+    found = plan.entries.get((key, meta))
+    if found is None:
+        number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
+        found = plan.table.of((key, meta), lambda: new_op(plan, (number,), {"dtype": meta.dtype}))
+    return found
+
+
+def _several(node: Node, plan: Plan) -> Any:
+    made = tensors_of(node)
+    layout = node.op.layout
+    if layout is not None:
+        tensors = iter(made)
+        made = [next(tensors) if item is Slot else item for item in layout]
+    return made if plan.returns_list else tuple(made)
+
+
+def _inherit(storage: Storage, like: Any) -> None:
+    """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer state gets it so."""
+    if type(like) is XlaTensor and like._view is None and like._meta.shape == storage.meta.shape:
+        storage.sharding = like._storage.sharding
+        storage.home = like._storage.home
+
+
+def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    targets: list[Any] = []
+    for where in plan.mutated:
+        value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]  # a name
+        targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
+    if len(targets) == 1 and len(args) > 1 and type(targets[0]) is XlaTensor:
+        check_operands(plan.name, targets[0], args[1:])
+    if plan.is_list:
+        if len(targets) > 1 and elements_meet(node.operands, targets, args[1:]):
+            return _element_by_element(plan, args, kwargs)
+        _count_writes(targets)
+    for target, value in zip(targets, results(node), strict=True):
+        if type(target) is not XlaTensor:
+            raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
+        if target._view is None:
+            target._storage.write(value)
+        else:
+            write(target, value, node.code, node.instruction)
+    if not plan.returns_targets:
+        return None
+    if len(targets) == 1 or (len(plan.overload._schema.returns) == 1 and not plan.returns_list):
+        return targets[0]  # some ops write more than they return: _amp_update_scale_
+    return tuple(targets)
+
+
+def _element_by_element(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
+    count = len(args[0])
+
+    def at(i: int, value: Any) -> Any:
+        return value[i : i + 1] if type(value) in (list, tuple) and len(value) == count else value
+
+    for i in range(count):
+        plan.overload(*[at(i, value) for value in args], **{name: at(i, value) for name, value in kwargs.items()})
+    return tuple(args[0]) if plan.returns_targets else None
+
+
+# Called between two ops, when `pace` has counted enough of them since the last look.
+between_ops: list[Callable[[], None]] = []
+
+
+def _poll() -> None:
+    """Raises a held Ctrl-C; has packages run what has been recorded, as the finished iterations of a loop."""
+    raise_held()
+    if not between_ops:
+        pace.look_after(config.max_pending_ops)
+    for look in between_ops:
+        look()

@@ -1,0 +1,75 @@
+"""Sharding constraints out of place: new values with a given or a common sharding; a tensor's present sharding."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from ..graph.graph import DeviceData, Value, origin
+from ..graph.meta import dense_meta
+from ..graph.op import Arrays, Identity, Layouts, OpSpec
+from ..run.pjrt import devices
+from ..sharding.partitioner import shard_as
+from ..sharding.value import Sharding
+from .annotations import mark_op
+from .reads import record_op
+from .storage import LOCK
+from .tensor import XlaTensor
+from .views import read
+
+
+def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
+    """A new tensor of the same value with this sharding; the given tensor keeps its own."""
+    meta = dense_meta(tensor.shape, tensor.dtype)
+    sharding = sharding if meta.numel else sharding.replicated()
+    with LOCK:
+        (made,) = record_op(mark_op(meta, sharding), [tensor])
+        made._storage.sharding = sharding
+    return made
+
+
+def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
+    """New tensors of the same values; each in the first half has one sharding with its partner in the second half."""
+    metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
+    return record_op(OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas), tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardAsOp(Identity):
+    """The operands; the partitioner chooses one sharding for each of the first half and its partner in the second."""
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        half = len(operands) // 2
+        pairs = [shard_as(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
+        return tuple(one for one, _ in pairs) + tuple(other for _, other in pairs)
+
+
+def sharding_now(tensor: XlaTensor) -> Sharding | None:
+    """The sharding that a tensor has or is to have; for a recorded value without an annotation, replicated on the mesh
+    of its operands. None where these have no mesh: unannotated data on the first device joins any."""
+    storage, view = tensor._storage, tensor._view
+    own = storage.sharding if view is None else view.sharding
+    if own is not None:
+        return own
+    with LOCK:
+        value = storage.value if view is None else read(tensor)
+        if type(value) is DeviceData:
+            return None if value.sharding is devices.default_sharding() else value.sharding
+        return _mesh_behind(value)
+
+
+def _mesh_behind(value: Value) -> Sharding | None:
+    """The nearest mesh of several devices among the values that a recorded value depends on, as its replicated
+    sharding."""
+    todo, seen = [value], set()
+    while todo:
+        todo, level = [], todo
+        for one in level:
+            node = origin(one)
+            found = one.sharding if type(one) is DeviceData else None if node is None else node.op.sharding
+            if found is not None and len(found.device_ids) > 1:
+                return found.replicated()
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo += node.operands
+    return None

@@ -1,0 +1,263 @@
+"""The slow path of dispatch: the OpSpec of one new combination of operands.
+
+An OpSpec is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
+dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch._ops import OpOverload
+from torch._prims_common import elementwise_dtypes
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
+from ..graph.meta import Meta, dense_meta, meta_of
+from ..graph.op import OpSpec, Slot
+from ..graph.source import at_user_line
+from ..ops import CHECKS, Rule, base_name
+from ..ops.meta_rules import META_FUNCTIONS
+from ..ops.scalar_arguments import LARGEST, is_one_number
+from .deterministic import without_errors
+from .lowerings import Call, Fill, Large, Number, Operand, fill
+from .overlap import check_targets
+from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
+from .refusals import refusal
+from .tensor import XlaTensor
+from .views import ViewRule, view_rule
+
+aten = torch.ops.aten
+
+# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the meta kernel of torch
+# 2.15, written in Python, returns bcomplex32, which neither earlier versions nor XLA have.
+_BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
+
+
+# --- binding arguments ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Binding:
+    """An overload's arguments with tensors and scalar arguments replaced by their places, in dispatch's order."""
+
+    arguments: dict[str, Any]
+    metas: list[Meta]
+    numbers: list[float | int]
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of the scalar arguments (see `OpSpec.numbers`)."""
+        return "".join("f" if type(number) is float else "i" for number in self.numbers)
+
+
+def bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+    """Binds the arguments of a call to their names in the schema."""
+    binding = _Binding({}, [], [])
+    for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
+        if type(value) is torch._C.Generator:
+            continue
+        binding.arguments[argument.name] = _place(value, argument.name in plan.scalar_argument_names, binding)
+    for name, value in kwargs.items():
+        if name not in plan.ignored:
+            binding.arguments[name] = _place(value, name in plan.scalar_argument_names, binding)
+    return binding
+
+
+def _place(value: Any, is_scalar_argument: bool, binding: _Binding) -> Any:
+    if isinstance(value, torch.Tensor):
+        binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
+        return Operand(len(binding.metas) - 1)
+    if isinstance(value, (list, tuple)):
+        if is_scalar_argument and is_one_number(value):
+            return [_place(value[0], True, binding)] * len(value)
+        return [_place(item, is_scalar_argument, binding) for item in value]
+    if is_scalar_argument and type(value) is int and value > LARGEST:
+        return Large(value)
+    if is_scalar_argument and type(value) in (int, float):
+        binding.numbers.append(value)
+        return Number(len(binding.numbers) - 1)
+    return value
+
+
+def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
+
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, XlaTensor):
+            return value._meta.make()
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, (list, tuple)):
+            return [to_meta(item) for item in value]
+        return value
+
+    keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    if "device" in keywords or (makes_tensors(plan.overload) and not args_have_tensor(args)):
+        keywords["device"] = torch.device("meta")
+    run = META_FUNCTIONS.get(plan.overload, plan.overload)
+    arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
+    check = CHECKS.get(plan.overload)
+    if check is not None:
+        check(*arguments, **keywords)
+    try:
+        with without_errors():
+            made = run(*arguments, **keywords)
+        if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
+            made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
+    except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
+        raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
+    except (RuntimeError, IndexError) as error:
+        if type(error) not in (RuntimeError, IndexError):
+            raise
+        raise at_user_line(refusal(plan.overload, error, args, kwargs, plan.twin)) from None
+    if plan.kind is MUTATION:
+        return plan.written(arguments, keywords)
+    return made
+
+
+def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex64 if dtype is _BCOMPLEX32 else dtype
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static arguments."""
+    if plan.fills and isinstance(args[0], torch.Tensor):  # later calls' numbers are checked by dispatch
+        for value, scalar_args in zip(args, plan.scalar_args, strict=False):
+            if scalar_args and isinstance(value, (int, float, complex)):
+                check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
+    made = run_on_meta(plan, args, kwargs)
+    binding = bind(plan, args, kwargs)
+    if plan.kind is VIEW:
+        return _view_rule(plan, args[0], binding, meta_of(made))
+    flat = list(made) if isinstance(made, (tuple, list)) else [made]
+    metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
+    if plan.kind is MUTATION:
+        targets = plan.written(args, kwargs)
+        check_targets(plan.name, base_name(plan.overload), targets)
+        _check_unchanged(plan, targets, metas)
+        check_complex(plan, args)
+    plain = all(isinstance(item, torch.Tensor) for item in flat)
+    layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+    kinds = binding.kinds + ("ii" if plan.draws else "")
+    constant = constant_of(plan)
+    if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
+        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
+    lowering = Fill() if constant is not None else _call(plan, binding)
+    statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
+    operands = tuple(meta.layout for meta in binding.metas)  # of the calls with this key, those of the first
+    op = OpSpec.of(
+        plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
+    )
+    if operands and constant is None and not any(meta.dtype.is_floating_point for meta in operands):
+        _check_takes(plan, op)
+    return op
+
+
+def reads_default_dtype(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> bool:
+    """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
+    values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    if any(isinstance(value, torch.dtype) for value in values):
+        return False
+    exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
+    # The elements of a list each have a dtype of their own; elsewhere one floating-point operand decides.
+    if not any(exact) if is_foreach(plan.overload) else not all(exact):
+        return False
+    return any(isinstance(value, (float, complex)) for value in values) or not all(is_exact(m.dtype) for m in metas)
+
+
+# torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's line raises and not
+# the sync. Every rule takes floats: these are not tried.
+def _check_takes(plan: Plan, op: OpSpec) -> None:
+    """Raises NotImplementedError for integers, booleans or complex numbers that the rule does not take."""
+    numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
+    try:
+        with jax.enable_x64(True):
+            lower = functools.partial(op.lower, layouts=[None] * len(op.operands))
+            jax.eval_shape(lower, [meta.struct for meta in op.operands], numbers)
+    except (TypeError, ValueError) as error:
+        kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in op.operands))
+        raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
+
+
+def _show(value: Any, binding: _Binding) -> str:
+    shown = fill(value, lambda i: binding.metas[i], lambda i: "lifted")
+    return str(shown)
+
+
+_ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
+
+
+def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
+    """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
+    target = args[0]
+    if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
+        return
+    for value in args[1:]:
+        if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
+            found = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
+            raise RuntimeError(
+                f"{plan.name}: result type {found} can't be cast to the desired output type {target.dtype}"
+            )
+
+
+def _check_unchanged(plan: Plan, targets: list[Any], metas: tuple[Meta, ...]) -> None:
+    for target, meta in zip(targets, metas, strict=True):
+        if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
+            raise NotImplementedError(
+                f"{plan.name} would change {target._meta!r} into {meta!r}; on xla a tensor keeps its shape: use the "
+                "out-of-place form and rebind the name"
+            )
+
+
+def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
+    """The rule of a view; its read and its write are shared by all places in memory at which the base may begin."""
+    parent = base._meta.layout
+    statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
+
+    def made() -> ViewRule:
+        op = OpSpec.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
+        arguments = dict(list(binding.arguments.items())[1:])
+        return view_rule(plan.overload, op, parent, arguments)
+
+    found = plan.table.of(("layout", parent, statics), made)
+    return ViewRule(found.read, found.write, meta, found.shown)
+
+
+def _call(plan: Plan, binding: _Binding) -> Call:
+    assert plan.rule is not None and plan.twin is not None
+    return Call(
+        plan.twin,
+        tuple(binding.arguments.items()),
+        compute=_compute_dtype(plan.twin, plan.rule, binding),
+        precision=plan.precision,
+        writes=plan.kind is MUTATION,
+        shape_only=plan.ignores_operands,
+        foreign=plan.rule if plan.rule.opaque else None,
+    )
+
+
+def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype | None:
+    if rule.promote is None:
+        return None
+    promoted = []
+    for argument in twin._schema.arguments:
+        if argument.kwarg_only or argument.name not in binding.arguments:
+            continue
+        value = fill(binding.arguments[argument.name], lambda i: binding.metas[i].make(), lambda i: binding.numbers[i])
+        if isinstance(value, torch.Tensor) or (type(value) in (int, float, bool, complex) and _is_scalar(argument)):
+            promoted.append(value)
+    compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
+    if compute.is_floating_point and compute.itemsize == 1:
+        compute = torch.float32  # torch computes float8 so, too; its table of dtypes does not have it
+    return to_numpy_dtype(compute)
+
+
+def _is_scalar(argument: torch.Argument) -> bool:
+    return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")

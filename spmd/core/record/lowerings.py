@@ -1,0 +1,337 @@
+"""Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from ..base.dtypes import is_exact, to_numpy_dtype
+from ..graph.meta import padded_meta
+from ..graph.op import PADDED, Arrays, Layouts, Lowering, OnHost, OpSpec, Padded, Slot
+from ..lower.stack_rows import Made, Row, find_stretch, plain, rows, scalars
+from ..ops import RULES, Rule, folds
+from ..ops.create import cast
+from ..ops.dynamic_start import Gradient, Move, Read, Run, move_of
+from ..ops.padding import JOINED, Before, Case, Instead, Joined, NoRule, Pads, physical
+from ..ops.padding_shapes import begins as begun
+from ..ops.padding_shapes import elementwise, rule_of
+from ..ops.registry import rule_arguments
+from ..sharding.constrain import cut
+from .overloads import makes_tensors
+
+
+class Operand(int):
+    """The index of a tensor operand in a rule's arguments."""
+
+
+class Number(int):
+    """The index of a scalar argument in a rule's arguments."""
+
+
+class Large(int):
+    """An integer that is too large for a scalar argument, and so is static."""
+
+
+def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]) -> Any:
+    """The value with operands and numbers put back by the two functions."""
+    if type(value) is Operand:
+        return operand(int(value))
+    if type(value) is Number:
+        return number(int(value))
+    if type(value) is list:
+        return [fill(item, operand, number) for item in value]
+    return value
+
+
+_JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Lowering):
+    """An overload's rule: arguments placed, dtypes promoted, results cast.
+
+    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype that operands are
+    promoted to, where the rule needs that. precision: jax's word for less than full float32 in products. writes: the
+    result is written into an operand. shape_only: the rule reads only its operands' shapes and dtypes.
+    """
+
+    overload: OpOverload
+    arguments: tuple[tuple[str, Any], ...]
+    compute: np.dtype | None = None
+    precision: str | None = None
+    writes: bool = False
+    shape_only: bool = False
+    foreign: Rule | None = None
+
+    @property
+    def opaque(self) -> bool:
+        return self.foreign is not None
+
+    @property
+    def rule(self) -> Rule:
+        return self.foreign or RULES[self.overload]
+
+    @property
+    def takes_rows(self) -> bool:
+        return self.overload in _JOINS
+
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        if self.takes_rows:
+            joined = self._joined(op, operands)
+            if joined is not None:
+                return (joined,)
+        return self._called(op, list(map(plain, operands)), numbers)
+
+    def _joined(self, op: OpSpec, operands: Sequence[Made]) -> jax.Array | None:
+        """The result of an op that joins rows of one array, as all layers' logits are: that array, in another shape.
+        None where they are no such rows."""
+        (meta,), shape = op.metas, op.operands[0].shape
+        if not shape and any(isinstance(operand, Row) for operand in operands):
+            return scalars(operands)
+        found = find_stretch(operands) if len(operands) > 1 else None
+        if found is None:
+            return None
+        dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
+        return jnp.moveaxis(cast(rows(found, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
+
+    def _called(self, op: OpSpec, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
+        rule = self.rule
+
+        def operand(index: int) -> Any:
+            return op.operands[index].struct if self.shape_only else self._promoted(operands[index])
+
+        def place(value: Any) -> Any:
+            if type(value) is Large:
+                return self._promoted(jnp.asarray(np.uint64(value)))
+            return fill(value, operand, lambda index: self._promoted(numbers[index]))
+
+        positional, keywords = _rule_arguments(self.overload, dict(self.arguments))
+        arguments = [place(value) for value in positional]
+        named = {name: place(value) for name, value in keywords.items()}
+        if rule.wants_returns:
+            named["returns"] = _returns(op)
+        if rule.wants_draw:
+            named["draw"] = (numbers[-2], numbers[-1])
+        with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
+            if rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
+                flat: tuple[Any, ...] = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
+            else:
+                flat = tuple(_arrays(rule.function(*arguments, **named)))
+        if rule.promote is not None or self.writes:
+            flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
+        if self.writes:
+            flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, op.metas, strict=True))
+        return flat
+
+    def _promoted(self, array: jax.Array) -> jax.Array:
+        return array if self.compute is None else cast(array, self.compute)
+
+    def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
+        shapes = [meta.shape for meta in op.operands]
+        found = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
+        if found is None:
+            return None
+        move, start = found
+        kinds = "iii" if self.rule.wants_draw else "i"
+        scalar_args = OpSpec.of(
+            op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
+        )
+        return scalar_args, start
+
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+        rule = partial(begun, dims=begins) if begins else rule_of(self.overload)
+        if rule is None or self.opaque or (self.rule.wants_draw and rule is elementwise):
+            raise NoRule("has no rule for a padded dim")
+        has_joined = any(type(size) is Joined for pad in pads for size in pad.values())
+        if has_joined and rule is not elementwise and self.overload not in JOINED:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
+        shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
+        dtypes = [meta.struct.dtype for meta in op.metas]
+        case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
+        case.made = [{} for _ in results]
+        rule(case)
+        call = dataclasses.replace(self, arguments=tuple(case.given.items())) if case.instead is None else None
+        fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
+        return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        count = len(op.numbers)
+        return ((count - 2, count - 1),) if self.rule.wants_draw else ()
+
+    def on_host(self, op: OpSpec) -> OnHost | None:
+        """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device, and for ops that
+        round no float."""
+        overload = self.overload
+        is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
+        if overload.namespace != "aten" or self.rule.wants_draw or not is_exact:
+            return None
+        placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
+
+        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
+            given = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
+            made = overload(**given, **placed)
+            made = made if isinstance(made, (tuple, list)) else [made]
+            return [item for item in made if isinstance(item, torch.Tensor)]
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(Lowering):
+    """A result filled with the op's constant."""
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        (meta,) = op.metas
+        value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
+        return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
+
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+        (meta,) = op.metas
+        likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
+        made = dict(begins or (likes[0] if likes else ()))
+        if not made:
+            raise NoRule("makes a value like a padded one")
+        metas, operands = (padded_meta(meta, made),), tuple(map(padded_meta, op.operands, pads))
+        numbers, constant = op.numbers, op.constant
+        op_spec = OpSpec.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
+        return Padded(op_spec, (made,), ())
+
+    def on_host(self, op: OpSpec) -> OnHost | None:
+        if not _is_exact(op):
+            return None
+        (meta,), constant = op.metas, op.constant
+
+        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
+            value = numbers[0] if constant == "lifted" else constant
+            return [torch.full(meta.shape, value, dtype=meta.dtype, device="cpu")]
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class OnPadded(Lowering):
+    """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
+    call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
+
+    call: Call | None
+    fits: tuple[tuple[int, ...], ...]
+    before: tuple[Before, ...]
+    instead: Instead | None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        given = [cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
+        for step, number in zip(self.before, numbers, strict=False):
+            given = step(given, number)
+        own = len(self.before) + (self.instead is not None)
+        if self.instead is not None:
+            return (self.instead(given, numbers[own - 1]),)
+        assert self.call is not None, "an op has a call or a replacement"
+        return self.call.lower(op, given, numbers[own:], layouts)
+
+
+def _padded(op: OpSpec, pads: Sequence[Pads], case: Case, lowering: Lowering) -> Padded:
+    """An op with its metas as they are with the padding."""
+    metas = tuple(map(padded_meta, op.metas, case.made))
+    operands = tuple(map(padded_meta, op.operands, pads))
+    kinds = "i" * len(case.numbers) + op.numbers
+    # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
+    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
+    made = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
+    return Padded(made, tuple(case.made), tuple(case.numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicStart(Lowering):
+    """An op with its position as a scalar argument."""
+
+    move: Move
+
+    @property
+    def taken(self) -> Run | None:
+        return self.move.run if isinstance(self.move, Read) else None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        start, *draw = numbers  # a draw's key, where there is one
+        return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
+
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+        move, (pad,) = self.move, pads or ({},)
+        if type(move) is Read and type(pad.get(move.run.axis)) is Joined:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
+        if type(move) is Read and not begins:
+            run = move.run
+            made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
+        elif type(move) is Gradient:
+            run = move.run
+            if run.axis in pad and not run.is_select:
+                raise NoRule("is of a slice of a padded dim")
+            made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
+            made |= begins
+            move = Gradient(run, physical(move.shape, made))
+        else:
+            raise NoRule("has no rule for a padded dim")
+        metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
+        op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
+        return Padded(op_spec, (made,), ())
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        return ((1, 2),) if len(op.numbers) == 3 else ()
+
+
+def _depends_on_place(call: Call) -> bool:
+    """True if a call goes along a dim, takes its result's shape or draws: it needs the array in torch's shape."""
+    return call.rule.wants_returns or call.rule.wants_draw or any(name == "dim" for name, _ in call.arguments)
+
+
+# Ops that compare or move floats, and round none: their results are the same wherever they are computed.
+_EXACT_OF_FLOATS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "any", "all", "_is_all_true", "_is_any_true",
+        "max", "min", "amax", "amin", "abs", "neg", "where", "clone", "detach", "alias", "select", "slice", "view",
+        "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "diagonal",
+    )
+)  # fmt: skip
+
+
+def _is_exact(op: OpSpec) -> bool:
+    return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))
+
+
+def _returns(op: OpSpec) -> Any:
+    """The shapes and dtypes of the op's results, as its rule takes them."""
+    structs = [meta.struct for meta in op.metas]
+    if op.layout is not None:
+        queue = iter(structs)
+        return tuple(next(queue) if item is Slot else None for item in op.layout)
+    return structs[0] if len(structs) == 1 else tuple(structs)
+
+
+def _arrays(made: Any) -> Iterator[jax.Array]:
+    if isinstance(made, (tuple, list)):
+        for item in made:
+            yield from _arrays(item)
+    elif made is not None:
+        yield made
+
+
+def _rule_arguments(overload: OpOverload, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy's."""
+    positional, keywords = [], {}
+    for argument in rule_arguments(overload):
+        value = given.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        if isinstance(value, torch.dtype):
+            value = to_numpy_dtype(value)
+        if argument.kwarg_only:
+            keywords["from_" if argument.name == "from" else argument.name] = value
+        else:
+            positional.append(value)
+    return positional, keywords

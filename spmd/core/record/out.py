@@ -1,0 +1,132 @@
+"""`out=`: the dtypes and shapes that torch's CPU kernels take as `out`, and the write of the result into it."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..ops import base_name
+from ..ops.registry import PLACEMENT_ARGUMENTS
+from .overlap import check_operands, check_target
+from .overloads import Handler, Plan, as_list, aten, makes_tensors
+from .tensor import XlaTensor
+
+# A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
+# by the op's name or, where its overloads differ, by the overload's.
+_EXACT = frozenset({
+    "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd",
+    "_native_batch_norm_legit", "_scaled_mm_v2", "abs", "addbmm", "addmm", "addmv", "alias_copy", "amax", "amin",
+    "aminmax", "argmax", "argmin", "as_strided_copy", "avg_pool2d", "avg_pool3d", "baddbmm", "bitwise_not", "bmm",
+    "bucketize", "ceil", "complex", "conj_physical", "cummax", "cummin", "diag_embed", "diagonal_copy", "dot",
+    "expand_copy", "floor", "frac", "frexp", "gather", "gelu", "hardshrink", "hash_tensor", "heaviside", "histc",
+    "histogram", "index_add", "index_copy", "index_reduce", "index_select", "isin", "isneginf", "isposinf",
+    "kthvalue", "linalg_cholesky_ex", "linalg_cross", "linalg_inv_ex", "linalg_ldl_factor_ex", "linalg_ldl_solve",
+    "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_qr", "linalg_solve_triangular",
+    "linalg_vector_norm", "linear", "log_sigmoid_forward", "log_softmax", "logcumsumexp", "lu_unpack",
+    "masked_select", "max.dim_max", "min.dim_min", "mm", "mode", "multinomial", "mv", "nan_to_num", "narrow_copy",
+    "native_batch_norm", "neg", "nonzero", "ormqr", "permute_copy", "polar", "renorm", "round", "scatter",
+    "scatter_add", "scatter_reduce", "searchsorted", "sgn", "sign", "signbit", "slice_scatter", "softmax",
+    "softplus", "softshrink", "sort", "split_with_sizes_copy", "squeeze_copy", "t_copy", "take", "topk",
+    "transpose_copy", "triangular_solve", "tril", "triu", "trunc", "unbind_copy", "unfold_copy", "unsqueeze_copy",
+    "vdot", "view_copy", "where",
+})  # fmt: skip
+
+# Ops of booleans, or bytes in place of them.
+_BOOLEAN = frozenset({"all", "any"})
+# A draw is made in `out` itself, whatever its dtype.
+_ANY = frozenset({"bernoulli"})
+# With these torch refuses another dtype by another error than RuntimeError.
+_KINDS = {"cat": TypeError, "stack": TypeError, "_chunk_cat": TypeError, "_scaled_mm_v2": ValueError}
+# Without dtype= these compute in the dtype of `out`.
+COMPUTES_IN_OUT = frozenset({"cumprod", "cumsum"})
+# torch resizes `out` without a warning.
+_QUIET = frozenset({"addbmm", "full", "linspace", "log_sigmoid_forward", "logspace", "narrow_copy", "ones", "zeros"})
+# Only the number of elements of `out` counts.
+_BY_COUNT = frozenset({"arange", "linspace", "logspace", "range"})
+
+
+def fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
+    """Writes the result into `out`, which is resized where it does not fit."""
+    base = base_name(overload)
+    _check_dtype(overload, base, name, target, value)
+    check_target(name, base, target._meta)
+    if base in _BY_COUNT and target.numel() == value.numel():
+        value = value.view(target.shape)
+    if target.shape != value.shape:
+        if target.numel() and base not in _QUIET:
+            warnings.warn(
+                f"{name}: out has shape {list(target.shape)} and is resized to {list(value.shape)}; give it that "
+                "shape, or none with resize_(0)",
+                stacklevel=2,
+            )
+        aten.resize_.default(target, value.shape)
+    target.copy_(value)
+
+
+def _check_dtype(overload: OpOverload, base: str, name: str, target: XlaTensor, value: torch.Tensor) -> None:
+    if target.dtype == value.dtype or base in _ANY:
+        return
+    kind = _KINDS.get(base, RuntimeError)
+    if base in _EXACT or f"{base}.{overload._overloadname}" in _EXACT:
+        raise kind(f"{name}: expected out tensor to have dtype {value.dtype}, but got {target.dtype} instead")
+    if base in _BOOLEAN and target.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError(f"{name}: expected out tensor to have dtype torch.bool, but got {target.dtype} instead")
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise kind(f"{name}: result type {value.dtype} can't be cast to the desired output type {target.dtype} of out")
+
+
+# The op that an out= form computes where the form without it writes, too: running statistics.
+_OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
+
+
+def out_form(plan: Plan) -> Handler | None:
+    """The handler of an `out=` overload: runs the op without it and writes its results into the passed tensors, resized
+    where they do not fit."""
+    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    twin = plan.twin or _OUT_TWINS.get(plan.overload)
+    factory = None if twin is not None else _factory_of(plan.overload)
+    if twin is None and factory is None:
+        return None
+
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = [kwargs[where] for where in plan.mutated if where in outs]
+        targets = [target for each in given for target in as_list(each)]
+        rest = {name: value for name, value in kwargs.items() if name not in outs}
+        for target in targets:
+            _check_out(plan, target, (*args, *rest.values()))
+        if base_name(plan.overload) in COMPUTES_IN_OUT and rest.get("dtype") is None:
+            rest["dtype"] = targets[0].dtype
+        if twin is not None:
+            made = twin(*args, **rest)
+        else:
+            assert factory is not None
+            made = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
+        for target, value in zip(targets, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+            fill_out(plan.overload, plan.name, target, value)
+        if not plan.returns_targets:
+            return None
+        return given[0] if len(given) == 1 else tuple(given)
+
+    return handler
+
+
+def _factory_of(overload: OpOverload) -> OpOverload | None:
+    """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
+    arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+    packet = getattr(aten, base_name(overload), None)
+    for name in packet.overloads() if packet is not None else ():
+        found = getattr(packet, name)
+        rest = PLACEMENT_ARGUMENTS | {"dtype"}
+        placed = [(a.name, str(a.type)) for a in found._schema.arguments if a.name not in rest]
+        if makes_tensors(found) and placed == arguments:
+            return found
+    return None
+
+
+def _check_out(plan: Plan, target: Any, operands: tuple[Any, ...]) -> None:
+    if type(target) is not XlaTensor:
+        raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
+    base = base_name(plan.overload)
+    check_target(plan.name, base, target._meta)
+    check_operands(plan.name, target, operands, base=base)

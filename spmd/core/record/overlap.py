@@ -1,0 +1,117 @@
+"""Writes that torch refuses because memory would be written twice, or read after it was written."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.graph import Value
+from ..graph.meta import Meta
+from .tensor import XlaTensor
+
+# One number in every element is the same however often it is written.
+_UNIFORM = frozenset({"zero", "fill"})
+
+# With `out=` these read their operands while they write, so that even the very same memory is refused.
+_READ_LATE = frozenset({
+    "bernoulli", "cat", "gather", "index_add", "index_copy", "index_select", "kthvalue", "masked_select", "median",
+    "mode", "multinomial", "nanmedian", "put", "scatter", "scatter_add", "scatter_reduce", "take",
+})  # fmt: skip
+
+
+# Written in place, these do the same.
+_READ_LATE_IN_PLACE = frozenset({
+    "index_add", "index_copy", "index_fill", "index_reduce", "put", "scatter", "scatter_add", "scatter_reduce",
+})  # fmt: skip
+
+
+def check_target(name: str, base: str, target: Meta) -> None:
+    """Raises RuntimeError for a write into a tensor with several elements at one place in memory, such as an expanded
+    one."""
+    repeated = any(stride == 0 and size > 1 for size, stride in zip(target.shape, target.strides, strict=True))
+    if not repeated or base in _UNIFORM or not target.numel:
+        return
+    raise RuntimeError(
+        f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
+        f"location (shape {list(target.shape)}, strides {list(target.strides)}). Please clone() the tensor before "
+        "performing the operation."
+    )
+
+
+def check_targets(name: str, base: str, targets: Sequence[Any]) -> None:
+    """`check_target` for those of the tensors that are on the device."""
+    for target in targets:
+        if type(target) is XlaTensor:
+            check_target(name, base, target._meta)
+
+
+def check_operands(name: str, target: XlaTensor, operands: Any, *, base: str = "") -> None:
+    """Raises RuntimeError for a write into memory that an operand shares in part; for some ops, also in full. base: the
+    base name of an op with `out=`, empty for an op in place."""
+    for operand in operands:
+        if type(operand) in (list, tuple):
+            check_operands(name, target, operand, base=base)
+        elif (
+            type(operand) is XlaTensor
+            and operand._storage is target._storage
+            and (operand is target or (operand._meta.numel and target._meta.numel))  # empty tensors share no memory
+            and _overlap(operand, target, base in _READ_LATE if base else _in_place_base(name) in _READ_LATE_IN_PLACE)
+        ):
+            raise RuntimeError(
+                f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor refer to "
+                "a single memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def elements_meet(operands: Sequence[Value], targets: Sequence[Any], lists: Sequence[Any]) -> bool:
+    """True if one element of a list op, which torch computes one after the other, writes memory that a later one reads
+    or writes.
+
+    operands: the values of all operands. lists: the lists of tensors (or of something else) in addition to the targets.
+    """
+    others = [each for each in lists if type(each) in (list, tuple) and each and type(each[0]) is XlaTensor]
+    if len(set(operands)) == len(operands) and not any([t._view for each in (targets, *others) for t in each]):  # noqa: C419
+        return False
+    written: dict[Any, list[tuple[int, int]]] = {}
+    for i, target in enumerate(targets):
+        reads = [each[i] for each in others if i < len(each) and type(each[i]) is XlaTensor]
+        for tensor in (target, *reads):
+            begin, end = _reach(tensor._meta)
+            if any(begin < stop and start < end for start, stop in written.get(tensor._storage, ())):
+                return True
+        written.setdefault(target._storage, []).append(_reach(target._meta))
+    return False
+
+
+def _reach(meta: Meta) -> tuple[int, int]:
+    """The range of bytes from a tensor's first element to its last."""
+    if not meta.numel:
+        return 0, 0
+    last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
+    return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
+
+
+def _in_place_base(name: str) -> str:
+    """`aten.scatter_.src` -> `scatter`."""
+    return name.split(".")[1].removesuffix("_") if "." in name else name
+
+
+def _overlap(one: XlaTensor, other: XlaTensor, reads_late: bool) -> bool:
+    if one._meta is other._meta:
+        return reads_late
+    spans = [_span(tensor._meta) for tensor in (one, other)]
+    if None in spans:
+        return False  # torch, too, does not look into tensors with gaps
+    (begin, end), (start, stop) = spans  # type: ignore[misc]
+    if (begin, end) == (start, stop) and one._meta.strides == other._meta.strides:
+        return reads_late
+    return begin < stop and start < end
+
+
+def _span(meta: Meta) -> tuple[int, int] | None:
+    """The range of bytes that a tensor without gaps and overlaps fills; None for others."""
+    step = 1
+    for stride, size in sorted((s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1):
+        if stride != step:
+            return None
+        step *= size
+    begin = meta.offset * meta.dtype.itemsize
+    return (begin, begin + meta.nbytes) if meta.numel else None

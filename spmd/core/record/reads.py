@@ -1,0 +1,394 @@
+"""Reads of a storage in another sharding than the stored one: parameters are stored sharded, and ops read them
+unsharded.
+
+The reads of a storage are a stack: entering a context pushes one, and the innermost applies. Each keeps its gathered
+value for as long as the storage keeps its value, or until it is renewed: FSDP gathers once in forward and again in
+backward.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import torch
+
+from ..base.tables import Interned
+from ..graph.graph import Node, Value, is_data, results
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
+from ..sharding.buckets import Cut, cut_of, gather
+from ..sharding.constrain import constrain, near, wait_for_all
+from ..sharding.value import Sharding
+from .annotations import annotate, mark_op
+from .record import NOWHERE, graph_task, record, record_here
+from .storage import LOCK, Storage
+from .tensor import XlaTensor, tensors_of, wrap
+from .threads import enter_thread
+from .views import View, ViewRule, read_view
+from .views import read as value_of
+
+_Part = tuple[Meta, Sharding | None]  # an array, and its stored sharding
+
+generation = 0  # counts contexts entered or renewed, and those left that had others inside: see `next_generation`
+
+
+def next_generation() -> int:
+    """Returns the number of a context that is entered or renewed now. The context with the latest number still has its
+    gathered values."""
+    global generation
+    generation += 1
+    return generation
+
+
+def latest_generation() -> int:
+    """The last number that `next_generation` returned."""
+    return generation
+
+
+_autograd_node = torch._C._current_autograd_node
+
+
+class Read(View):
+    """A full storage in another sharding; writes go to the storage itself.
+
+    group: reads that are gathered by one op, this one among them, or empty. spans: autograd's sequence numbers of the
+    forward ops that read through it, a (first, end) for each time the context was entered. All storages are held
+    weakly: a storage holds its reads.
+    """
+
+    __slots__ = ("group", "owner", "spans")
+
+    is_read = True
+
+    def __init__(self, storage: Storage, layout: Sharding):
+        super().__init__(ViewRule(mark_op(storage.meta, layout), None, storage.meta), None, None, 0)
+        self.owner = storage.ref
+        self.group: list[Read] = []
+        self.spans: deque[tuple[int, int]] = deque(maxlen=64)
+
+    @property
+    def layout(self) -> Sharding:
+        layout = self.rule.read.sharding
+        assert layout is not None, "an annotation has one"
+        return layout
+
+    def value_of(self, storage: Storage) -> Value:
+        """The storage's value in this sharding; gathered once for as long as the storage keeps its value."""
+        if self.stamp == storage.stamp:
+            return self.value  # type: ignore[return-value]
+        members = _members(self.group)
+        if len(members) < 2:
+            return read_view(self, storage)
+        _gather(
+            members, [member.value for member in members.values()], [storage.sharding for storage in members.values()]
+        )
+        return self.value  # type: ignore[return-value]
+
+
+class Reads:
+    """All reads of one storage.
+
+    known: by sharding, the one that was entered last at the end. active: those entered and not left, innermost last.
+    """
+
+    __slots__ = ("active", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[Sharding, Read] = {}
+        self.active: list[Read] = []
+
+    def enter(self, read: Read) -> None:
+        """Makes this the read of the ops that are recorded from now on."""
+        self.known[read.layout] = self.known.pop(read.layout)
+        self.active.append(read)
+
+    def leave(self, layout: Sharding, span: tuple[int, int]) -> None:
+        """Ends the read in this sharding that was entered last; span: see `Read.spans`."""
+        entered = next((read for read in reversed(self.active) if read.layout is layout), None)
+        if entered is not None:
+            self.active.remove(entered)
+            entered.spans.append(span)
+
+    @property
+    def latest(self) -> Read:
+        return next(reversed(self.known.values()))
+
+    def current(self) -> Read | None:
+        """The read of the op that is recorded now, None for the stored value; a backward op reads as its forward op
+        did."""
+        if self.active:
+            return self.active[-1]
+        if graph_task() == -1:
+            return None
+        return self.latest if len(self.known) == 1 else self._by_forward()
+
+    def _by_forward(self) -> Read | None:
+        node = _autograd_node()
+        number = -1 if node is None else node._sequence_nr()
+        spans = [(end - first, first, read) for read in self.known.values() for first, end in read.spans]
+        around = [(size, read) for size, first, read in spans if first <= number < first + size]
+        return min(around, key=lambda pair: pair[0])[1] if around else None
+
+    def move(self, old: Storage, new: Storage) -> None:
+        """Gives a storage that takes another's place the reads of that one, in the shardings that fit it."""
+        fitting = [read for read in self.known.values() if len(read.layout.spec.dims) <= len(new.meta.shape)]
+        if new.reads is not None or not fitting:
+            return
+        moved = {read: read_in(new, read.layout) for read in fitting}
+        for read, made in moved.items():
+            made.spans = read.spans
+        reads: Any = new.reads  # made by the first of them
+        reads.active = [moved[read] for read in self.active if read in moved]
+        old.reads = None
+
+
+def read_in(storage: Storage, layout: Sharding) -> Read:
+    """The storage's read in a sharding, created where there is none."""
+    if storage.reads is None:
+        storage.reads = Reads()
+    layout = layout if storage.meta.numel else layout.replicated()  # there is nothing to shard
+    found = storage.reads.known.get(layout)
+    if found is None:
+        found = storage.reads.known[layout] = Read(storage, layout)
+    return found
+
+
+def join(reads: Sequence[Read]) -> None:
+    """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded: a group is gathered
+    together."""
+    groups: dict[Any, list[Read]] = {}
+    for read in reads:
+        storage = read.owner()
+        assert storage is not None
+        cut = cut_of(storage.meta.shape, storage.sharding)
+        if cut is not None and read.layout.is_replicated() and storage.meta.numel <= JOINED_NUMEL:
+            read.group = groups.setdefault((cut.rows, storage.meta.dtype), [])
+            read.group.append(read)
+        else:
+            read.group = []
+
+
+# Arrays of at most this many elements share one gather: below it a collective costs its latency, not its bytes.
+JOINED_NUMEL = 1 << 16
+
+# Arrays that share a gather stay gathered where they are at most this part of the renewed bytes: on a few hundred
+# devices the shards take as much.
+HELD_PART = 1 / 256
+
+
+def operand(tensor: XlaTensor) -> Value:
+    """The tensor's value as the op that is recorded now reads it."""
+    view, storage = tensor._view, tensor._storage
+    if view is not None:
+        return read_view(view, storage)
+    return storage.value if storage.reads is None else operand_of(storage)
+
+
+def record_op(op: OpSpec, tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
+    """A new tensor for each result of an op of these tensors' values, recorded at the user's present line."""
+    enter_thread()
+    with LOCK:
+        operands = [operand(tensor) for tensor in tensors]
+        return tensors_of(record_here(op, operands, (), sys._getframe(1), graph_task()))
+
+
+def operand_of(storage: Storage) -> Value:
+    """`operand` for a storage that has reads."""
+    read = storage.reads.current()
+    return storage.value if read is None else read.value_of(storage)
+
+
+def keep(reads: Sequence[Read], layouts: Sequence[Sharding], before: XlaTensor) -> list[XlaTensor | None]:
+    """The gathered value of each read, in the given sharding, for `renew`; None where it is stored in the read's
+    sharding.
+
+    It is sharded before any op reads `before`; else a compiler shards it where it is read, and keeps it unsharded until
+    then.
+    """
+    with LOCK:
+        kept = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
+        made = [tensor for tensor in kept if tensor is not None]
+        if made:
+            parts = [(tensor._storage.meta, tensor._storage.sharding) for tensor in made]
+            waited = [tensor._storage.value for tensor in made]
+            for tensor, value in zip(made, _behind(parts, waited, before), strict=False):
+                tensor._storage.write(value)
+        return kept
+
+
+def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
+    storage = read.owner()
+    if storage is None or storage.sharding is read.layout:
+        return None
+    # Behind an optimization barrier: a partitioner that sees the source of the gather exchanges that instead.
+    gathered = record(_renew_op(((storage.meta, read.layout),)), (read.value_of(storage),), (), NOWHERE)
+    kept = wrap(storage.meta, Storage(gathered, storage.meta))
+    annotate(kept, layout)
+    return kept
+
+
+def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) -> Sequence[Value]:
+    """The values behind one optimization barrier with the tensor's value, which the tensor takes back: none of them is
+    there before all are. XLA keeps it where both results are used. Empty where the tensor is data or a module's state,
+    which waits for nothing."""
+    arrived = value_of(tensor)
+    if is_data(arrived) or tensor._storage.is_state:
+        return ()
+    *made, passed = results(record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
+    if tensor._view is None:
+        tensor._storage.write(passed)
+    else:
+        tensor._view.keep(passed, tensor._storage)
+    return made
+
+
+def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | None] = ()) -> None:
+    """Has later ops gather again, and not before `after` is computed; the values gathered so far can be freed.
+
+    kept: the values to gather from, instead of the stored ones (see `keep`).
+
+    XLA would merge a second gather of the same shards with the first. One optimization barrier over the shards and
+    `after` prevents it where both results are used: so the tensor takes its result, too. Nothing waits for an `after`
+    that is data or a module's state. A cast of a stored value is recorded again, too, and not kept for the second
+    gather. Small arrays stay: see `HELD_PART`.
+    """
+    with LOCK:
+        members = _members(reads)
+        held = _held(members)
+        members = {read: storage for read, storage in members.items() if read not in held}
+        nearer = {read: tensor for read, tensor in zip(reads, kept, strict=bool(kept)) if tensor is not None}
+        casts = [
+            (value_of(nearer[read]), []) if read in nearer else _cast_behind(storage.value)
+            for read, storage in members.items()
+        ]
+        stored = [base for base, _ in casts]
+        shardings = {
+            read: nearer[read]._storage.sharding if read in nearer else storage.sharding
+            for read, storage in members.items()
+        }
+        parts = [(base.meta, at) for base, at in zip(stored, shardings.values(), strict=True)]
+        shards = _behind(parts, stored, after) if members else ()
+        if not shards:
+            return
+        shard_of = {
+            member: _recorded_again(ops, shard) for member, (_, ops), shard in zip(members, casts, shards, strict=True)
+        }
+        for storage in members.values():
+            storage.stamp += 1  # views of it that were read are read again, too
+        for member, storage in members.items():
+            if member.stamp == storage.stamp:
+                continue  # gathered with its group
+            group = {other: held for other, held in _members(member.group).items() if other in shard_of}
+            if len(group) > 1:
+                _gather(group, [shard_of[other] for other in group], [shardings[other] for other in group])
+            else:
+                member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), storage)
+
+
+def _held(members: dict[Read, Storage]) -> set[Read]:
+    """The members that stay gathered."""
+    at_hand = {read: storage.meta.nbytes for read, storage in members.items() if read.stamp == storage.stamp}
+    most = HELD_PART * sum(storage.meta.nbytes for storage in members.values())
+    held: set[Read] = set()
+    # A group stays as one: a part of it would keep the buffer that all of it was gathered into.
+    for group in {id(read.group): read.group for read in at_hand if read.group}.values():
+        there = [read for read in group if read in at_hand]
+        if sum(at_hand[read] for read in there) <= most:
+            held.update(there)
+    return held
+
+
+def _cast_behind(value: Value) -> tuple[Value, list[OpSpec]]:
+    """The operand of the cast that makes a value, and the ops from it to the value, the last one first; the value
+    itself where it is no cast."""
+    base, ops = value, []
+    while type(base) is Node and base.op.name == "mark_sharding":
+        ops.append(base.op)
+        base = base.operands[0]
+    if type(base) is Node and base.op.name == "aten._to_copy":
+        return base.operands[0], [*ops, base.op]
+    return value, []
+
+
+def _recorded_again(ops: Sequence[OpSpec], value: Value) -> Value:
+    for op in reversed(ops):
+        value = record(op, (value,), (), NOWHERE)
+    return value
+
+
+def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
+    """Gives a gradient the sharding of the storage that it belongs to, where that is annotated."""
+    sharding = storage.sharding
+    if sharding is None or grad._storage.sharding is sharding:
+        return
+    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+        # Backward often ends in a view (a transposed product). The gradient that stays is stored itself, not its base.
+        grad._storage, grad._view = Storage(value_of(grad), grad._meta), None
+    annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
+
+
+def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
+    """The reads whose storage still exists and has them, each with its storage."""
+    found = {read: storage for read in reads if (storage := read.owner()) is not None}
+    return {
+        read: storage
+        for read, storage in found.items()
+        if storage.reads is not None and storage.reads.known.get(read.layout) is read
+    }
+
+
+def _gather(members: dict[Read, Storage], stored: Sequence[Value], shardings: Sequence[Sharding | None]) -> None:
+    """Gathers many small arrays, each stored in its own sharding, by one all-gather."""
+    parts = tuple((storage.meta, at) for storage, at in zip(members.values(), shardings, strict=True))
+    layout = next(iter(members)).layout
+    op = _GATHERS.get(parts) or _GATHERS.of(parts, lambda: _new_gather(parts, layout))
+    for (member, storage), value in zip(members.items(), results(record(op, tuple(stored), (), NOWHERE)), strict=True):
+        member.keep(value, storage)
+
+
+def _new_gather(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
+    # Every one has a cut: see `join`.
+    cuts = tuple(cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None)
+    metas = tuple(meta for meta, _ in parts)
+    return OpSpec.of("spmd.gather", _Gather(cuts), metas, metas, statics=f"{len(metas)} arrays", sharding=layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gather(Lowering):
+    """Every operand unsharded, by one all-gather."""
+
+    cuts: tuple[Cut, ...]
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return tuple(gather(operands, self.cuts))
+
+
+def _renew_op(parts: tuple[_Part, ...]) -> OpSpec:
+    return _RENEWS.get(parts) or _RENEWS.of(parts, lambda: _new_renew_op(parts))
+
+
+def _new_renew_op(parts: tuple[_Part, ...]) -> OpSpec:
+    metas = tuple(meta for meta, _ in parts)
+    return OpSpec.of("spmd.renew", _Barrier(tuple(sharding for _, sharding in parts)), metas, metas)
+
+
+@dataclass(frozen=True, slots=True)
+class _Barrier(Identity):
+    """The operands behind one optimization barrier, each constrained to its stored sharding (None: as it comes)."""
+
+    stored: tuple[Sharding | None, ...]
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        held = wait_for_all(tuple(operands))
+        # The results are constrained: otherwise the partitioner would gather the operands.
+        return tuple(
+            array if sharding is None else constrain(array, near(sharding))
+            for array, sharding in zip(held, self.stored, strict=True)
+        )
+
+
+_GATHERS: Interned[tuple[_Part, ...], OpSpec] = Interned(4096)
+_RENEWS: Interned[tuple[_Part, ...], OpSpec] = Interned(4096)

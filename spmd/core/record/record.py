@@ -1,0 +1,63 @@
+"""Recording: the only way an op gets into the graph, at the user's line or at a known place."""
+
+from collections.abc import Sequence
+from types import CodeType, FrameType
+
+import torch
+
+from ..base import pace
+from ..base.config import config
+from ..graph import module_paths
+from ..graph.graph import Node, Value
+from ..graph.op import OpSpec
+from ..graph.source import THREADS, place_of, user_frame
+
+# The place of an op: the user's code and instruction, and for a backward op autograd's number of its forward op (else
+# -1; see `ir.source`).
+Place = tuple[CodeType | None, int, int]
+NOWHERE: Place = (None, 0, -1)
+
+graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_next_sequence = torch._C._autograd._get_sequence_nr
+
+
+def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], place: Place) -> Node:
+    """Records one op and counts it. The caller holds LOCK and gives the node to a storage or to another node."""
+    pace.recorded_ops += 1
+    return Node(op, operands, numbers, *place)
+
+
+def record_here(
+    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], frame: FrameType | None, task: int
+) -> Node:
+    """`record` at the user's present line; the place of a forward op is noted for its backward op. The caller has
+    called `enter_thread`, too (see `lazy.threads`). task: the number of autograd's graph task, -1 outside backward."""
+    number = -1
+    if task != -1:
+        code, instruction = backward_line(task)
+        behind = _autograd_node()
+        sequence = -1 if behind is None else THREADS.backward.base + behind._sequence_nr()
+    else:
+        code, instruction = place_of(frame)
+        sequence = -1
+        ring, number = THREADS.ring, _next_sequence() - 1
+        slot = number & ring.mask
+        if ring.numbers[slot] != number:
+            ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = number, code, instruction
+    pace.recorded_ops += 1
+    node = Node(op, operands, numbers, code, instruction, sequence)
+    if config.module_paths:
+        module_paths.note(node, number)
+    return node
+
+
+_last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)
+
+
+def backward_line(task: int) -> tuple[CodeType | None, int]:
+    """(code, instruction) of the user's line that called backward: found once for each run of autograd's engine."""
+    global _last_backward
+    if _last_backward[0] != task:
+        _last_backward = (task, *user_frame(2))
+    return _last_backward[1], _last_backward[2]

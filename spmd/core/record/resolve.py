@@ -1,0 +1,168 @@
+"""The plan of each overload: a handler of its own, its rule, a form of another op, or a decomposition."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+from ..ops import CHECKS, base_name
+from . import precision
+from .fallback import no_rule
+from .out import out_form
+from .overloads import MUTATION, VIEW, Handler, Plan, aten, kind_of
+
+# The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
+Op = OpOverload | tuple[OpOverload, str]
+
+PLANS: dict[Op, Plan] = {}
+# Handlers of overloads, and by name of ops whose overloads may be made later, which replace their rules.
+SPECIALS: dict[OpOverload, Handler] = {}
+BY_NAME: dict[str, Handler] = {}
+# The check of the data among an op's arguments, by the op's name and whether it is in place; None where there is none.
+DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
+
+
+def plan_of(op: Op) -> Plan:
+    """The plan of an op, kept and complete before it is in the table; not of an op that may have a kernel later."""
+    plan = PLANS.get(op) or new_plan(op)
+    return plan if plan.handler is no_rule else PLANS.setdefault(op, plan)
+
+
+def new_plan(op: Op) -> Plan:
+    """A plan of an op that is in no table."""
+    if isinstance(op, tuple):
+        return _less_precise(*op)
+    plan = Plan(op)
+    in_place = op._schema.name.endswith("_")
+    plan.bounds = next(filter(None, (check_of(base_name(op), in_place) for check_of in DATA_CHECKS)), None)
+    plan.is_plain &= plan.bounds is None
+    plan.handler = _handler(plan)
+    if plan.handler is None and precision.is_product(plan):
+        plan.handler = _product
+    elif plan.handler is not None and plan.bounds is not None:
+        plan.handler = _after(plan.bounds, plan.handler)
+    return plan
+
+
+def _handler(plan: Plan) -> Handler | None:
+    """The handler that replaces an op's rule; an op without a rule is decomposed, or raises an error."""
+    overload = plan.overload
+    special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
+    if special is not None or plan.is_list:
+        return special
+    if any(argument.is_out for argument in overload._schema.arguments):
+        form = out_form(plan)
+        if form is not None:
+            return form
+    if plan.rule is not None:
+        return None
+    kernel = _kernel(overload)
+    if kernel is not None:
+        return kernel
+    check, handler = CHECKS.get(overload), _decomposition(plan)
+    return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
+
+
+def _product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The plan of a product at less than full float32, where the user allows it at this call."""
+    setting = precision.matmul_precision()
+    return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
+
+
+def _less_precise(overload: OpOverload, setting: str) -> Plan:
+    """The plan of a product under "high" or "medium"."""
+    plan = Plan(overload)
+    assert plan.rule is not None, "only products have a precision"
+    precision.allow(setting, plan)
+    return plan
+
+
+def _after(check: Callable[..., None], handler: Handler) -> Handler:
+    """A handler with a check of its arguments before it."""
+
+    def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check(args, kwargs)
+        return handler(func, args, kwargs)
+
+    return checked
+
+
+# --- decomposition ----------------------------------------------------------------------------------------------------
+
+
+# The keys of kernels that a package registers for this device: torch maps "xla" to the first, the device has the
+# second, and the last is of kernels that are written in other ops.
+_KERNELS = (
+    torch._C.DispatchKey.XLA, torch._C.DispatchKey.PrivateUse1, torch._C.DispatchKey.CompositeExplicitAutograd,
+)  # fmt: skip
+_AUTOGRAD, _ALL_AUTOGRAD = torch._C.DispatchKey.AutogradXLA, torch._C.DispatchKey.AutogradFunctionality
+
+
+def _kernel(overload: OpOverload) -> Handler | None:
+    """The kernel that a package has registered for this device; torch's own are in other tables.
+
+    It is called as torch calls that of another device: autograd records its ops, unless a kernel above it hides them.
+    Where it does not, that of AutogradXLA comes first, which torch does not look up for this device.
+    """
+    if overload.namespace in ("aten", "c10d", "prims"):
+        return None
+    key = next((key for key in _KERNELS if overload.has_kernel_for_dispatch_key(key)), None)
+    has_autograd = overload.has_kernel_for_dispatch_key(_AUTOGRAD)
+
+    def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.overrides.enable_reentrant_dispatch():
+            is_hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(_ALL_AUTOGRAD)
+            return func._op_dk(_AUTOGRAD if has_autograd and not is_hidden else key, *args, **kwargs)
+
+    return call if key is not None or has_autograd else None
+
+
+def _decomposition(plan: Plan) -> Handler:
+    overload = plan.overload
+    found = decomposition_table.get(overload)
+    if found is not None:
+        return lambda func, args, kwargs: found(*args, **kwargs)
+    if overload._can_decompose():
+        return lambda func, args, kwargs: func.decompose(*args, **kwargs)
+    if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
+        return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
+    view = _copied_view(overload)
+    if view is not None:
+        return lambda func, args, kwargs: _copies(view(*args, **kwargs))
+    twin = plan.twin
+    if (
+        plan.kind is MUTATION
+        and twin is not None
+        and (twin in decomposition_table or twin._can_decompose() or twin in SPECIALS)
+    ):
+        return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
+    return no_rule
+
+
+def _copied_view(overload: OpOverload) -> OpOverload | None:
+    """The view whose result an op copies: `slice_copy.Tensor` -> `slice.Tensor`."""
+    base = overload._schema.name.split("::")[1]
+    packet = getattr(aten, base.removesuffix("_copy"), None) if base.endswith("_copy") else None
+    name = overload._overloadname or "default"
+    if overload.namespace != "aten" or packet is None or name not in packet.overloads():
+        return None
+    view: OpOverload = getattr(packet, name)
+    return view if kind_of(view) is VIEW else None
+
+
+def _copies(views: Any) -> Any:
+    if isinstance(views, torch.Tensor):
+        return views.clone(memory_format=torch.contiguous_format)
+    return [view.clone(memory_format=torch.contiguous_format) for view in views]
+
+
+def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    made = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    made = made if isinstance(made, (tuple, list)) else (made,)
+    targets = plan.written(args, kwargs)
+    for target, value in zip(targets, made, strict=True):
+        target.copy_(value)
+    return targets[0] if len(targets) == 1 else tuple(targets)

@@ -1,0 +1,289 @@
+"""The storage that holds the value of a tensor and its views; the list of live storages."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..base import forking
+from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, origin, topological
+from ..graph.meta import Meta
+from ..sharding.value import Sharding
+from . import manual_shards, recorders
+
+# One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
+LOCK = forking.survives_fork(threading.RLock())
+# The thread that runs the graph has this one, too, from the choice of what to run until the storages have the results;
+# it is taken before LOCK, never inside it.
+SYNC_LOCK = forking.survives_fork(threading.RLock())
+# Ops with a lower serial than this are being compiled: another thread must not change them. 0: none are.
+being_compiled = 0
+
+
+@contextlib.contextmanager
+def unlocked() -> Iterator[None]:
+    """Lets other threads record while this one, which has SYNC_LOCK, compiles. Ops recorded before it do not change."""
+    global being_compiled
+    being_compiled = next_serial()
+    held = LOCK._release_save()  # type: ignore[attr-defined]  # however often this thread holds it
+    try:
+        yield
+    finally:
+        LOCK._acquire_restore(held)  # type: ignore[attr-defined]
+        being_compiled = 0
+
+
+def may_change(node: Node) -> bool:
+    """True if a recorded op may be changed now."""
+    return node.serial >= being_compiled
+
+
+class Storage:
+    """The value that a tensor and all its views share, its requested sharding, and a stamp that changes with the value.
+
+    sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops read the value,
+    where these differ from the stored one (`lazy.reads.Reads`). home: the sharding in which the last run left the
+    value. is_state: held by a module (a Parameter or buffer), so its initial value is computed by a program of its own;
+    is_parameter: as a Parameter. past: the values it held since the last sync, among which that initial value is found.
+    data: the device data it held when the first of these was recorded, which it takes back should they fail. recorder:
+    the thread that recorded the value. needed: the stamp at which other threads' syncs have computed the value without
+    giving it to the storage, and how often. ref: a weak reference to it. views: its tensors that are views and that
+    autograd knows (see `lazy.rebased`).
+    """
+
+    __slots__ = (
+        "__weakref__", "data", "home", "is_parameter", "is_state", "listed", "meta", "needed", "past", "reads",
+        "recorder", "ref", "sharding", "stamp", "value", "views",
+    )  # fmt: skip
+
+    def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
+        self.value = value
+        self.meta = meta
+        self.stamp = 0
+        self.sharding = sharding
+        self.home: Sharding | None = None
+        self.reads: Any = None
+        self.is_state = self.is_parameter = False
+        self.past: list[Value] | None = None
+        self.data: DeviceData | None = None
+        self.listed = False
+        self.recorder = recorders.number() if recorders.is_several else 0
+        self.needed = (-1, 0)
+        self.ref = weakref.ref(self)
+        self.views: set[weakref.ref[Any]] | None = None
+        if type(value) is DeviceData:
+            value.holder = self.ref
+        else:
+            LIVE.append(self.ref)
+            self.listed = True
+
+    # A signal's handler may raise between any two lines: in this order nothing is lost then.
+
+    def write(self, value: Value) -> None:
+        """Replaces the value, as an in-place op does."""
+        if UNDO:
+            for log in UNDO:
+                log.note(self)
+        old = self.value
+        if type(old) is DeviceData:
+            self.data = old
+        elif self.past is None:
+            self.past = [old]
+        else:
+            self.past.append(old)
+        if type(value) is DeviceData:
+            value.holder = self.ref
+            self.past = self.data = None  # earlier values wait for no sync any more
+        else:
+            self.recorder = recorders.number() if recorders.is_several else 0
+            if not self.listed:
+                LIVE.append(self.ref)
+                self.listed = True
+        self.stamp += 1
+        self.value = value
+
+    def settle(self, device_data: DeviceData) -> None:
+        """Takes the result of a run."""
+        if UNDO:
+            note_layout(self)
+        device_data.holder = self.ref
+        self.stamp += 1
+        self.value = device_data
+        self.past = self.data = None
+        self.set_sharding(device_data.sharding)
+
+    def go_back(self, value: Value) -> None:
+        """Takes its initial value back, which has still to run."""
+        self.stamp += 1
+        self.value = value
+        self.past = self.data = None
+
+    def settle_unpadded(self, unpadded: Node, sharding: Sharding | None) -> None:
+        """Takes the unpadded part of a result that has padding: no sync has to run it."""
+        self.stamp += 1
+        self.value = unpadded
+        self.past = self.data = None
+        self.set_sharding(sharding)
+        device_data = unpadded.operands[0]
+        assert type(device_data) is DeviceData, "a result is there"
+        device_data.holder = self.ref
+
+    def set_sharding(self, sharding: Sharding | None) -> None:
+        """Notes its value's sharding, which replaces an annotation that left dims to the partitioner."""
+        self.home = sharding
+        if self.sharding is not None and self.sharding.is_open:
+            self.sharding = sharding
+
+
+class UndoLog:
+    """Storages and device data as they were before a recording that is taken back at its end.
+
+    The recording is the body of a loop, of which the values are taken back, or an entire step that never runs
+    (`is_step`), which leaves nothing behind, shardings included. A storage or device data made meanwhile is not noted.
+    """
+
+    def __init__(self, *, is_step: bool = False) -> None:
+        self.first = next_serial()
+        self.is_step = is_step
+        self.storages: dict[weakref.ref[Storage], tuple[Any, ...]] = {}  # weak: keeps none alive
+        self.inputs: dict[DeviceData, Sharding | None] = {}
+
+    def note(self, storage: Storage) -> None:
+        """Notes a storage as it is, unless it is noted already, or new."""
+        if storage.ref not in self.storages and value_serial(storage.value)[0] < self.first:
+            past = None if storage.past is None else list(storage.past)
+            state = storage.stamp, storage.sharding, storage.home, storage.is_state
+            self.storages[storage.ref] = (storage.value, past, storage.data, storage.recorder, *state)
+
+    def values(self) -> dict[Storage, Value]:
+        """The noted storages that still exist, with the values they held, in the order of their first writes."""
+        return {storage: before[0] for ref, before in self.storages.items() if (storage := ref()) is not None}
+
+    def undo(self) -> None:
+        """Restores storages and device data."""
+        for ref, (value, past, data, recorder, *state) in self.storages.items():
+            storage = ref()
+            if storage is None:
+                continue
+            storage.value, storage.past, storage.data, storage.recorder = value, past, data, recorder
+            if self.is_step:
+                storage.stamp, storage.sharding, storage.home, storage.is_state = state
+            else:
+                storage.stamp += 1  # values that views of it have cached meanwhile are read again
+            if type(value) is DeviceData:
+                value.holder = ref
+            elif not storage.listed:
+                LIVE.append(ref)
+                storage.listed = True
+        for device_data, sharding in self.inputs.items():
+            device_data.sharding = sharding
+
+
+# The logs of the recordings in progress, the innermost last.
+UNDO: list[UndoLog] = []
+
+
+def note_layout(storage: Storage, device_data: DeviceData | None = None) -> bool:
+    """Notes a storage, or device data, before its sharding changes; returns True if this is part of a step that never
+    runs."""
+    if not UNDO:
+        return False
+    steps = [log for log in UNDO if log.is_step]
+    for log in steps:
+        log.note(storage)
+        if device_data is not None:
+            log.inputs.setdefault(device_data, device_data.sharding)
+    return bool(steps)
+
+
+# Storages whose value is a recorded op, in the order in which they became so; dead ones are dropped at the sync.
+LIVE: list["weakref.ref[Storage]"] = []
+# Storages whose ops could not be compiled: no sync runs them before they are read or an annotation is corrected.
+ASIDE: list["weakref.ref[Storage]"] = []
+
+
+def take_up(is_mended: Callable[[Sequence[Node], Sequence[DeviceData]], bool]) -> None:
+    """Has the next sync run those storages set aside that `is_mended` accepts, given the ops and data behind them."""
+    with LOCK:
+        aside, ASIDE[:] = ASIDE[:], ()
+        for ref in aside:
+            storage = ref()
+            if storage is None or storage.listed or type(storage.value) is DeviceData:
+                continue
+            if is_mended(*topological([storage.value])):
+                LIVE.append(ref)
+                storage.listed = True
+            else:
+                ASIDE.append(ref)
+
+
+# The views that keep their value for the next read, each with its storage and the thread that read it, since the last
+# sync.
+READ: list[tuple[Any, "weakref.ref[Storage]", int]] = []
+
+
+def note_read(view: Any, storage: Storage) -> None:
+    """Notes that a view keeps its value from now on."""
+    READ.append((view, storage.ref, recorders.number() if recorders.is_several else 0))
+
+
+def forget_reads(ran: Collection[Node] | None = None) -> None:
+    """Takes from the views the values they keep: a value that has run must not be held by an earlier read.
+
+    After a run of finished iterations, whose ops are `ran`, and for reads of other threads, only from views whose
+    storage has another value by now, or whose value waited for other ops: the rest may be read again by recorded ops.
+    """
+    is_run_here = recorders.is_run_here()
+    kept = []
+    for view, ref, reader in READ:
+        storage = ref()
+        stays = ran is not None or not is_run_here(reader)
+        if stays and storage is not None and view.stamp == storage.stamp and not _waited(view.value, ran or ()):
+            kept.append((view, ref, reader))
+        else:
+            view.value, view.stamp = None, -1
+    READ[:] = kept
+
+
+def _waited(value: Value, ran: Collection[Node]) -> bool:
+    """True for the value of a view, among ops that have run, that is not of its storage's data alone: `reads.renew` has
+    it wait for other ops, whose own data may be overwritten by now."""
+    node = origin(value)
+    while node is not None and node in ran:
+        makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        if makers and len(node.operands) > 1:
+            return True
+        node = makers[0] if makers else None
+    return False
+
+
+def _waiting() -> list[Storage]:
+    """The live storages whose value has not run, whichever thread recorded it."""
+    return [storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)]
+
+
+def pending() -> list[Storage]:
+    """The live storages with a value that this thread, or one that has ended, has recorded and that has not run; in the
+    order in which the values were recorded.
+
+    A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
+    """
+    forking.check()
+    is_run_here = recorders.is_run_here()
+    storages = {storage: None for storage in _waiting() if is_run_here(storage.recorder)}
+    if manual_shards.is_used:
+        runs = manual_shards.without([storage.value for storage in storages])
+        storages = {storage: None for storage, can_run in zip(storages, runs, strict=True) if can_run}
+    return sorted(storages, key=lambda storage: value_serial(storage.value))
+
+
+def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
+    """The live storages, except these, whose value is recorded and has not run: mainly those of other threads."""
+    own = set(storages)
+    return [storage for storage in _waiting() if storage not in own]
+
+
+def value_serial(value: Value) -> tuple[float, int]:
+    """The sort key of values in the order in which they were recorded."""
+    return (value.node.serial, value.index) if type(value) is TupleElement else (value.serial, 0)  # type: ignore[union-attr]

@@ -1,0 +1,279 @@
+"""The tensor class."""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._guards import CompileContext
+
+from ..graph.graph import DeviceData, Node, results
+from ..graph.meta import Meta
+from ..graph.source import at_user_line
+from ..sharding.value import Sharding
+from . import rebased
+from .annotations import annotate
+from .storage import Storage
+from .threads import enter_thread
+
+DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.torch_state.install has claimed the name
+
+
+# The attributes of a tensor that are the library's and not the user's.
+OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
+
+
+# Called with each annotated tensor that becomes a parameter.
+WHEN_PARAMETER: list[Callable[[Any], None]] = []
+
+
+class _NotWhileTraced:
+    """A method that the class has, but for code under Dynamo's trace."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self._function = function
+
+    def __get__(self, tensor: Any, cls: type) -> Callable[..., Any]:
+        if CompileContext.try_get() is not None:
+            raise AttributeError("__tensor_flatten__")
+        return self._function if tensor is None else functools.partial(self._function, tensor)
+
+
+class XlaTensor(torch.Tensor):
+    """A tensor on the `xla` device: to torch a wrapper with true sizes and strides, its data a view of a storage."""
+
+    _storage: Storage
+    _view: Any
+    _meta: Meta
+
+    # Array libraries choose their backend by the first word of it; pickles find the class there, too.
+    __module__ = "torch.xla"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError("no handler yet: see `handle_calls_by`")
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("_is_param", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        # nn.Parameter marks a subclass instance with this attribute, by which the storage learns that a module holds
+        # it.
+        self.__dict__["_is_param"] = value
+        self._storage.is_state = self._storage.is_parameter = value
+        if value and self._storage.sharding is not None:
+            for function in WHEN_PARAMETER:
+                function(self)
+
+    @property
+    def data(self) -> torch.Tensor:
+        # Unlike `detach()` it has a version counter of its own, so that autograd does not see its writes.
+        return alias(self, self._meta, self._view)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, XlaTensor):
+            raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
+        if new.dtype is not self.dtype or _place(new) != _place(self):
+            rebased.replace(self, new)
+        else:
+            self._take(new)
+
+    def _take(self, new: "XlaTensor") -> None:
+        for view in rebased.living(self):
+            rebased.follow(new._storage, view)  # it stays a view of this tensor
+        torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
+        kept, before = self._storage.sharding if self._view is None else None, self._storage
+        self._storage, self._view, self._meta = new._storage, new._view, new._meta
+        self._storage.is_state |= before.is_state
+        self._storage.is_parameter |= before.is_parameter
+        if before.reads is not None and self._view is None:
+            before.reads.move(before, self._storage)
+        unmarked = self._view is None and self._storage.sharding is None
+        if unmarked and kept is not None and len(kept.spec.dims) <= len(self._meta.shape):
+            annotate(self, kept)
+
+    as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = map(
+        rebased.changes_shape, rebased.METHODS
+    )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
+        copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
+        memo[id(self)] = copied
+        copied.requires_grad_(self.requires_grad)
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding shards gradients; False: none
+        if pin is False:
+            copied.__dict__["_pins_grad"] = False
+        if self._is_param:
+            copied._is_param = True
+        else:
+            state = {name: value for name, value in self.__dict__.items() if name not in OURS}
+            copied.__dict__.update(copy.deepcopy(state, memo))
+        if pin and not copied.__dict__.get("_pins_grad"):
+            copied.__dict__["_pins_grad"] = pin
+            copied.register_post_accumulate_grad_hook(pin)
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        return copied
+
+    def _copied_alone(self) -> "XlaTensor":
+        with torch.no_grad():
+            copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
+        if self._view is None and self._storage.sharding is not None:
+            annotate(copied, self._storage.sharding)
+        return copied
+
+    def _copied_with_views(self, memo: dict[int, Any]) -> "XlaTensor":
+        """A copy of all the memory behind the tensor, which other views in the same deep copy will share."""
+        base: Any = memo.get(id(self._storage))
+        if base is None:
+            with torch.no_grad():
+                base = memo[id(self._storage)] = wrap(self._storage.meta, self._storage).clone()
+            if self._storage.sharding is not None:
+                annotate(base, self._storage.sharding)
+        view = self._view
+        return alias(base, self._meta, None if view is None else view.elsewhere())
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        text = self.detach().cpu().__repr__().removesuffix(")")
+        parts = [f"device='{self.device}'"]
+        for part in ("size", "dtype"):  # torch names them after the device
+            text, found, value = text.partition(f", {part}=")
+            if found:
+                rest = value.partition(", dtype=")
+                parts.append(f"{part}={rest[0]}")
+                text += "".join(rest[1:])
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name()}>")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        text = f"{text}, {', '.join(parts)})"
+        return f"Parameter containing:\n{text}" if self._is_param else text
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        if not force:
+            text = "can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)"
+            raise at_user_line(TypeError(text))
+        return self.detach().cpu().numpy()
+
+    # Savers find tied weights and views by the address and size of their storage. A `Storage` has no memory to point
+    # at, so its address is a number of its own, far from every other one's; there is nothing at it.
+    def untyped_storage(self) -> torch.UntypedStorage:
+        storage = super().untyped_storage()
+        address = _address(self._storage)
+        storage.data_ptr = lambda: address  # type: ignore[method-assign]
+        for name in ("clone", "copy_", "cpu", "fill_", "resize_", "tolist", "__deepcopy__"):
+            setattr(storage, name, no_bytes)
+        return storage
+
+    def data_ptr(self) -> int:
+        return _address(self._storage) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        enter_thread()
+        super().backward(*args, **kwargs)
+
+    # Savers of Hugging Face look at the inner tensors to find shared storages. Dynamo, while it traces, sees a tensor
+    # without these methods: it takes such a one for a plain tensor of the device (see `dynamo.tensors`).
+    __tensor_flatten__ = _NotWhileTraced(lambda tensor: (["_inner"], None))
+
+    @property
+    def _inner(self) -> "_Inner":
+        return _Inner(self)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
+        raise NotImplementedError(_NO_COMPILE)
+
+
+_NO_COMPILE = (
+    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function directly, or compile "
+    "it by torch.compile"
+)
+
+
+class _InnerType(type):
+    def __repr__(cls) -> str:
+        return _NO_COMPILE  # torch's error names this type where it would trace the inner tensors
+
+
+class _Inner(metaclass=_InnerType):
+    """The inner tensor of the wrapper, with the device, dtype and address of the data; it cannot be computed with."""
+
+    def __init__(self, tensor: XlaTensor):
+        self.device, self.dtype = tensor.device, tensor.dtype
+        self.nelement, self.data_ptr, self.untyped_storage = tensor.nelement, tensor.data_ptr, tensor.untyped_storage
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(_NO_COMPILE)
+
+
+def no_bytes(*args: Any, **kwargs: Any) -> Any:
+    """Replaces the methods of a torch storage that would read or write its bytes."""
+    raise NotImplementedError(
+        "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
+        ".resize_(), .cpu().untyped_storage()"
+    )
+
+
+def _address(storage: Storage) -> int:
+    return id(storage) << 44  # room for 16 TiB each
+
+
+def handle_calls_by(handler: Callable[..., Any]) -> None:
+    """Has torch call `handler` for every aten call with a tensor of the class among its arguments."""
+    XlaTensor.__torch_dispatch__ = staticmethod(handler)  # type: ignore[method-assign]
+
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is called for every result
+
+
+def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:
+    """A torch tensor over a storage."""
+    tensor = _make_wrapper(
+        XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
+    )
+    tensor._storage = storage
+    tensor._view = view
+    tensor._meta = meta
+    return tensor
+
+
+def abstract(meta: Meta, sharding: Sharding) -> XlaTensor:
+    """A tensor with this sharding and without data: for programs that are compiled and never run."""
+    return wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
+
+
+def tensors_of(node: Node) -> list[XlaTensor]:
+    """A new tensor for each result of a recorded op."""
+    return [wrap(value.meta, Storage(value, value.meta)) for value in results(node)]
+
+
+def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
+    """Another tensor over the storage of `base`; autograd knows it if it knows `base`, in inference mode, too."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            return wrap(meta, base._storage, view)
+    return wrap(meta, base._storage, view)
+
+
+def _place(tensor: XlaTensor) -> rebased.Place:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()  # type: ignore[return-value]  # int

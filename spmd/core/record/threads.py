@@ -1,0 +1,41 @@
+"""The setup at the first use of the device in a process, and in each thread."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..base import forking
+from ..graph.source import THREADS, Ring, new_ring
+from . import recorders
+from .storage import LOCK
+
+# Functions that the first use of the device runs in the process, and in each thread: programs that do not use it stay
+# unchanged.
+AT_FIRST_USE: list[Callable[[], None]] = []
+IN_EACH_THREAD: list[Callable[[], None]] = []
+
+
+def enter_thread() -> Ring:
+    """Sets up the calling thread, once: autograd runs in the caller's thread (a process that ends soon after a backward
+    on autograd's own device thread aborts), the thread gets a ring of its own for the lines it records and a number
+    (see `recorders`), and in a forked process the use of the device is checked."""
+    ring: Ring | None = getattr(THREADS, "ring", None)
+    if ring is not None:
+        return ring
+    forking.check()
+    with LOCK:
+        while AT_FIRST_USE:
+            AT_FIRST_USE.pop()()
+    for begin in IN_EACH_THREAD:
+        begin()
+    torch.autograd.set_multithreading_enabled(False)
+    recorders.enter()
+    ring = THREADS.ring = THREADS.backward = new_ring()
+    return ring
+
+
+def _leave_thread() -> None:
+    THREADS.__dict__.clear()
+
+
+forking.on_bad_fork(_leave_thread)

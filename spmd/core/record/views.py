@@ -1,0 +1,278 @@
+"""Aliasing and write-back: a tensor is a chain of views over a storage. The only file that knows mutation."""
+
+import functools
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import jax
+from torch._ops import OpOverload
+
+from ..base.tables import Interned
+from ..graph.graph import Value
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..ops.dynamic_start import DYNAMIC_START_VIEWS, Run, run_of
+from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, write_strided
+from ..sharding.value import Sharding
+from .annotations import mark_op
+from .record import record
+from .storage import Storage, note_read
+from .tensor import XlaTensor
+
+
+class ViewRule:
+    """The ops that read one kind of view from its parent and write it back; `write` is None where only the strides and
+    offset say which elements it covers. meta: the view's, with its offset in memory. shown: the sign or dtype in which
+    the view shows memory, where it is not the stored one (see `ops.shape.Shown`)."""
+
+    __slots__ = ("__weakref__", "meta", "read", "shown", "write")
+
+    def __init__(self, read: OpSpec, write: OpSpec | None, meta: Meta, shown: tuple[Shown, ...] = ()):
+        self.read = read
+        self.write = write
+        self.meta = meta
+        self.shown = shown
+
+
+class View:
+    """One tensor's place in the chain: its rule, its parent (None: the storage itself), the cached value.
+
+    The cached value is good while its stamp is the storage's; the next sync takes it away (see `storage.READ`).
+    """
+
+    __slots__ = ("code", "instruction", "meta", "parent", "rule", "sharding", "stamp", "value")
+
+    is_read = False  # whether it is no view but the storage in another sharding: see `lazy.reads.Read`
+
+    def __init__(self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int):
+        self.rule = rule
+        self.parent = parent
+        self.meta = rule.meta
+        self.code = code
+        self.instruction = instruction
+        self.value: Value | None = None
+        self.stamp = -1
+        self.sharding: Sharding | None = None
+
+    def elsewhere(self) -> "View":
+        """The same view of another storage."""
+        parent = None if self.parent is None or self.parent.is_read else self.parent.elsewhere()
+        made = View(self.rule, parent, self.code, self.instruction)
+        made.sharding = self.sharding
+        return made
+
+    def value_of(self, storage: Storage) -> Value:
+        """The view's current value."""
+        return read_view(self, storage)
+
+    def keep(self, value: Value, storage: Storage) -> None:
+        """Keeps a value as the view's, until the storage has another one."""
+        self.value, self.stamp = value, storage.stamp
+        note_read(self, storage)
+
+
+def read(tensor: XlaTensor) -> Value:
+    """The tensor's current value; a view whose base has changed is replayed."""
+    view = tensor._view
+    return tensor._storage.value if view is None else read_view(view, tensor._storage)
+
+
+def read_view(view: View, storage: Storage) -> Value:
+    """The value of one view of a storage."""
+    if view.stamp == storage.stamp:
+        return view.value  # type: ignore[return-value]
+    parent = view.parent
+    base = storage.value if parent is None else parent.value_of(storage)
+    place = (view.code, view.instruction, -1)
+    value = record(view.rule.read, (base,), (), place)
+    if view.sharding is not None:
+        value = record(mark_op(view.meta.layout, view.sharding), (value,), (), place)
+    view.keep(value, storage)
+    return value
+
+
+def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruction: int = 0) -> None:
+    """Gives the tensor, and through its chain the storage, a new value."""
+    storage, view = tensor._storage, tensor._view
+    if view is None:
+        storage.write(value)
+        return
+    new, link = value, view
+    place = (code, instruction, -1)
+    while link is not None and not link.is_read:
+        if link.rule.write is None:
+            # Link by link, a place that the parent shows twice would be written once with the new and once with the old
+            # value.
+            new = record(_strided_write(storage.meta, view), (storage.value, value), (), place)
+            break
+        parent = link.parent
+        base = storage.value if parent is None or parent.is_read else read_view(parent, storage)
+        new = record(link.rule.write, (base, new), (), place)
+        link = link.parent
+    storage.write(new)
+    if view.sharding is None and not (link is view and repeats(view.meta)):
+        view.keep(value, storage)
+
+
+def shown(view: View | None) -> tuple[Shown, ...]:
+    """The signs and dtypes in which a chain of views shows its storage's memory, where these are not the stored ones,
+    in order."""
+    found: tuple[Shown, ...] = ()
+    while view is not None:
+        found = view.rule.shown + found
+        view = view.parent
+    return found
+
+
+@functools.lru_cache(4096)
+def repeats(meta: Meta) -> bool:
+    """True if several elements are at one place in memory."""
+    return repeats_memory(meta.shape, meta.strides)
+
+
+def view_rule(overload: Any, read_op: OpSpec, parent: Meta, arguments: dict[str, Any]) -> ViewRule:
+    """The rule of a view op with these static arguments over a parent with this meta."""
+    function, meta = WRITE_BACK.get(overload), read_op.metas[0]
+    other = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
+    shows: tuple[Shown, ...] = (SIGNS[overload],) if overload in SIGNS else other
+    if function is None:
+        return ViewRule(read_op, None, meta, shows)
+    write_back = _WriteBack(overload, tuple(arguments.items()))
+    name = f"spmd.write.{read_op.name}"
+    op = OpSpec.of(name, write_back, (parent,), (parent, meta), statics=read_op.statics)
+    return ViewRule(read_op, op, meta, shows)
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteBack(Lowering):
+    """The base with the elements replaced that a view op with these static arguments selects."""
+
+    overload: OpOverload
+    arguments: tuple[tuple[str, Any], ...]
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (WRITE_BACK[self.overload](*operands, *(value for _, value in self.arguments)),)
+
+    def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
+        (base,) = op.metas
+        found = (
+            run_of(self.overload, base.shape, dict(self.arguments)) if self.overload in DYNAMIC_START_VIEWS else None
+        )
+        if found is None:
+            return None
+        run, start = found
+        write = OpSpec.of(
+            op.name, _DynamicUpdateSlice(run), op.metas, op.operands, numbers="i", statics=f"moving, {run}"
+        )
+        return write, start
+
+
+@dataclass(frozen=True, slots=True)
+class _DynamicUpdateSlice(Lowering):
+    """A write through a select or slice with a dynamic start."""
+
+    run: Run
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (self.run.write(operands[0], operands[1], numbers[0]),)
+
+
+def strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
+    """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by stride and offset."""
+    check_dense(base)
+    key = (base, meta, shows)
+    return _STRIDED.get(key) or _STRIDED.of(key, lambda: _new_strided_rule(*key))
+
+
+def _new_strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
+    strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows)
+    op = OpSpec.of("aten.as_strided", strided, (meta.layout,), (base.layout,), statics=strided.text())
+    return ViewRule(op, None, meta, shows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strided(Lowering):
+    """Elements of memory, as views show it, by strides and offset; with `writes`, the memory with these replaced."""
+
+    base_strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    shows: tuple[Shown, ...]
+    writes: bool = False
+
+    def text(self) -> str:
+        return ", ".join(map(str, (self.shape, self.strides, self.offset, self.shows)))
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        layout = (self.base_strides, self.shape, self.strides, self.offset, self.shows)
+        if self.writes:
+            return (write_strided(operands[0], operands[1], *layout),)
+        return (read_strided(operands[0], *layout),)
+
+
+def refused_rule(meta: Meta, error: Exception) -> ViewRule:
+    """The rule of a view that cannot be read: a read raises the error."""
+    op = OpSpec.of("aten.as_strided", _Refused(repr(error), error), (meta.layout,), ())
+    return ViewRule(op, None, meta)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused(Lowering):
+    """Raises the error of a view that cannot be read."""
+
+    text: str
+    error: Exception = field(compare=False)
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        raise self.error
+
+
+def _strided_write(base: Meta, view: View) -> OpSpec:
+    """The op that writes a view's elements by their places in memory, whatever it is a view of."""
+    check_dense(base)
+    key = (base, view.meta, shown(view))
+    return _STRIDED_WRITES.get(key) or _STRIDED_WRITES.of(key, lambda: _new_strided_write(*key))
+
+
+def _new_strided_write(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> OpSpec:
+    strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows, writes=True)
+    return OpSpec.of("spmd.write.strided", strided, (base,), (base, meta.layout), statics=strided.text())
+
+
+def _begin(base: Meta, meta: Meta) -> int:
+    """The offset of a view in its base's memory, in elements of the view."""
+    return meta.offset - base.offset * base.dtype.itemsize // meta.dtype.itemsize
+
+
+# By the base's layout, the view's, and what the view shows of memory.
+_Place = tuple[Meta, Meta, tuple[Shown, ...]]
+_STRIDED: Interned[_Place, ViewRule] = Interned(4096)
+_STRIDED_WRITES: Interned[_Place, OpSpec] = Interned(4096)
+
+
+def check_bounds(base: Meta, meta: Meta) -> None:
+    """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets `as_strided` make it, every
+    real device refuses."""
+    reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
+    width, size_held = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    if meta.numel and (reach * width > size_held or meta.offset * width < base.offset * base.dtype.itemsize):
+        raise RuntimeError(
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
+            f"itemsize {width} requiring a storage size of {reach * width} are out of bounds for storage of size "
+            f"{size_held}"
+        )
+
+
+def check_dense(base: Meta) -> None:
+    """Raises NotImplementedError unless the base fills its memory without gaps or overlaps: strided access is by
+    position in memory."""
+    step = 1
+    for stride, size in sorted((s, d) for s, d in zip(base.strides, base.shape, strict=True) if d != 1):
+        if stride != step and base.numel:
+            raise NotImplementedError(
+                f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has "
+                "gaps or overlaps in memory; call .contiguous() on it first"
+            )
+        step *= size

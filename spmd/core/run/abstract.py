@@ -1,0 +1,140 @@
+"""A step that is recorded and never runs: the programs that its syncs would run are kept, and its results have no data.
+
+Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so that the programs are
+those of a run. Afterwards storages, device data and the list of live storages are what they were.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..base import counters, pace
+from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
+from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
+from ..sharding.value import Sharding
+from .pjrt import devices, runs
+
+
+class Recording:
+    """The programs that syncs would have run, in order.
+
+    layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it is known. unknown:
+    the device data that are such results and whose sharding is not known; they count as replicated. made: all results.
+    """
+
+    def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
+        self.layouts = {} if layouts is None else layouts
+        self.programs: list[Graph] = []
+        self.made: list[DeviceData] = []
+        self.unknown: dict[DeviceData, tuple[int, int]] = {}
+
+    def run(self, graph: Graph) -> list[DeviceData]:
+        """Keeps a program; returns device data for each root."""
+        here = len(self.programs)
+        self.programs.append(graph)
+        outputs = []
+        for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
+            chosen = self.layouts.get((here, i)) if pinned is None else pinned
+            device_data = DeviceData(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
+            if chosen is None:
+                self.unknown[device_data] = here, i
+            outputs.append(device_data)
+        self.made += outputs
+        runs.note_recorded()
+        return outputs
+
+
+_active: Recording | None = None
+_owner = 0  # the thread whose programs it keeps
+
+
+def recording() -> Recording | None:
+    """The recording that takes the programs of this thread instead of the devices; None: they run."""
+    return _active if _active is not None and _owner == threading.get_ident() else None
+
+
+@contextlib.contextmanager
+def recorded(into: Recording) -> Iterator[None]:
+    """Context in which nothing that this thread records runs, and no storage, device data, counter or line of the
+    compile log is changed.
+
+    Other threads wait with their recording. Raises RuntimeError inside itself.
+    """
+    global _active, _owner
+    with SYNC_LOCK, LOCK, counters.unchanged(), pace.unchanged():
+        if _active is not None:
+            raise RuntimeError("spmd.plan: called by the step that is being planned")
+        live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
+        log = UndoLog(is_step=True)
+        UNDO.append(log)
+        before = _noted([*live, *aside], log)
+        READ.clear()
+        _active, _owner = into, threading.get_ident()
+        try:
+            yield
+        finally:
+            _active = None
+            UNDO.remove(log)
+            forget_reads()
+            log.undo()
+            earlier = {node for node, *_ in before}
+            for graph in into.programs:
+                _with_own_nodes(graph, earlier)
+            for node, op, operands, numbers in before:
+                node.op, node.operands, node.numbers = op, operands, numbers
+            _replace_recorded([*LIVE, *ASIDE], log.first)
+            LIVE[:], ASIDE[:] = live, aside
+            for ref in live:
+                if (storage := ref()) is not None:
+                    storage.listed = True
+            for row, value, stamp in read:
+                row[0].value, row[0].stamp = value, stamp
+                READ.append(row)
+
+
+def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:
+    """Notes these storages in the log; returns the ops behind them as they are."""
+    found = [storage for ref in refs if (storage := ref()) is not None]
+    for storage in found:
+        log.note(storage)
+    nodes = topological([value for storage in found for value in (*(storage.past or ()), storage.value)])[0]
+    return [(node, node.op, node.operands, node.numbers) for node in nodes]
+
+
+def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
+    """Gives a kept program copies of the ops that were recorded before the context: those are put back to what they
+    were, with operands that ran in other programs of the recording."""
+    copies: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node in earlier:
+            copy = node.with_operands(node.operands)
+            copy.serial = node.serial
+            copies[node] = copy
+
+    def now(value: Value) -> Value:
+        if type(value) is TupleElement:
+            return TupleElement(copies[value.node], value.index) if value.node in copies else value
+        return copies.get(value, value) if type(value) is Node else value
+
+    if copies:
+        graph.nodes[:] = [copies.get(node, node) for node in graph.nodes]
+        graph.roots[:] = map(now, graph.roots)
+        for node in graph.nodes:
+            node.operands = tuple(map(now, node.operands))
+
+
+def _replace_recorded(refs: list[Any], first: int) -> None:
+    """Gives storages that outlive the context abstract data for values recorded in it (serial `first` or more), which
+    never run."""
+    for ref in refs:
+        storage = ref()
+        if storage is None:
+            continue
+        storage.listed = False
+        maker = origin(storage.value)
+        if maker is not None and maker.serial >= first:
+            sharding = (storage.sharding or devices.default_sharding()).closed()
+            storage.value = DeviceData(storage.meta, sharding=sharding, is_abstract=True)
+            storage.value.holder = storage.ref
+            storage.past = storage.data = None

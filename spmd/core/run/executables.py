@@ -1,0 +1,117 @@
+"""Compilation of graphs, and the hand-over of their programs to PJRT."""
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from ..base import counters, in_flight, observation, spans
+from ..base.config import config
+from ..graph import lent, module_paths
+from ..graph.graph import DeviceData, Graph, pack_numbers
+from ..graph.source import Line
+from ..programs import cache, failing, stack_groups
+from ..programs.program import Program
+from ..record.storage import unlocked
+from . import prepare, stacks
+from .pjrt import agreement, processes, runs, transfer
+
+# Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
+form: stack_groups.Form = prepare.formed
+
+
+def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
+    """The graph as it is compiled, with its loops and stacks."""
+    return stack_groups.formed(graph, form, may_scan=may_scan)[0]
+
+
+def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+    """The compiled program of a graph. why_not: see `cache.program_for`."""
+    return cache.program_for(graph, name, line, form, why_not)
+
+
+def planned_for(graph: Graph, line: Line) -> Program:
+    """The program of a graph that no run needs yet: see `cache.planned_for`."""
+    return cache.planned_for(graph, line, form)
+
+
+def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
+    """Compiles a graph that is not in the cache, while other threads go on recording: see `unlocked`."""
+    with unlocked():
+        program_for(graph, name, line, why_not)
+
+
+def run(program: Program, graph: Graph) -> list[DeviceData]:
+    """Hands a program to PJRT, which runs it asynchronously; returns device data for each root.
+
+    A program that calls Python is waited for: an error that this raises must come before its inputs are given up.
+    Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
+    be gone; the next use of their device data raises LostError.
+    """
+    for look in (*before_run, *before_recorded_run):
+        look(program)
+    failing.check_memory(program, graph)
+    if config.module_paths and not any(program.paths):
+        program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
+    observing = observation.active()
+    if observing is not None:
+        observing.num_runs += 1
+    floats, integers = pack_numbers(graph.nodes)
+    vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
+    if program.numbers is not None:
+        vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
+    try:
+        made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
+    except jax.errors.JaxRuntimeError as error:
+        raise failing.about(graph, program, failing.explain(program, error)) from error
+    return stacks.given(program, graph, made, weakref.ref(program))
+
+
+# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
+before_run: list[Callable[[Program], None]] = []
+before_recorded_run: list[Callable[[Program], None]] = []
+# Called after each launch with its start (`counters.now`) and one of its results.
+on_launch: list[Callable[[float, jax.Array], None]] = []
+
+
+def launch(
+    program: Program, num_devices: int, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
+) -> list[jax.Array]:
+    """Hands a program to PJRT with these arguments and scalar arguments; returns its results' buffers.
+
+    Raises jax's errors of the run, those of `arguments` among them.
+    """
+    started, event = counters.now(), 0
+    if processes.several():
+        numbers = b"".join(map(bytes, vectors))
+        what = f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
+        event = agreement.note(what, program.fingerprint + numbers, program.line)
+    buffers = arguments()
+    lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
+    for i, sharding in program.foreign:
+        buffers[i] = transfer.respelled(buffers[i], sharding)
+    in_flight.make_room(num_devices)
+    with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
+        made = list(program.executable(*buffers, *vectors))
+    if program.calls_host:
+        with spans.span("wait", lambda: {"for": "a program that calls Python"}):
+            jax.block_until_ready(made)
+    for i, sharding in program.respelled:
+        made[i] = transfer.respelled(made[i], sharding)
+    runs.note_run(made[program.smallest], weakref.ref(program), event)
+    seconds = counters.now() - started
+    counters.add_time("dispatch", seconds)
+    counters.add_sample("DispatchTime", seconds * 1e9)
+    for note in on_launch:
+        note(started, made[program.smallest])
+    counters.add("runs")
+    return made
+
+
+def _row(program: Program) -> dict[str, str]:
+    """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
+    return {
+        "program": str(spans.note_program(program)), "name": program.name, "ops": str(len(program.entries)),
+        "line": str(program.line),
+    }  # fmt: skip

@@ -1,0 +1,375 @@
+"""Runs a schedule: one program for each subgraph; data that is not read any more gives its memory to results."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base import counters, observation
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
+from ..graph.source import Line
+from ..passes import dynamic, lengths, nans
+from ..programs import cache
+from ..record import recorders
+from ..record.annotations import annotate_again
+from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
+from ..sharding.value import Sharding
+from . import executables
+from .abstract import recording
+from .initialization import initialize_state
+from .pjrt import transfer
+from .placement import bring, check_here, is_placed_in, pinned_sharding, written_over
+from .prepare import prepared
+from .schedule import Flow, Root, Subgraph, by_mesh
+
+
+def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
+    """Runs these storages: as one program, or several where they are on different devices, or where it is not compiled
+    and several shorter ones are better. Data that they overwrite is donated where `donate` allows it. for_read: see
+    `initialize_state`.
+
+    Returns the number of their ops.
+    """
+    own = list(storages)
+    others = pending_elsewhere(own) if recorders.is_several else []
+    needed = _needed_of(others, own)
+    if donate and not _watches():  # a guard must watch the ops of initial values, too
+        initialize_state(own, line, for_read=for_read, needed=needed, others=others)
+    roots = roots_of([*own, *_completed(needed)])
+    nodes, inputs = topological([value for value, _ in roots])
+    if roots:
+        run_schedule(by_mesh(roots, nodes, inputs), (), roots, line, donate=donate)
+    return len(nodes)
+
+
+def _needed_of(others: Sequence[Storage], own: Sequence[Storage]) -> list[Storage]:
+    """Other threads' storages whose values these storages need."""
+    if not others:
+        return []
+    nodes = set(topological([storage.value for storage in own])[0])
+    return [storage for storage in others if origin(storage.value) in nodes]
+
+
+def _completed(needed: Sequence[Storage]) -> list[Storage]:
+    """The storages of other threads, among those whose values are needed, that take their values.
+
+    A thread that has written over data is in the middle of a step. With some of its values computed, the rest of the
+    step would be another program: so its storages stay as they are, unless their values are needed again and again,
+    when the thread is idle.
+    """
+    waiting = [storage for storage in needed if type(storage.value) is not DeviceData]
+    in_step = {storage.recorder for storage in waiting if storage.data is not None}
+    for storage in waiting:
+        stamp, times = storage.needed
+        storage.needed = storage.stamp, times + 1 if stamp == storage.stamp else 1
+    return [storage for storage in waiting if storage.recorder not in in_step or storage.needed[1] > _OFTEN]
+
+
+_OFTEN = 8
+
+
+class Ran(NamedTuple):
+    """A program that has run, for `observation`: its graph, the roots with their storages, and their results."""
+
+    program: cache.Program
+    graph: Graph
+    roots: Sequence[Root]
+    outputs: Sequence[DeviceData]
+
+
+def roots_of(storages: Iterable[Storage]) -> list[Root]:
+    """The roots of these storages, as they are now."""
+    return [(annotate_again(storage), storage) for storage in storages if type(storage.value) is not DeviceData]
+
+
+# Called with the user's line whenever a graph runs.
+on_schedule: list[Callable[[Line], None]] = []
+
+
+def run_schedule(
+    subgraphs: Sequence[Subgraph], rest: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
+) -> None:
+    """Runs the subgraphs of a graph in order, each of which needs only those before it; `rest`, which reads their
+    results, stays recorded."""
+    cache.next_run()
+    for note in on_schedule:
+        note(line)
+    todo, left = list(subgraphs), list(roots)
+    passed: set[DeviceData] = set()
+    done: set[Node | None] = set()
+    kept: set[Node] | None = None  # once it is cut: the ops that may run another time
+    flow, here = _flow(todo, rest, left, passed), 0
+    try:
+        while here < len(todo):
+            subgraph = todo[here]
+            with cache.in_part(here + 1, len(todo)):
+                cut = (
+                    _run_on_host(subgraph, left, flow)
+                    if subgraph.where is None
+                    else _run_subgraph(subgraph, here, left, flow, line, donate=donate)
+                )
+            if cut:
+                kept = _kept(left) if donate and kept is None else kept
+                left = [root for root in left if origin(root[0]) not in done]
+                todo, here = [*cut, *todo[here + 1 :]], 0
+                flow = _flow(todo, rest, left, passed)
+            else:
+                done.update(subgraph.nodes)
+                if kept is not None and recording() is None:  # a recorded program is compiled later
+                    flow.release(here, kept)
+                here += 1
+    finally:
+        for _, storage in roots:
+            if storage.past:
+                storage.past = [value for value in storage.past if origin(value) not in done]
+
+
+def _kept(roots: Sequence[Root]) -> set[Node]:
+    """The ops that may run another time: behind values that were set aside, that other threads have recorded, or that
+    views keep."""
+    aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
+    views = [view.value for view, *_ in READ if view.value is not None]
+    return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
+
+
+def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], passed: set[DeviceData]) -> Flow:
+    """The readers of each value, other threads' recorded ops included."""
+    flow = Flow(todo, rest, left, passed)
+    if recorders.is_several:
+        flow.add_others(_recorded_elsewhere(left))
+    return flow
+
+
+def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
+    """Computes the results of a subgraph's ops without a program; the ops that read them find data."""
+    made: dict[Any, DeviceData] = {}
+    for node in subgraph.nodes:
+        node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+        inputs = [operand for operand in node.operands if type(operand) is DeviceData]
+        made |= zip(map(value_name, results(node)), dynamic.compute(node, inputs), strict=True)
+    flow.give(made)
+    for value, storage in roots:
+        device_data = made.get(value_name(value))
+        if device_data is not None:
+            _take(storage, value, device_data)
+    return []
+
+
+def _run_subgraph(
+    subgraph: Subgraph, here: int, left: list[Root], flow: Flow, line: Line, *, donate: bool
+) -> Sequence[Subgraph]:
+    """Runs one subgraph, or returns those that run in its place."""
+    roots = flow.roots_of(here)
+    if _watches():
+        _run_watched(subgraph, roots, flow, line, nans.looked_for())
+        return []
+
+    def dies(device_data: DeviceData) -> bool:
+        return donate and not flow.is_read_after(device_data, here)
+
+    def graph_now() -> Graph:
+        return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
+
+    graph = graph_now()
+    check_here(graph.mesh)
+    found = prepared(graph, subgraph, left, flow, line, donate=donate)
+    if found.cut:
+        return found.cut
+    plan = recording()
+    if plan is not None:
+        _take_all(roots, plan.run(found.graph), flow)
+        return []
+    graph, program = found.graph, found.program
+    if program is None:
+        executables.compile_unlocked(graph, "step", line, found.why_not)
+        # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
+        flow.add_others(_recorded_elsewhere([*left, *roots]))
+        graph = found.again(graph_now())
+        program = executables.program_for(graph, "step", line)
+    bring(graph.inputs, graph.shardings)
+    outputs = _run_program(program, _spared(graph, program.donated, flow), line)
+    observing = observation.active()
+    if observing is not None:
+        observing.ran.append(Ran(program, graph, roots, outputs))
+    _take_all(roots, outputs, flow)
+    return []
+
+
+def _watches() -> bool:
+    """True if a NaN guard watches what is run."""
+    return bool(nans.looked_for()) and recording() is None
+
+
+def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
+    """Gives storages and later subgraphs the results of a run."""
+    made = [lengths.unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
+    flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
+    for (value, storage), data, device_data in zip(roots, made, outputs, strict=True):
+        _take(storage, value, data, device_data.sharding)
+
+
+def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
+    """The graph with copies of the inputs that its program writes over and other threads' ops still read. Which these
+    are is chance, so that they must not make it another program."""
+    inputs = list(graph.inputs)
+    for place, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
+        if is_donated and flow.is_read_by_others(device_data):
+            inputs[place] = _copy_of(device_data)
+    return graph if inputs == graph.inputs else dataclasses.replace(graph, inputs=inputs)
+
+
+def _copy_of(device_data: DeviceData) -> DeviceData:
+    """A copy of device data, to be donated in its place: in the same row, where it is a row of a store."""
+    counters.add("buffers_spared")
+    copy = DeviceData(device_data.meta, sharding=device_data.sharding)
+    if device_data.store is not None:
+        device_data.store.pass_on(device_data.row, copy)
+    else:
+        buffer, sharding = device_data.placed()
+        copy.take(transfer.copied(buffer, sharding), sharding)
+    return copy
+
+
+def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
+    """The recorded values that are not of this run."""
+    own = {value_name(value) for value, _ in roots}
+    return [storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in own]
+
+
+def _take(storage: Storage, value: Value, made: DeviceData | Node, sharding: Sharding | None = None) -> None:
+    """Gives a storage its computed value. A storage written since keeps it in case the later value fails."""
+    if type(made) is Node:
+        if storage.value is value:
+            storage.settle_unpadded(made, sharding)
+        return
+    assert type(made) is DeviceData
+    if storage.value is value:
+        storage.settle(made)
+    elif type(storage.value) is not DeviceData:
+        storage.home, storage.data, made.holder = made.sharding, made, storage.ref
+
+
+def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[DeviceData]:
+    """Runs a graph. Signals wait for its end (see `syncs.sync`): from the moment that the program has the donated
+    buffers until the storages have its results, nothing holds the state."""
+    try:
+        outputs = executables.run(program, graph)
+    except BaseException:
+        for device_data in graph.inputs:
+            if device_data.is_lost():
+                device_data.give_up(f"its buffer was donated to the run at {line}, which did not finish")
+        raise
+    for device_data, donated in zip(graph.inputs, program.donated, strict=True):
+        if donated:
+            device_data.give_up("it was overwritten in place")
+    return outputs
+
+
+def _run_watched(subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line, kinds: int) -> None:
+    """Runs a subgraph inside a NaN guard: nothing is donated, and no storage takes its result where an op has made a
+    NaN."""
+    graph = graph_of(roots, subgraph.where)
+    watched, values = nans.watch(graph)
+    program = executables.program_for(watched, "step", line)
+    bring(graph.inputs, graph.shardings)
+    outputs = executables.run(program, watched)
+    if values:
+        nans.blame(graph, values, np.asarray(outputs.pop().placed()[0]), kinds, [storage for _, storage in roots])
+    _take_all(roots, outputs, flow)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _nothing_dies(device_data: DeviceData) -> bool:
+    return False
+
+
+def graph_of(
+    roots: Sequence[Root],
+    mesh: Sharding | None,
+    *,
+    dies: Callable[[DeviceData], bool] = _nothing_dies,
+    passed: Iterable[DeviceData] = (),
+) -> Graph:
+    """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies` is true, give their
+    memory to a result, where they are overwritten or were `passed` on by an earlier subgraph."""
+    assert mesh is not None, "the host has no programs"
+    values, storages = [value for value, _ in roots], [storage for _, storage in roots]
+    nodes, inputs = topological(values)
+    for device_data in inputs:
+        if device_data.gone is not None:
+            device_data.check()
+    aside = _read_aside()
+    inputs += _unread(storages, {*inputs, *aside}, mesh, dies)
+    shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
+    pinned = [pinned_sharding(storage, mesh) for storage in storages]
+    requested = {
+        storage: (place, sharding) for place, (storage, sharding) in enumerate(zip(storages, pinned, strict=True))
+    }
+    onto = [
+        written_over(device_data, to, requested) if dies(device_data) and device_data not in aside else None
+        for device_data, to in zip(inputs, shardings, strict=True)
+    ]
+    donated = [place is not None for place in onto]
+    _donate_passed(
+        donated, inputs, shardings, {device_data for device_data in passed if dies(device_data)}, values, pinned
+    )
+    free = {
+        device_data
+        for device_data in inputs
+        if device_data.is_unheld() and dies(device_data) and device_data not in aside
+    }
+    return Graph(nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free)
+
+
+def _donate_passed(
+    donated: list[bool],
+    inputs: Sequence[DeviceData],
+    shardings: Sequence[Sharding],
+    dead: set[DeviceData],
+    values: Sequence[Value],
+    pinned: Sequence[Sharding | None],
+) -> None:
+    """Donates data that only this subgraph holds to results of the same shape and sharding that have no memory yet."""
+    if dead.isdisjoint(inputs):
+        return
+    free = [(value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)]
+    for device_data, to, is_taken in zip(inputs, shardings, donated, strict=True):
+        if is_taken:
+            free.remove((device_data.meta.struct, to))
+    for i, (device_data, to) in enumerate(zip(inputs, shardings, strict=True)):
+        if (
+            not donated[i]
+            and device_data in dead
+            and not device_data.is_held()
+            and (device_data.meta.struct, to) in free
+        ):
+            free.remove((device_data.meta.struct, to))
+            donated[i] = True
+
+
+def _read_aside() -> set[DeviceData]:
+    """The data behind values that were set aside: they may yet be run."""
+    aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
+    return set(topological(aside)[1]) if aside else set()
+
+
+def _unread(
+    storages: list[Storage], read: set[DeviceData], mesh: Sharding, dies: Callable[[DeviceData], bool]
+) -> list[DeviceData]:
+    """The data of storages that were overwritten and not read: kept until now should the program fail, it gives its
+    memory to the new value."""
+    found = {
+        data: None
+        for storage in storages
+        if (data := storage.data) is not None
+        and data not in read
+        and data.host is None
+        and data.gone is None
+        and data.sharding is pinned_sharding(storage, mesh)
+        and data.meta.struct == storage.meta.struct
+        and dies(data)
+    }
+    return list(found)

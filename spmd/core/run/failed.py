@@ -1,0 +1,126 @@
+"""Recovery after a failed sync: no more values than necessary are given up."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from ..graph.errors import LostError, RefusedError
+from ..graph.graph import DeviceData, Node, Value, is_data, origin, topological
+from ..passes import nans
+from ..programs.failing import RunError
+from ..record.storage import ASIDE, LIVE, Storage
+from .initialization import initial_values
+
+# Errors of a program that ran, or could not for its size: no later sync tries it again.
+FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
+
+
+def give_up(storages: Sequence[Storage], error: Exception) -> None:
+    """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
+    annotation or the rule can be corrected. Values whose program must not be compiled or run now stay pending."""
+    if isinstance(error, RefusedError):
+        return
+    if isinstance(error, FINAL):
+        _abandon([storage for storage in storages if not is_data(storage.value)], error)
+    else:
+        _set_aside(
+            {storage for storage in storages if type(storage.value) is not DeviceData and depends(storage, error)}
+        )
+
+
+def depends(storage: Storage, error: Exception) -> bool:
+    """True if a value needs the op that an error names; where it names none, any may be the one."""
+    failed = getattr(error, "node", None)
+    return failed is None or failed in topological([storage.value])[0]
+
+
+def _set_aside(aside: Collection[Storage]) -> None:
+    """Hides storages from syncs, as they were recorded; the rest stays pending."""
+    LIVE[:] = [ref for ref in LIVE if ref() not in aside]
+    ASIDE[:] = [ref for ref in ASIDE if ref() is not None and ref() not in aside]
+    for storage in aside:
+        storage.listed = False
+        ASIDE.append(storage.ref)
+
+
+def _abandon(storages: list[Storage], error: Exception) -> None:
+    """Recovers after a run that failed: values that are not part of the failure stay pending; a tensor that is part of
+    it takes back the data or the initial value that it had.
+
+    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a NaN guard blames
+    them: then its data is given up, with the reason.
+    """
+    nodes, inputs = topological([storage.value for storage in storages])
+    gone = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
+    why = next((device_data.gone for device_data in gone if device_data.gone is not None), None) or str(error)
+    if isinstance(error, nans.NanError):
+        lost = _dependents(nodes, {*gone, error.value})
+        failed = lost
+    else:
+        lost = _dependents(nodes, gone)
+        failed = lost if lost and isinstance(error, LostError) else lost | _part_of_failure(nodes, error)
+    initial = initial_values(storages)
+    aside: set[Storage] = set()
+    for storage in storages:
+        maker = origin(storage.value)
+        if maker not in failed:
+            continue
+        old, begin = storage.data, initial.get(storage)
+        if old is not None and old.gone is None and not old.is_lost():
+            storage.settle(old)
+        elif begin is not None and begin is not storage.value and origin(begin) not in lost:
+            storage.go_back(begin)
+        elif maker in lost:
+            data = DeviceData(storage.meta)
+            data.give_up(why)
+            storage.settle(data)
+        else:
+            aside.add(storage)
+    _set_aside(aside)
+
+
+def _dependents(nodes: Sequence[Node], values: Collection[Value]) -> set[Node]:
+    """The ops, of these in order, that make or need one of these values."""
+    found: set[Node] = set()
+    for node in nodes:
+        if node in values or any(value in values or origin(value) in found for value in node.operands):
+            found.add(node)
+    return found
+
+
+def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
+    """The ops that failed with a program, of all that were to run: those that share ops with the op that the error
+    names.
+
+    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be the state before it.
+    Where memory ran out and no op is named, it is the set with the largest value.
+    """
+    sets = _connected(nodes)
+    ran = set(getattr(error, "nodes", ()))
+    met = [one for one in sets if not ran.isdisjoint(one)] or sets
+    node = getattr(error, "node", None)
+    named = [one for one in met if node in one]
+    if named or not isinstance(error, torch.OutOfMemoryError):
+        return set().union(*(named or met))
+    return max(met, key=_largest, default=set())
+
+
+def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
+    """The ops in disjoint sets: each reads only data and its own results."""
+    known: dict[Node, set[Node]] = {}
+    for node in nodes:
+        own = {node}
+        read = [known[maker] for maker in map(origin, node.operands) if maker in known]
+        for other in {id(one): one for one in read}.values():
+            if len(other) > len(own):
+                own, other = other, own
+            own |= other
+            known.update(dict.fromkeys(other, own))
+        known[node] = own
+    return list({id(one): one for one in known.values()}.values())
+
+
+def _largest(nodes: Collection[Node]) -> int:
+    """The bytes of the largest value that these ops read or make."""
+    metas = [meta for node in nodes for meta in (*node.op.metas, *(value.meta for value in node.operands))]
+    return max((meta.nbytes for meta in metas), default=0)

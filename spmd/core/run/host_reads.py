@@ -1,0 +1,255 @@
+"""Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from ..base import counters, interrupt, observation, spans
+from ..base.config import config
+from ..graph.errors import AbstractError
+from ..graph.graph import DeviceData, is_unpadded, origin
+from ..graph.lent import READERS, Lender
+from ..graph.source import Line, describe, user_line
+from ..passes import dynamic
+from ..programs import failing
+from ..record import body, recorders
+from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
+from ..sharding.value import Sharding
+from .abstract import recording
+from .execute import run
+from .failed import FINAL, depends, give_up
+from .pjrt import agreement, devices, processes, transfer
+from .placement import wanted
+from .syncs import Watch, sync
+
+_IN_A_PLAN = (
+    "which has no value: spmd.plan and spmd.export record the step and run nothing. Give them the step alone, not the "
+    "loop that prints or reads its results"
+)
+
+
+def materialise(storage: Storage, call: str = "a read", *, together: bool = False) -> None:
+    """Computes a storage's value: on the host where it is a number that the host knows, else by a sync.
+
+    With several processes a read that starts a sync is one of all of them, and waits until all have come. together:
+    they have. The caller does not hold LOCK: the sync may be another thread's, which needs it.
+    """
+    if type(storage.value) is not DeviceData and body.names():
+        if body.on_stand_ins([storage.value]):
+            body.refuse(
+                call,
+                f"{storage.meta!r} has another value in each iteration (or on each shard) and none while the body is "
+                "recorded; "
+                "choose with torch.where or spmd.cond, or return it and read it after the loop",
+            )
+        return _run_needed(storage)
+    if type(storage.value) is not DeviceData and processes.several() and not together and recording() is None:
+        _come_together(storage, call)
+    if type(storage.value) is not DeviceData and storage.meta.numel == 1:
+        _settle_by_host(storage)
+    if type(storage.value) is not DeviceData and recording() is not None:
+        node = origin(storage.value)
+        assert node is not None, "only device data has none"
+        raise AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}")
+    if type(storage.value) is not DeviceData:
+        if config.sync_on_read == "needed":
+            _run_needed(storage)
+        else:
+            _run_all_or_needed(storage)
+
+
+def _come_together(storage: Storage, call: str) -> None:
+    """Waits until all processes have come to this read, as every program is one of all; raises ProcessError where one
+    does something else."""
+    what = f"{call} of {storage.meta!r}, a read that all processes must make"
+    agreement.agree(what, what.encode(), user_line())
+
+
+def _run_all_or_needed(storage: Storage) -> None:
+    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that this one needs still
+    run. The other's error comes again from its own read."""
+    try:
+        sync(for_read=True)
+    except FINAL:
+        raise
+    except Exception as error:
+        if depends(storage, error):
+            raise
+    if type(storage.value) is not DeviceData:
+        _run_needed(storage)
+
+
+def _with_step(storage: Storage) -> list[Storage]:
+    """The storages to be run for a value: where another thread has written it over data, in the middle of a step, all
+    that this step has written, so that the next of them to be read is data by then."""
+    if not recorders.is_several or storage.data is None:
+        return [storage]
+    # No sync sees a storage that was set aside after a failure; the one that is read is run all the same.
+    step = [other for other in pending_elsewhere([storage]) if other.data and other.recorder == storage.recorder]
+    return [storage, *step]
+
+
+def _run_needed(storage: Storage) -> None:
+    with SYNC_LOCK, LOCK, interrupt.later():
+        watch = Watch()
+        storages = _with_step(storage)
+        try:
+            run(storages, user_line(), donate=False)
+        except Exception as error:
+            give_up(storages, error)
+            raise
+        forget_reads()
+    watch.notify(1)
+
+
+# The most elements that the host computes where no program runs: a mask over all tokens of a batch.
+_LARGEST_IN_A_PLAN = 1 << 24
+
+
+def _settle_by_host(storage: Storage) -> None:
+    """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
+    with LOCK:
+        nodes = dynamic.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
+        if nodes is not None:
+            storage.settle(dynamic.known(storage.value, nodes))
+
+
+class Lease(NamedTuple):
+    """The place of a value's data during a read outside the lock: on the host, or in a buffer."""
+
+    device_data: DeviceData
+    host: np.ndarray | None
+    array: jax.Array | None
+    sharding: Sharding | None
+
+    def placed(self) -> tuple[jax.Array, Sharding]:
+        """The buffer of a value that is on devices, and its sharding."""
+        assert self.array is not None and self.sharding is not None
+        return self.array, self.sharding
+
+
+@contextlib.contextmanager
+def leased(
+    storage: Storage, call: str = "a read", *, on_device: bool = False, together: bool = False, padded: bool = False
+) -> Iterator[Lease]:
+    """Lends the storage's value to a read outside the lock: inside this context no other thread's sync donates its
+    buffer.
+
+    on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
+    `host_value`.
+    """
+    observing = observation.active()
+    if observing is not None:
+        observing.reads.append(f"{call} at {user_line()}")
+    lease = None
+    while lease is None:  # once, unless another thread writes the storage just now
+        if not padded or not is_unpadded(storage.value):
+            materialise(storage, call, together=together)
+        lease = _lease(storage, call, on_device=on_device, padded=padded)
+    try:
+        yield lease
+    finally:
+        if lease.array is not None:
+            READERS.give_back(lease.array)
+
+
+def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lease | None:
+    """A lease of a storage that has data; None where it has none."""
+    with LOCK:
+        device_data = storage.value
+        if padded and is_unpadded(device_data):
+            (device_data,) = device_data.operands
+        if type(device_data) is not DeviceData:
+            return None
+        _check(device_data, call)
+        if on_device:
+            _upload(storage, device_data)
+        array = None if device_data.host is not None else device_data.placed()[0]
+        if array is not None:
+            READERS.lend(array)
+        return Lease(device_data, device_data.host, array, device_data.sharding)
+
+
+def _check(device_data: DeviceData, call: str) -> None:
+    """Raises the error of data that cannot be read."""
+    if device_data.is_abstract:
+        why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
+        raise AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
+    device_data.check()
+
+
+def _upload(storage: Storage, device_data: DeviceData) -> None:
+    """Uploads the value of a storage where it is on the host still."""
+    if device_data.host is not None:
+        sharding = wanted(device_data) or devices.default_sharding()
+        device_data.take(transfer.upload(device_data.host, sharding), sharding)
+        storage.set_sharding(sharding)
+
+
+class Loan(NamedTuple):
+    """A value that is lent for longer: the buffer, the value's row in it where that is a store's, and its sharding."""
+
+    array: jax.Array
+    row: int | None
+    sharding: Sharding
+
+
+def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
+    """Lends a storage's value until `lender.give_back(loan.array)`; all processes do it at once."""
+    while True:  # once, unless another thread writes the storage just now
+        materialise(storage, call, together=True)
+        with LOCK:
+            device_data = storage.value
+            if type(device_data) is DeviceData:
+                _check(device_data, call)
+                _upload(storage, device_data)
+                array, row = device_data.held()
+                lender.lend(array)
+                assert device_data.sharding is not None, "it is on devices"
+                return Loan(array, row, device_data.sharding)
+
+
+# Called after each read of a value that the devices have, with the user's call, the line, and the seconds.
+after_read: list[Callable[[str, Line, float], None]] = []
+
+
+def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:
+    """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
+    Padded data is read with its padding, so that no length needs a program.
+
+    together: all processes are known to read it at once; else they wait for each other where a program has to run, or
+    shards of other processes are needed.
+    """
+    with leased(storage, call, together=together, padded=True) as lease:
+        if lease.host is not None:
+            return _without_padding(lease.host, storage)
+        counters.add("host_reads")
+        device_data, line, started = lease.device_data, user_line(), counters.now()
+        try:
+            with spans.span("wait", lambda: {"for": f"{call} at {line}"}):
+                array = _download(lease, storage, call, together=together)
+        except jax.errors.JaxRuntimeError as error:
+            explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
+            device_data.gone = str(explained)
+            raise explained from error
+        for note in after_read:
+            note(call, line, counters.now() - started)
+        return _without_padding(array, storage)
+
+
+def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
+    shape = storage.meta.shape
+    return array if array.shape == shape else np.ascontiguousarray(array[tuple(map(slice, shape))])
+
+
+def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> np.ndarray:
+    buffer, sharding = lease.placed()
+    shape = lease.device_data.meta.shape
+    if not transfer.is_readable_here(buffer):
+        if not together:
+            _come_together(storage, call)
+        sharding, buffer = sharding.replicated(), transfer.move(buffer, shape, sharding, sharding.replicated())
+    return transfer.download(buffer, shape)

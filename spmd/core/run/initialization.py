@@ -1,0 +1,243 @@
+"""Initialization of state: initial values run first, sharded, so that the first step is the same program as others."""
+
+import math
+import weakref
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+from ..base import observation
+from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
+from ..graph.source import Line
+from ..programs import cache
+from ..record.storage import Storage
+from ..sharding.value import Sharding
+from . import executables
+from .abstract import recording
+from .pjrt import transfer
+from .placement import check_here, is_placed_in, mesh_homes, meshes_met, pinned_sharding
+
+Initial = tuple[Storage, Value]
+
+
+def initialize_state(
+    storages: Sequence[Storage],
+    line: Line,
+    *,
+    for_read: bool = False,
+    needed: Sequence[Storage] = (),
+    others: Sequence[Storage] = (),
+) -> bool:
+    """Gives state its initial value before the step runs, so that the first step is the same program as all others.
+
+    Constants become buffers without compiling; values that depend on constants and random keys alone, and are held by a
+    parameter or buffer, run as one program, or several of which equal layers share one. True where there was any.
+
+    for_read: the sync is for a read, perhaps in the middle of a step. New constants that nothing reads yet are
+    initialized, too: an optimizer makes its state at its first step, and reads numbers before it writes that state.
+    needed, others: other threads' storages, those whose values the storages need and all. Their initial values are
+    computed, too.
+    """
+    storages = [*storages, *(storage for storage in needed if storage.data is None)]
+    initial = initial_values(storages, _unused(storages) if for_read else ())
+    if not initial:
+        return False
+    initialized: dict[Value, DeviceData] = {}
+    plan = recording()
+    for mesh, here in _by_mesh(initial, storages):
+        check_here(mesh)
+        rest: list[Initial] = []
+        for storage, node in here.items():
+            constant = _constant(node)
+            if constant is None:
+                rest.append((storage, node))
+                continue
+            sharding = (storage.sharding or mesh).closed()
+            if plan is not None:
+                initialized[node] = DeviceData(node.meta, sharding=sharding, is_abstract=True)
+                continue
+            buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
+            initialized[node] = DeviceData(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
+            observing = observation.active()
+            if observing is not None:
+                observing.filled[initialized[node]] = constant
+        for part in _programs(rest, mesh):
+            graph = _graph_of(part, mesh)
+            if plan is not None:
+                initialized |= zip([node for _, node in part], plan.run(graph), strict=True)
+                continue
+            executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same values
+            for (_, node), device_data in zip(
+                part, executables.run(cache.program_for(graph, "init", line), graph), strict=True
+            ):
+                initialized[node] = device_data
+    for node in topological([storage.value for storage in (*storages, *others)])[0]:
+        node.operands = tuple(initialized.get(operand, operand) for operand in node.operands)
+    for storage, node in initial.items():
+        if node not in initialized:
+            continue  # nothing names its mesh, and there are several
+        device_data = initialized[node]
+        storage.set_sharding(device_data.sharding)
+        if storage.value is node:
+            # The stamp stays: ops that read the value read the device data by now, in the order of every later step.
+            storage.value, storage.past = device_data, None
+        else:
+            storage.data = device_data  # the step that has overwritten it may fail; its result is pinned to this layout
+        device_data.holder = weakref.ref(storage)
+    for storage in needed:  # their own thread's sync finds data that the step has written over
+        first = next((initialized[value] for value in storage.past or () if value in initialized), None)
+        if first is not None:
+            storage.past, storage.data = [], first
+    return True
+
+
+def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> dict[Storage, Value]:
+    """The initial value of each storage that was made since the last sync: a constant or, for parameters and buffers, a
+    value that depends on constants and random keys alone. unused: storages whose present value is one."""
+    fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
+    histories = [
+        (storage, value)
+        for storage in storages
+        for value in ([*(storage.past or ()), storage.value] if storage.is_state else storage.past or ())
+        if type(value) is not DeviceData
+    ]
+    later = impure([value for storage, value in histories if storage.is_state])
+    for storage, value in histories:
+        if _constant(value) is not None or (storage.is_state and origin(value) not in later):
+            fixed.setdefault(storage, []).append(value)
+    if not fixed:
+        return {}
+    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
+    # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
+    step = impure([storage.value for storage in storages])
+    read = _first_read(storages, {value for values in fixed.values() for value in values}, step)
+    begins = next((node.serial for node in step), math.inf)
+    initial = {}
+    for storage, values in fixed.items():
+        before = [value for value in values if _serial(value) < begins]
+        initial[storage] = next((value for value in values if value in read), (before or values)[-1])
+    return initial
+
+
+def _source(value: Value) -> tuple[CodeType | None, int] | None:
+    maker = origin(value)
+    return None if maker is None else (maker.code, maker.instruction)
+
+
+def _unused(storages: Sequence[Storage]) -> list[Storage]:
+    """The storages that hold a constant, have held nothing else, and that no op reads."""
+    filled = [
+        storage
+        for storage in storages
+        if not storage.is_state and not storage.past and _constant(storage.value) is not None
+    ]
+    if not filled:
+        return []
+    read = {operand for node in topological([storage.value for storage in storages])[0] for operand in node.operands}
+    return [storage for storage in filled if storage.value not in read]
+
+
+def _by_mesh(initial: dict[Storage, Value], storages: Sequence[Storage]) -> list[tuple[Sharding, dict[Storage, Value]]]:
+    """The meshes of initial values, each with its own: where there are several, a storage without an annotation is of
+    the mesh on which it is written first."""
+    meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
+    if len(meshes) == 1:
+        return [(mesh, initial) for mesh in meshes.values()]
+    homes = mesh_homes(topological([storage.value for storage in storages])[0])
+
+    def is_of(storage: Storage, devices: frozenset[int]) -> bool:
+        maker = origin(storage.value)
+        home = (
+            storage.sharding.devices
+            if storage.sharding is not None
+            else homes.get(maker)
+            if maker is not None
+            else None
+        )
+        return home == devices
+
+    return [
+        (mesh, {storage: value for storage, value in initial.items() if is_of(storage, ids)})
+        for ids, mesh in meshes.items()
+    ]
+
+
+# The most ops in excess of one of each kind that a program may have. Compiling takes longer than in proportion to a
+# program's ops (12 layers in one program: 8 s, in five: 0.7), but each program is a line in the compile log and a start
+# of XLA.
+_FEW = 48
+
+
+def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
+    """The initial values, divided into programs: many equal layers run the program of one of them, which XLA compiles
+    in a fraction of the time; values that occur once are one program."""
+    kinds: dict[Any, list[Initial]] = {}
+    ops = fewest = 0
+    seen: set[Node] = set()
+    for storage, value in initial:
+        nodes, inputs = topological([value])
+        if inputs or not seen.isdisjoint(nodes):
+            return [list(initial)]
+        seen.update(nodes)
+        places = {node: place for place, node in enumerate(nodes)}
+        wiring = tuple((node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
+        kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
+        fewest += 0 if kind in kinds else len(nodes)
+        ops += len(nodes)
+        kinds.setdefault(kind, []).append((storage, value))
+    if ops - fewest <= _FEW:
+        return [list(initial)] if initial else []
+    by_number: dict[int, list[list[Initial]]] = {}
+    for equal in kinds.values():
+        by_number.setdefault(len(equal), []).append(equal)
+    return [list(part) for equal in by_number.values() for part in zip(*equal, strict=True)]
+
+
+def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
+    """The position of the op that makes a value, and the index of its result."""
+    return (places[value.node], value.index) if type(value) is TupleElement else (places[value], 0)  # type: ignore[index]
+
+
+def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
+    roots = [value for _, value in initial]
+    nodes, inputs = topological(roots)
+    pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
+    shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
+    return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
+
+
+def _serial(value: Value) -> float:
+    maker = origin(value)
+    assert maker is not None, "data has no op"
+    return maker.serial
+
+
+def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]) -> set[Value]:
+    """The candidates that are read, directly or through other pure values, by ops of the step, which are not pure."""
+    read: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [storage.value for storage in storages if origin(storage.value) in step]
+    while stack:
+        value = stack.pop()
+        if value in candidates:
+            read.add(value)
+        elif type(value) is TupleElement:
+            stack.append(value.node)
+        elif type(value) is Node and value not in seen:
+            seen.add(value)
+            stack.extend(value.operands)
+    return read
+
+
+def _constant(value: Value) -> Any:
+    """The number that fills a value, whatever its annotations, or None where it is no constant."""
+    while type(value) is Node and value.op.name == "mark_sharding":
+        value = value.operands[0]
+    if type(value) is not Node or value.op.constant is None:
+        return None
+    return value.numbers[0] if value.op.constant == "lifted" else value.op.constant
+
+
+def impure(values: Sequence[Value]) -> dict[Node, None]:
+    """The ops behind these values that depend on more than constants and random keys: on data."""
+    return depending(values, lambda node: any(type(operand) is DeviceData for operand in node.operands))

@@ -1,0 +1,112 @@
+"""PJRT devices: the number that this process sees, and their memory."""
+
+import functools
+import os
+import pathlib
+import threading
+
+import jax
+
+from ...base import forking
+from ...base.config import (
+    add_xla_defaults,
+    forced_cpu_devices,
+    prepare_cuda,
+    requested_hardware,
+    reset_pool_width,
+    set_pool_width,
+)
+from ...base.jax_private import backends_are_initialized
+from ...graph.source import ends_at_user_line
+from ...sharding.topology import all_devices
+from ...sharding.value import Sharding
+from . import processes
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+_prepare_lock = forking.survives_fork(threading.Lock())
+_prepared = False
+
+
+def use_cpu_devices(count: int) -> None:
+    """Gives this process so many CPU devices, whatever the environment says; before its first use of a device."""
+    global _prepared
+    _prepared = True
+    add_xla_defaults()
+    set_pool_width(count)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def is_running() -> bool:
+    """True if jax's backend has started."""
+    return backends_are_initialized()
+
+
+def prepare() -> None:
+    """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `use_cpu_devices` or a running backend has
+    decided already."""
+    global _prepared
+    with _prepare_lock:
+        if _prepared or backends_are_initialized():
+            _prepared = True
+            return
+        add_xla_defaults()
+        prepare_cuda()
+        hardware = requested_hardware()
+        if hardware.platform is not None:
+            jax.config.update("jax_platforms", hardware.platform)
+        if hardware.num_cpu_devices is not None:
+            jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
+        if hardware.gpus is not None:
+            jax.config.update("jax_cuda_visible_devices", ",".join(map(str, hardware.gpus)))
+        given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: as in XLA_FLAGS
+        set_pool_width(given if given > 0 else forced_cpu_devices() or 1)
+        _prepared = True
+
+
+@ends_at_user_line
+def devices() -> tuple[jax.Device, ...]:
+    """Returns every device of every process, in the order of their ordinals."""
+    forking.check()
+    prepare()
+    found = all_devices()
+    reset_pool_width()
+    return found
+
+
+def default_sharding() -> Sharding:
+    """Returns the sharding of an array without a mesh: the first device; with several processes, replicated on all."""
+    if not _prepared:
+        prepare()
+    return _everywhere() if processes.several() else Sharding.single(0)
+
+
+@functools.cache
+def _everywhere() -> Sharding:
+    ids = tuple(range(len(all_devices())))
+    return Sharding.of(ids, (len(ids),), ("devices",))
+
+
+@functools.cache
+def host_memory() -> int | None:
+    """Returns the bytes that all CPU devices of this process share, swap and the process's own limit included.
+
+    None for other devices, whose clients raise at once where memory runs out, and where the system does not report it.
+    """
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap_bytes()
+    own = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
+    return machine if own < 0 else min(machine, own)
+
+
+def _swap_bytes() -> int:
+    meminfo = pathlib.Path("/proc/meminfo")
+    if not meminfo.exists():
+        return 0
+    sizes = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(sizes.get("SwapTotal", "0 kB").split()[0]) * 1024

@@ -1,0 +1,206 @@
+"""The watchdog of several processes: which program does not end, which processes have not come to it, and
+which are silent.
+
+Its thread takes no lock that recording or compiling holds, and calls neither jax nor the store of the processes, which
+may hang themselves: what it knows of the others is what the thread of `agreement` has heard last.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...base import forking
+from ...base.config import config
+from ...graph.source import Line, is_library, place_of
+from . import processes, runs
+
+BEAT = 2.0  # seconds between two signs of life of a process
+SILENT = 8.0  # seconds without one, after which the others say so
+_PERIOD = 0.5  # seconds between two looks
+_SHOWN = 3  # collectives of a program that hangs
+
+Record = Mapping[str, Any]  # what a process publishes (`agreement`), with the items of `present`
+
+
+@dataclass
+class _Heard:
+    """The last news of the other processes. records: the last of each, with the time at which it was new. answered: the
+    time of the store's last answer. printed: the kinds of texts that were, each once. notices:
+    kinds and texts for the others to print. silent: the processes that are, by their last sign of life."""
+
+    records: dict[int, tuple[float, Record]] = field(default_factory=dict)
+    answered: float = field(default_factory=time.monotonic)
+    printed: set[str] = field(default_factory=set)
+    notices: list[tuple[str, str]] = field(default_factory=list)
+    silent: dict[int, int] = field(default_factory=dict)
+    wants_records: bool = False
+    reported: int = -1  # the event of the last program that was reported
+    thread: threading.Thread | None = None
+
+
+_heard = _Heard()
+forking.on_bad_fork(lambda: _heard.records.clear())
+
+
+def present() -> dict[str, Any]:
+    """The part of a process's record that changes with time: a sign of life, its place, and where its Python is."""
+    return {
+        "beat": int(time.monotonic() / BEAT),
+        "host": f"{socket.gethostname()}, pid {os.getpid()}",
+        "now": str(_main_line()),
+    }
+
+
+_INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}")
+
+
+def _main_line() -> Line:
+    """The line at which the main thread is, in code that is the user's; else the nearest of another library."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    nearest = Line(*place_of(frame))
+    while frame is not None:
+        if not is_library(frame.f_code) and not any(part in frame.f_code.co_filename for part in _INSTALLED):
+            return Line(frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return nearest
+
+
+def start() -> None:
+    """Starts the thread, once."""
+    if _heard.thread is None:
+        _heard.thread = threading.Thread(target=_watch, name="spmd-watchdog", daemon=True)
+        _heard.thread.start()
+
+
+def heard(records: Sequence[Record]) -> None:
+    """Notes the records of the processes, and that the store has answered."""
+    now = time.monotonic()
+    _heard.answered = now
+    for record in records:
+        _, before = _heard.records.get(record["process"], (now, None))
+        if before is None or (before["beat"], before["count"]) != (record["beat"], record["count"]):
+            _heard.records[record["process"]] = now, record
+
+
+def wants_records() -> bool:
+    """True where the other processes' records are needed: always in the first one, elsewhere where a program hangs."""
+    return processes.index() == 0 or _heard.wants_records
+
+
+def take_notices() -> list[tuple[str, str]]:
+    """The kinds and texts that the other processes are to print; each is returned once."""
+    taken, _heard.notices = _heard.notices, []
+    return taken
+
+
+def hear(kind: str, text: str) -> None:
+    """Prints a text of another process, unless one of its kind was printed."""
+    if kind not in _heard.printed:
+        _tell(kind, text)
+
+
+def _tell(kind: str, text: str) -> None:
+    _heard.printed.add(kind)
+    print(f"spmd: {text}", file=sys.stderr, flush=True)
+
+
+def _announce(kind: str, text: str) -> None:
+    """Prints a text, here and in the other processes."""
+    _tell(kind, text)
+    _heard.notices.append((kind, text))
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+def _watch() -> None:
+    looked = time.monotonic()
+    while processes.client() is not None:
+        time.sleep(_PERIOD)
+        now = time.monotonic()
+        if now - looked > SILENT / 2:  # this process was stopped itself, and has heard nothing since
+            _heard.answered = now
+            _heard.records = {process: (now, record) for process, (_, record) in _heard.records.items()}
+        looked = now
+        _look_at_programs(now)
+        if processes.index() == 0:
+            _look_at_processes(now)
+        elif now - _heard.answered > SILENT:
+            hear(
+                f"store {_heard.answered}",
+                f"process 0, which keeps the store of all processes, has not answered process {processes.index()} for "
+                f"{now - _heard.answered:.0f} s: it is stopped, dead, or its machine or network is down.",
+            )
+
+
+def _look_at_processes(now: float) -> None:
+    """Says which processes are silent, and which are heard again."""
+    for process, (at, record) in list(_heard.records.items()):
+        if process == processes.index() or record["ended"]:
+            continue
+        beat = _heard.silent.get(process)
+        if beat is None and now - at > SILENT:
+            _heard.silent[process] = record["beat"]
+            _announce(
+                f"process {process} is silent since beat {record['beat']}",
+                f"process {process} ({record['host']}) has been silent for {now - at:.0f} s: it is stopped, dead, or "
+                f"its machine or network is down. {_last(record)}",
+            )
+        elif beat is not None and now - at <= SILENT:
+            del _heard.silent[process]
+            kind = f"process {process} is heard after beat {beat}"
+            _announce(kind, f"process {process} ({record['host']}) is heard again.")
+
+
+def _look_at_programs(now: float) -> None:
+    """Says which program has not ended for `config.hang_seconds`."""
+    limit = config.hang_seconds
+    oldest = next((one for one in runs.started() if not one.is_done()), None)
+    age = 0.0 if oldest is None else now - oldest.at
+    _heard.wants_records = bool(limit) and age > limit / 2
+    if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
+        _heard.reported = oldest.event
+        _announce(f"event {oldest.event}", _report(oldest, age, now))
+
+
+def _report(run: "runs.Started", age: float, now: float) -> str:
+    program = run.maker()
+    name = "a program" if program is None else f"the program of {program.name} at {program.line}"
+    lines = [
+        f"process {processes.index()} of {processes.count()} ({present()['host']}) waits: {name} was started "
+        f"{age:.0f} s ago as event {run.event:,} and has not ended (config.hang_seconds is {config.hang_seconds}).",
+        *_collectives(program),
+    ]
+    others = {process: known for process, known in _heard.records.items() if process != processes.index()}
+    late = {process: record for process, (_, record) in others.items() if record["count"] < run.event}
+    for process, record in sorted(late.items()):
+        silent = now - others[process][0]
+        words = f" It has been silent for {silent:.0f} s." if silent > SILENT else ""
+        lines.append(f"process {process} ({record['host']}) has not come to it.{words} {_last(record)}")
+    unheard = sorted(set(range(processes.count())) - {processes.index(), *others})
+    if unheard:
+        lines.append(f"nothing has been heard of process(es) {', '.join(map(str, unheard))}.")
+    if not late and not unheard:
+        lines.append("All processes have started it: a device, the network, or a callback to Python does not answer.")
+    return "\n    ".join(lines)
+
+
+def _collectives(program: Any) -> list[str]:
+    if program is None or not program.exchanges:
+        return []
+    lines = [f"It waits in one of its {len(program.exchanges)} collective(s), of which the first are"]
+    for collective, place in program.exchanges[:_SHOWN]:
+        by = "" if place is None else f" for {program.entries[place].name}, {program.lines[place]}"
+        axes = f" over {', '.join(collective.axes)}" if collective.axes else ""
+        lines.append(f"  {collective.kind} of {collective.bytes:,} bytes{axes}{by}")
+    return lines
+
+
+def _last(record: Record) -> str:
+    last = record["last"][-1] if record["last"] else "none"
+    return f"Its last event was {last}; its main thread was at {record['now']}."

@@ -1,0 +1,212 @@
+"""The placement of one program's arrays: its mesh, its inputs, the results that keep a sharding, the donated inputs."""
+
+from collections.abc import Iterable
+
+from ..base import observation
+from ..graph.errors import AbstractError
+from ..graph.graph import DeviceData, Node, Value, origin
+from ..graph.source import describe, user_line
+from ..record.annotations import current_sharding
+from ..record.constraints import with_sharding
+from ..record.storage import LOCK, Storage
+from ..record.tensor import XlaTensor, wrap
+from ..sharding.spec import Spec
+from ..sharding.value import DEVICE, Sharding
+from .abstract import recording
+from .pjrt import agreement, devices, processes, transfer
+
+
+class MeshesError(ValueError):
+    """Values on different devices would have to share a program; `node` is the op that mixes them."""
+
+    def __init__(self, message: str, node: Node):
+        super().__init__(message)
+        self.node = node
+
+
+def meshes_met(
+    storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
+) -> dict[frozenset[int], Sharding]:
+    """The devices that annotations and data name, each with a replicated sharding over them; the first device when
+    nothing is annotated.
+
+    Several meshes over the same devices share a program; the first that is met gives the order of the devices.
+    """
+    found: dict[frozenset[int], Sharding] = {}
+    for storage in storages:
+        if storage.sharding is not None:
+            found.setdefault(storage.sharding.devices, storage.sharding)
+    for node in nodes:
+        if node.op.sharding is not None:
+            found.setdefault(node.op.sharding.devices, node.op.sharding)
+    for device_data in inputs:
+        sharding = wanted(device_data)
+        if sharding is not None:
+            found.setdefault(sharding.devices, sharding)
+    default = devices.default_sharding()
+    if len(found) > 1:
+        found.pop(default.devices, None)  # unannotated data on the first device joins the mesh
+    if not found:
+        return {default.devices: default}
+    return {ids: sharding.replicated() for ids, sharding in found.items()}
+
+
+def check_here(mesh: Sharding) -> None:
+    """Raises AbstractError where a program would run on devices that are not here."""
+    if mesh.target is not None and recording() is None:
+        raise AbstractError(
+            f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
+            "for them are only lowered and compiled"
+        )
+
+
+def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+    """The devices on which each op must run, where an annotation or an input names them.
+
+    Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to another.
+    """
+    homes: dict[Node, frozenset[int]] = {}
+    for node in nodes:
+        met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
+        if node.op.sharding is not None:
+            met = {node.op.sharding.devices}
+        if len(met) > 1:
+            shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in met))
+            raise MeshesError(
+                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different "
+                "devices. Take one of them to the other's mesh with mark_sharding first.",
+                node,
+            )
+        if met:
+            homes[node] = met.pop()
+    return homes
+
+
+def _home(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
+    if isinstance(value, DeviceData):
+        sharding = wanted(value)
+        return None if sharding is None or sharding is devices.default_sharding() else sharding.devices
+    node = origin(value)
+    return None if node is None else homes.get(node)
+
+
+def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
+    """True if an annotation takes its value to other devices than it is computed on."""
+    if node.op.sharding is None:
+        return False
+    home = _home(node.operands[0], homes)
+    return home is not None and home != node.op.sharding.devices
+
+
+def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
+    """The same data on another mesh."""
+    if device_data.is_abstract or (recording() is not None and device_data.host is None):
+        return DeviceData(device_data.meta, sharding=target, is_abstract=True)
+    device_data.check()
+    if device_data.host is not None:
+        made = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+    else:
+        buffer, sharding = device_data.placed()
+        buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
+        made = DeviceData(
+            device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
+        )
+    return observation.derived(made, device_data, lambda now: moved(now, target))
+
+
+def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
+    """A tensor of the same value on the devices of another one: sharded as that is where the shapes are equal, else
+    replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
+    requested, here = target._storage.sharding, tensor._storage.sharding
+    sharding = requested or current_sharding(target) or devices.default_sharding()
+    if tensor.shape != target.shape:
+        if here is None or here.devices == sharding.devices:
+            return tensor
+        sharding, requested = sharding.replicated(), requested and requested.replicated()
+    if here is requested or not tensor.numel():
+        return tensor
+    if tensor._view is not None or type(tensor._storage.value) is not DeviceData:
+        made = with_sharding(tensor, sharding)
+        made._storage.sharding = requested
+        return made
+    with LOCK:
+        device_data = tensor._storage.value
+        data = moved(device_data, sharding)
+        if data.host is not None:
+            data.sharding = requested
+        return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
+
+
+def wanted(device_data: DeviceData) -> Sharding | None:
+    if device_data.host is None:
+        return device_data.sharding
+    storage = device_data.holder() if device_data.holder is not None else None
+    if storage is None:
+        return device_data.sharding
+    return storage.home if storage.sharding is None else storage.sharding.closed()
+
+
+def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
+    """The sharding of device data in a program over `mesh`: the requested or the present one; replicated where it comes
+    from other devices."""
+    requested = wanted(device_data)
+    if requested is None:
+        return mesh
+    return requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
+
+
+def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding]) -> None:
+    """Moves each input to the devices of the program that is about to read it."""
+    for device_data, sharding in zip(inputs, shardings, strict=True):
+        if device_data.host is not None:
+            if processes.several():
+                values = transfer.sample(device_data.host)
+                what = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
+                agreement.note(what, values, user_line())
+            buffer = transfer.upload(device_data.host, sharding)
+        elif device_data.is_abstract or device_data.sharding is not sharding:
+            device_data.check()
+            old, old_sharding = device_data.placed()
+            buffer = transfer.move(old, device_data.meta.shape, old_sharding, sharding)
+        else:
+            continue
+        device_data.take(buffer, sharding)
+        storage = device_data.holder() if device_data.holder is not None else None
+        if storage is not None and storage.value is device_data:
+            storage.set_sharding(sharding)
+
+
+def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
+    """The sharding that a result must have; None where the compiler may choose."""
+    if storage.sharding is not None:
+        # An open one is requested by the value's last op (see `roots_of`).
+        return None if storage.sharding.is_open else storage.sharding
+    if len(mesh.device_ids) == 1:
+        return mesh.with_spec(Spec(), _memory_of(storage))
+    if storage.data is not None:  # A result keeps the sharding of overwritten data: one step's output fits the next.
+        return is_placed_in(storage.data, mesh)
+    return storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
+
+
+def _memory_of(storage: Storage) -> str:
+    """The memory kind of a value without an annotation: where it was, or where its op places it."""
+    if storage.home is not None:
+        return storage.home.memory
+    made = origin(storage.value)
+    return DEVICE if made is None else made.op.memory
+
+
+def written_over(
+    device_data: DeviceData, sharding: Sharding, requested: dict[Storage, tuple[int, Sharding | None]]
+) -> int | None:
+    """The index of the result, of the same layout, that this program gives the only holder of this buffer."""
+    storage = device_data.holder() if device_data.holder is not None else None
+    if (
+        storage is None
+        or storage not in requested
+        or storage.value is device_data
+        or storage.data not in (None, device_data)
+    ):
+        return None
+    place, pinned = requested[storage]
+    return place if pinned is sharding and storage.meta.struct == device_data.meta.struct else None

@@ -1,0 +1,133 @@
+"""The loop over the passes: what is done with the graph of a sync that has no program."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..base.config import config
+from ..graph import checker
+from ..graph.graph import Graph, Node, origin, replace_operands, value_name
+from ..graph.source import Line
+from ..passes import COMPILE_PASSES, PASSES, dynamic
+from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
+from ..programs import cache
+from ..programs.program import Program
+from ..record import recorders
+from ..record.storage import Storage
+from ..sharding.value import Sharding
+from .abstract import recording
+from .pjrt import processes
+from .schedule import Flow, Root, Subgraph, around_host
+
+
+class Prepared(NamedTuple):
+    """A graph after the passes.
+
+    program: where there is one. cut: the subgraphs that run in its place, if any. changes: what the passes changed.
+    why_not: the reason of the first pass that could not change it.
+    """
+
+    graph: Graph
+    program: Program | None = None
+    cut: Sequence[Subgraph] = ()
+    changes: tuple[Changed, ...] = ()
+    why_not: str = ""
+
+    def again(self, graph: Graph) -> Graph:
+        """Applies the same changes to a graph of the same ops as it is after a compilation."""
+        for change in self.changes:
+            graph = change.again(graph)
+        return replace(graph, notes=self.graph.notes)
+
+
+def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, line: Line, *, donate: bool) -> Prepared:
+    """Looks up the program of a graph, and runs the passes over one that has none until it has.
+
+    left: the roots that have not run; where a pass replaces values, those of the roots and of `flow` are replaced.
+    """
+    is_plan = recording() is not None
+    program = None if is_plan else cache.find(graph)
+    if program is not None or subgraph.is_final:
+        return Prepared(graph, program)
+    counts = [len(node.numbers) for node in graph.nodes]
+    sync = Sync(line, graph.key(), counts, steps_written([storage for _, storage in left]), subgraph.is_rest)
+    changes: tuple[Changed, ...] = ()
+    reasons: list[str] = []
+    for row in PASSES:
+        if not _applies(row, donate=donate, is_plan=is_plan):
+            continue
+        made = row.run(graph, sync)
+        if isinstance(made, str):
+            reasons += [made] if made else []
+            graph = _checked(graph, made, name=row.name, is_changed=False)
+        elif isinstance(made, Changed):
+            graph = _checked(made.graph, made.what, name=row.name, is_changed=True)
+            changes = (*changes, made)
+            program = None if is_plan else cache.find(graph)
+            if program is not None or made.is_last:
+                break
+        else:
+            return Prepared(graph, cut=_subgraphs(graph, made, subgraph, left, flow))
+    return Prepared(graph, program, (), changes, reasons[0] if reasons else "")
+
+
+def formed(graph: Graph, may_scan: bool = True) -> Graph:
+    """The graph as it is compiled, after the passes for that."""
+    for name, run in COMPILE_PASSES:
+        made, what = run(graph, may_scan)
+        graph = _checked(made, what, name=name, is_changed=made.nodes is not graph.nodes)
+    return graph
+
+
+# Called with each graph that a pass has changed, and a headline.
+after_pass: list[Callable[[Graph, str], None]] = []
+
+
+def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
+    """The graph that a pass has returned, with a note of what it says."""
+    if config.check_graphs:
+        checker.check(graph, name)
+    for look in after_pass if is_changed else ():
+        look(graph, f"after '{name}' ({what})")
+    return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
+
+
+def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
+    return (
+        (donate or row.reads)
+        and (row.plans or not is_plan)
+        and (row.processes or not processes.several())
+        and (row.threads or not recorders.is_several)
+    )
+
+
+def _subgraphs(
+    graph: Graph, made: Cut | OnHost, subgraph: Subgraph, left: list[Root], flow: Flow
+) -> Sequence[Subgraph]:
+    """The subgraphs of a graph that is cut."""
+    if isinstance(made, OnHost):
+        return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
+    if made.replaced:
+        replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
+        for place, (value, storage) in enumerate(left):
+            left[place] = made.replaced.get(value_name(value), value), storage
+            storage.value = made.replaced.get(value_name(storage.value), storage.value)
+            if storage.past:
+                storage.past = [made.replaced.get(value_name(past), past) for past in storage.past]
+    found = between(made.ends, made.nodes, subgraph.where)
+    rest = [Subgraph(made.nodes[made.ends[-1] :], subgraph.where, is_rest=True)] if made.has_rest else []
+    return [*found, *rest]
+
+
+def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
+    """The subgraphs that end at these places. Positions known to differ from iteration to iteration become operands."""
+    dynamic.dynamic_start_positions(nodes[: ends[-1]])
+    return [Subgraph(nodes[start:end], where, is_final=True) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def steps_written(storages: Sequence[Storage]) -> set[Node]:
+    """The nodes of the values of state that several steps have written since the last sync."""
+    values = [
+        value for storage in storages if storage.is_state and storage.past for value in (*storage.past, storage.value)
+    ]
+    return {made for value in values if (made := origin(value)) is not None}

@@ -1,0 +1,180 @@
+"""The sync: runs what is pending, or returns the program that it would run."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..base import counters, interrupt, pace, spans
+from ..base.state import held
+from ..graph.graph import DeviceData, Graph, is_data, topological
+from ..graph.source import ends_at_user_line, user_line
+from ..programs import compiler
+from ..record import recorders
+from ..record.annotations import unmarked_op
+from ..record.body import refuse
+from ..record.record import NOWHERE, record
+from ..record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
+from ..record.tensor import XlaTensor
+from ..record.views import read
+from . import executables
+from .abstract import recording
+from .execute import graph_of, roots_of, run
+from .failed import give_up
+from .initialization import impure
+from .pjrt import processes, runs
+from .placement import meshes_met
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The record of one sync.
+
+    Attributes:
+        line: the user's line that called or needed it. num_tensors: the number of values it computed.
+        num_programs: the number of programs it handed to the devices, which may still run. compiled: the lines of the
+            compile log of those that were compiled for it, oldest first.
+    """
+
+    line: str
+    num_tensors: int
+    num_programs: int
+    compiled: tuple[counters.CompileRecord, ...]
+
+
+# Called after each sync, in order, with its record.
+AFTER: "OrderedDict[int, Callable[[Synced], Any]]" = OrderedDict()
+
+
+class _Thread(threading.local):
+    is_notifying = False  # whether this thread calls them; syncs that they start are not reported
+
+
+_thread = _Thread()
+
+
+class Watch:
+    """Counts the programs run and compiled since it was made, for the functions in `AFTER`."""
+
+    def __init__(self) -> None:
+        self.is_on = bool(AFTER) and recording() is None and not _thread.is_notifying
+        if self.is_on:
+            self.num_runs, self.last = counters.counter("runs"), counters.last_compile()
+
+    def notify(self, num_tensors: int) -> None:
+        """Calls the functions in `AFTER`; the caller holds no lock."""
+        if not self.is_on:
+            return
+        num_programs = max(counters.counter("runs") - self.num_runs, 0)
+        done = Synced(str(user_line()), num_tensors, num_programs, counters.compiled_since(self.last))
+        with held(_thread, is_notifying=True):
+            for function in [*AFTER.values()]:
+                function(done)
+
+
+@ends_at_user_line
+def sync(*, wait: bool = False, for_read: bool = False) -> None:
+    """Runs everything that this thread has recorded, as one program, and returns at once unless `wait`.
+
+    Ops that other threads have recorded run where these ops need them, or where the threads have ended. State that
+    depends on constants and random keys alone (initialization) runs first, as a program of its own. With `wait` it
+    returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
+    """
+    refuse("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
+    spans.end_recording()
+    with spans.span("sync"):
+        _sync(wait=wait, for_read=for_read)
+
+
+# Called when a sync has waited for the devices.
+after_wait: list[Callable[[], None]] = []
+
+
+def _sync(*, wait: bool, for_read: bool) -> None:
+    interrupt.watch()
+    if processes.several():
+        processes.collect_garbage()
+    with SYNC_LOCK, LOCK, interrupt.later():
+        watch = Watch()
+        storages = [storage for storage in pending() if recording() is not None or not _is_far_state(storage)]
+        num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
+        if storages:
+            counters.add("syncs")
+            try:
+                num_nodes = run(storages, user_line(), for_read=for_read)
+                if recording() is None:
+                    counters.add_sample("TensorsGraphSize", num_nodes)
+            except Exception as error:
+                give_up(storages, error)
+                raise
+        _forget_what_ran()
+        had_loop = num_iterations < counters.counter("loop_iterations")
+        pace.rest(num_ops, had_loop=had_loop)
+        if not had_loop:
+            recorders.note_step(num_nodes)
+    if wait:
+        runs.wait()
+        for note in after_wait:
+            note()
+    watch.notify(len(storages))
+
+
+def _is_far_state(storage: Storage) -> bool:
+    """True for the initial value of a parameter or buffer on devices that are not here: it is planned, never run."""
+    sharding = storage.sharding
+    return storage.is_state and sharding is not None and sharding.target is not None and not impure([storage.value])
+
+
+def _forget_what_ran() -> None:
+    """Drops the live storages whose values have run; those of other threads are still to be run."""
+    kept = []
+    for ref in LIVE:
+        storage = ref()
+        if storage is not None and not is_data(storage.value):
+            kept.append(ref)
+        elif storage is not None:
+            storage.listed = False
+    LIVE[:] = kept
+    forget_reads()
+
+
+def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stablehlo") -> str:
+    """The StableHLO of these values, or of what the next sync would compile, with its sharding attributes; nothing
+    runs. dialect: "hlo" for the same as HLO."""
+    with SYNC_LOCK, LOCK:
+        graph = _graph_of(tensors, "get_stablehlo")
+        return "" if graph is None else str(compiler.lower_graph(executables.formed(graph)).as_text(dialect))
+
+
+def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
+    """The HLO of the same as XLA has partitioned and optimised it: compiled, and not run."""
+    with SYNC_LOCK, LOCK:
+        graph = _graph_of(tensors, "get_hlo")
+        return "" if graph is None else str(executables.planned_for(graph, user_line()).executable.as_text())
+
+
+def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
+    chosen = pending() if tensors is None else list(map(_wanted, tensors))
+    if not chosen:
+        return None
+    roots = roots_of(chosen)
+    mesh, *others = meshes_met(chosen, *topological([value for value, _ in roots])).values()
+    if others:
+        raise ValueError(
+            f"{caller}: one program cannot span meshes with different devices, {list(mesh.device_ids)} and "
+            f"{list(others[0].device_ids)}; pass the tensors of one of them"
+        )
+    return graph_of(roots, mesh, dies=lambda device_data: tensors is None)
+
+
+def _wanted(tensor: XlaTensor) -> Storage:
+    """A storage whose recorded value is a tensor's: the tensor's own, or a new one for a view or for data."""
+    storage, view = tensor._storage, tensor._view
+    if view is None and type(storage.value) is not DeviceData:
+        return storage
+    value = read(tensor)
+    meta = storage.meta if view is None else view.meta.layout
+    if type(value) is DeviceData:
+        value = record(unmarked_op(meta), (value,), (), NOWHERE)
+    return Storage(value, meta, storage.sharding if view is None else view.sharding)

@@ -1,0 +1,114 @@
+"""Autocast on the device: the ops that cast down to the autocast dtype, and those that cast up to float32."""
+
+import functools
+import threading
+import warnings
+from typing import Any
+
+import torch
+
+from ..graph.source import THREADS
+from ..record.threads import IN_EACH_THREAD
+
+aten = torch.ops.aten
+
+NAME = "xla"
+
+# Ops that torch casts on an accelerator: the matmul family down to the autocast dtype, these reductions up to float32.
+_LOWER_PRECISION = (
+    "addmm", "addbmm", "addmv", "addr", "baddbmm", "bmm", "mm", "mv", "matmul", "linear", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution",
+    "scaled_dot_product_attention", "prelu",
+)  # fmt: skip
+_FLOAT32 = (
+    "softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "cross_entropy_loss", "mse_loss",
+    "l1_loss", "exp", "log", "log1p", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "rsqrt", "sum", "sum.dim_IntList",
+    "prod", "cumsum", "cumprod", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity",
+    "binary_cross_entropy_with_logits", "softplus", "pow.Scalar", "acos", "asin", "cosh", "sinh", "tan", "erfinv",
+    "expm1", "log10", "log2", "logsumexp", "reciprocal", "renorm", "linalg_vector_norm", "dist", "smooth_l1_loss",
+    "huber_loss", "kl_div", "cosine_embedding_loss", "cdist", "hinge_embedding_loss", "pdist", "poisson_nll_loss",
+    "margin_ranking_loss", "triplet_margin_loss", "soft_margin_loss", "multilabel_margin_loss", "multi_margin_loss",
+    "nll_loss2d", "nll_loss_nd",
+)  # fmt: skip
+
+# Ops that need one dtype for all operands and get the widest of their operands' dtypes.
+_WIDEST = ("dot", "vdot", "linalg_cross", "index_put", "scatter_add")
+
+_libraries: list[torch.library.Library] = []
+
+# The dtype of `torch.autocast("xla")` without a dtype: on TPUs, and for every user of XLA, that is bfloat16.
+_DEFAULT = torch.bfloat16
+_chosen = threading.local()  # .here: this thread's autocast dtype is not torch's own default any more
+
+
+def _begin_thread() -> None:
+    """Makes bfloat16 the default of a thread; torch keeps autocast dtypes per thread, and begins with float16."""
+    if not hasattr(_chosen, "here"):
+        torch.set_autocast_dtype(NAME, _DEFAULT)
+
+
+def _join_default() -> None:
+    """Sets the default where a thread first uses the device or `torch.autocast("xla")`, unless it has set a dtype."""
+    put = torch.set_autocast_dtype
+
+    @functools.wraps(put)
+    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+        if device_type == NAME:
+            _chosen.here = True
+        put(device_type, dtype)
+
+    # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
+    @functools.wraps(torch.autocast.__init__)
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        kind = args[0] if args else kwargs.get("device_type")
+        if kind == NAME:
+            _begin_thread()
+        elif kind == "cuda" and hasattr(THREADS, "ring"):  # the thread has used the device
+            text = "torch.autocast('cuda') casts nothing on xla: write torch.autocast('xla')"
+            warnings.warn(text, UserWarning, stacklevel=2)
+        return object.__new__(cls)
+
+    torch.set_autocast_dtype = set_autocast_dtype
+    torch.autocast.__new__ = make  # type: ignore[method-assign]
+    _begin_thread()
+    IN_EACH_THREAD.append(_begin_thread)
+
+
+def register_autocast() -> None:
+    _join_default()
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    for name in _LOWER_PRECISION:
+        library.impl(name, _autocast_kernel(name, None), "AutocastPrivateUse1")
+    for name in _FLOAT32:
+        library.impl(name, _autocast_kernel(name, torch.float32), "AutocastPrivateUse1")
+    for name in _WIDEST:
+        library.impl(name, _autocast_kernel(name, _widest), "AutocastPrivateUse1")
+    _libraries.extend((fallback, library))
+
+
+def _widest(values: Any) -> torch.dtype:
+    """float32 where one of the operands has it, else the autocast dtype."""
+    wide = any(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
+    return torch.float32 if wide else torch.get_autocast_dtype(NAME)
+
+
+def _autocast_kernel(name: str, dtype: Any) -> Any:
+    packet, _, overload_name = name.partition(".")
+    overload = getattr(getattr(aten, packet), overload_name or "default")
+
+    def convert(value: Any, target: torch.dtype) -> Any:
+        if isinstance(value, torch.Tensor):
+            narrow = value.is_floating_point() and value.dtype != torch.float64 and value.device.type == NAME
+            return value.to(target) if narrow and value.dtype != target else value
+        return [convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
+
+    ours = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        target = _widest(args) if dtype is _widest else dtype or torch.get_autocast_dtype(NAME)
+        with torch._C._ExcludeDispatchKeyGuard(ours):
+            return overload(*convert(args, target), **{key: convert(value, target) for key, value in kwargs.items()})
+
+    return kernel

@@ -1,0 +1,273 @@
+"""`torch.xla` and `torch.accelerator`: the functions that programs written for torch.cuda, and torch itself, call.
+
+There is one logical device, which stands for all physical ones; figures are totals.
+"""
+
+import types
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..base import forking
+from ..base import seed as seeds
+from ..base.dtypes import TORCH_TO_NUMPY
+from ..base.naming import check_index, unseen
+from ..run import syncs
+from ..run.pjrt import held
+from ..run.pjrt.devices import devices
+from .streams import Event, Stream, StreamContext
+
+# -- Devices ----------------------------------------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    """Returns True: xla can be used wherever this library is imported."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Returns True in all but forked processes: xla may be used without a call of `init`."""
+    return not forking.is_in_bad_fork()
+
+
+def init() -> None:
+    """Starts the physical devices, as the first use does otherwise."""
+    devices()
+
+
+def device_count() -> int:
+    """Returns 1, the logical device. `spmd.device_ids()` has the physical ones."""
+    return 1
+
+
+def current_device() -> int:
+    """Returns 0."""
+    return 0
+
+
+def set_device(device: Any) -> None:
+    """Accepts only xla:0."""
+    check_index(device, "set_device")
+
+
+class device:
+    """A context in which xla:0 is the device, as it is outside."""
+
+    def __init__(self, device: Any):
+        self.idx = check_index(device, "device")
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
+class device_of(device):
+    """A context in which the device is that of a tensor."""
+
+    def __init__(self, obj: torch.Tensor):
+        super().__init__(obj.device if obj.device.type == "xla" else None)
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """The result of `get_device_properties`, for all physical devices together.
+
+    name: of one of them. platform: "cpu", "cuda" or "tpu". total_memory: in bytes. major, minor: cuda's compute
+    capability, else 0. multi_processor_count: cores of all devices, where the runtime reports them, else their number.
+    """
+
+    name: str
+    platform: str
+    num_devices: int
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int
+
+
+def get_device_name(device: Any = None) -> str:
+    """The kind of the physical devices, as PJRT names it ("cpu", "TPU v4", "NVIDIA H100")."""
+    check_index(device, "get_device_name")
+    return devices()[0].device_kind
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """cuda's (major, minor) on NVIDIA devices, (0, 0) on others."""
+    check_index(device, "get_device_capability")
+    major, _, minor = str(getattr(devices()[0], "compute_capability", "0.0")).partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name, memory and number of the physical devices."""
+    found, (major, minor) = devices(), get_device_capability(device)
+    cores = [getattr(physical, "core_count", None) or 1 for physical in found]
+    return DeviceProperties(
+        get_device_name(), found[0].platform, len(found), held.mem_get_info()[1], major, minor, sum(cores)
+    )
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Returns True: XLA computes bfloat16 on every device."""
+    return True
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that autocast may cast down to."""
+    return [torch.bfloat16, torch.float16]
+
+
+# -- Synchronization --------------------------------------------------------------------------------------------------
+
+
+def synchronize(device: Any = None) -> None:
+    """Runs the pending ops and returns when the devices are done: `spmd.sync(wait=True)`."""
+    check_index(device, "synchronize")
+    syncs.sync(wait=True)
+
+
+@unseen
+def current_stream(device: Any = None) -> Stream:
+    """Returns the device's one stream."""
+    check_index(device, "current_stream")
+    return Stream()
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Accepts any object of the one stream."""
+    StreamContext(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    """Returns False: there is no graph capture (see `spmd.sync`)."""
+    return False
+
+
+# -- Random numbers ---------------------------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the device's stream of random numbers; `torch.manual_seed` does it too."""
+    seeds.manual_seed(seed)
+
+
+def seed() -> None:
+    """Seeds the device's stream with a random number."""
+    seeds.manual_seed(torch.Generator().seed())
+
+
+def initial_seed() -> int:
+    """The seed of the device's stream."""
+    return seeds.get_state()[0] & (1 << 64) - 1
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """Seed and number of draws so far, as an int64 CPU tensor; runs nothing."""
+    check_index(device, "get_rng_state")
+    return torch.tensor(seeds.get_state(), dtype=torch.int64, device="cpu")
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """Restores the state that `get_rng_state` returned."""
+    check_index(device, "set_rng_state")
+    seeds.set_state(tuple(int(part) for part in new_state.tolist()))
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """Returns the state of each logical device, that is, of one."""
+    return [get_rng_state()]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Restores the state that `get_rng_state_all` returned."""
+    for state in new_states:
+        set_rng_state(state)
+
+
+# -- The modules ------------------------------------------------------------------------------------------------------
+
+_OFFERED: dict[str, Any] = {
+    "is_available": is_available, "is_initialized": is_initialized, "init": init, "device_count": device_count,
+    "current_device": current_device, "set_device": set_device, "device": device, "device_of": device_of,
+    "get_device_name": get_device_name, "get_device_capability": get_device_capability,
+    "get_device_properties": get_device_properties, "is_bf16_supported": is_bf16_supported,
+    "get_amp_supported_dtype": get_amp_supported_dtype, "synchronize": synchronize, "Stream": Stream, "Event": Event,
+    "StreamContext": StreamContext, "stream": StreamContext, "current_stream": current_stream,
+    "default_stream": current_stream, "set_stream": set_stream,
+    "is_current_stream_capturing": is_current_stream_capturing, "manual_seed": manual_seed,
+    "manual_seed_all": manual_seed, "seed": seed, "seed_all": seed, "initial_seed": initial_seed,
+    "get_rng_state": get_rng_state, "set_rng_state": set_rng_state, "get_rng_state_all": get_rng_state_all,
+    "set_rng_state_all": set_rng_state_all, "memory_allocated": held.memory_allocated,
+    "max_memory_allocated": held.max_memory_allocated, "memory_reserved": held.memory_reserved,
+    "max_memory_reserved": held.max_memory_reserved, "memory_stats": held.memory_stats,
+    "memory_summary": held.memory_summary, "mem_get_info": held.mem_get_info,
+    "reset_peak_memory_stats": held.reset_peak_memory_stats,
+    "reset_accumulated_memory_stats": held.reset_accumulated_memory_stats, "empty_cache": held.empty_cache,
+    "ipc_collect": held.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
+    "_initialized": True,  # torch.utils.checkpoint reads it before it saves the random state
+    "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
+}  # fmt: skip
+
+
+def make_module() -> types.ModuleType:
+    """Returns the module `torch.xla`."""
+    module = types.ModuleType("torch.xla", __doc__)
+    module.__dict__.update(_OFFERED)
+    amp = types.ModuleType("torch.xla.amp", "`torch.amp` for this device.")
+    amp.__dict__.update(autocast=partial(torch.autocast, "xla"), GradScaler=partial(torch.amp.GradScaler, "xla"))
+    module.__dict__["amp"] = amp
+    return module
+
+
+def _capability(index: int) -> dict[str, Any]:
+    check_index(index, "get_device_capability")
+    return {"supported_dtypes": set(TORCH_TO_NUMPY)}
+
+
+def _exchange(index: int) -> int:
+    return check_index(index, "device_index")
+
+
+# The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that torch calls.
+_ACCELERATOR: dict[str, Any] = {
+    "setDeviceIndex": set_device,
+    "exchangeDevice": _exchange,
+    "maybeExchangeDevice": _exchange,
+    "getDeviceCapability": _capability,
+    "getStream": current_stream,
+    "setStream": set_stream,
+    "synchronizeDevice": synchronize,
+    "isAllocatorInitialized": lambda: True,
+    "emptyCache": held.empty_cache,
+    "emptyHostCache": held.empty_cache,
+    "getDeviceStats": lambda index: held.nested_stats(),
+    "resetAccumulatedStats": held.reset_accumulated_memory_stats,
+    "resetPeakStats": held.reset_peak_memory_stats,
+    "getMemoryInfo": held.mem_get_info,
+}
+
+
+def join_accelerator() -> None:
+    """Has `torch.accelerator` be this device; torch takes a custom device before any other accelerator."""
+    for name, function in _ACCELERATOR.items():
+        if hasattr(torch._C, f"_accelerator_{name}"):  # the oldest torch lacks some of them
+            setattr(torch._C, f"_accelerator_{name}", function)
+
+
+# -- Methods of tensors and modules -----------------------------------------------------------------------------------
+
+
+def _to_xla(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """The same as `.to("xla")`."""
+    return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
+
+
+def join_methods(ours: type) -> None:
+    """Adds `tensor.xla()`, `module.xla()`, and `is_xla` of tensors of the device."""
+    for owner in (torch.Tensor, torch.nn.Module, torch.nn.utils.rnn.PackedSequence):
+        owner.xla = _to_xla  # type: ignore[union-attr]
+    ours.is_xla = property(lambda self: True)  # type: ignore[attr-defined]

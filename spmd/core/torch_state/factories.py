@@ -1,0 +1,170 @@
+"""Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..aten import fused, recurrent
+from ..aten.specials import attention
+from ..base.naming import only_device
+from ..record.call import dispatch
+from ..record.deterministic import fill_of
+from ..record.tensor import XlaTensor
+from ..record.watching import recorded
+
+aten = torch.ops.aten
+
+
+def _make(overload: Any, *args: Any, device: Any, **kwargs: Any) -> XlaTensor:
+    """Records a factory: an op without operands."""
+    only_device(device)
+    made = dispatch(overload, (), args, kwargs)
+    recorded()
+    return made
+
+
+def _dtype(dtype: Any) -> torch.dtype:
+    return dtype or torch.get_default_dtype()
+
+
+# The kernels take what is for other devices, a layout and pinned memory, as `placement`.
+
+
+def _zeros(size: Any, *, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
+
+
+def _empty(size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **placement: Any):
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
+        return _empty_strided(size, strides, dtype=dtype, device=device)
+    return _fresh(_zeros(size, dtype=dtype, device=device))
+
+
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **placement: Any):
+    return _fresh(_make(aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device))
+
+
+def _fresh(made: XlaTensor) -> XlaTensor:
+    """Returns an uninitialized tensor: zeros, or the fill of `torch.use_deterministic_algorithms`."""
+    value = fill_of(made._meta.dtype)
+    return made if value is None else dispatch(aten.fill_.Scalar, (), (made, value))
+
+
+def _empty_permuted(size: Any, physical_layout: Any, **keywords: Any):
+    strides, step = [0] * len(size), 1
+    for dim in reversed(physical_layout):
+        strides[dim], step = step, step * size[dim]
+    return _empty_strided(size, strides, **keywords)
+
+
+def _arange(*numbers: Any, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    if dtype is None:
+        dtype = torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return _make(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
+
+
+def _randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
+
+
+def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **placement: Any):
+    if dtype is None:
+        is_complex = isinstance(start, complex) or isinstance(end, complex)
+        dtype = torch.get_default_dtype()
+        dtype = torch.promote_types(dtype, torch.complex32) if is_complex else dtype
+    return _make(aten.linspace.default, start, end, steps, dtype=dtype, device=device)
+
+
+def _host_made(overload: Any) -> Any:
+    """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
+
+    def make(*args: Any, dtype: Any = None, device: Any = None, **placement: Any) -> torch.Tensor:
+        keywords = {} if dtype is None else {"dtype": dtype}
+        return overload(*args, **keywords, device="cpu").to(device or "xla")
+
+    return make
+
+
+def _eye(*size: int, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    overload = aten.eye.default if len(size) == 1 else aten.eye.m
+    return _make(overload, *size, dtype=_dtype(dtype), device=device)
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy that torch calls with Python dispatch switched off, as in `torch.tensor(data, device="xla")`."""
+    return dispatch(aten.copy_.default, (), (target, source), {})
+
+
+def _dispatched(overload: Any, *args: Any) -> Any:
+    """A call that torch makes with Python dispatch switched off."""
+    return dispatch(overload, (), args)
+
+
+# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them torch calls ours. The
+# kernels themselves are never called: a tensor of the device takes every call to `dispatch` first.
+_WITH_GRADIENT = (
+    "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+)  # fmt: skip
+
+# Composite `out=` forms that write to a reshaped or compared alias of `out`, which is no alias here.
+_COMPOSITE_OUT = (
+    "kron.out", "linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out", "linalg_matrix_rank.atol_rtol_float_out",
+)  # fmt: skip
+
+
+def _composite_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
+    """A composite `out=` form as one call: the functional op, whose result is written to `out`."""
+    given = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        raise RuntimeError(
+            f"{overload.name()}: functions with out=... arguments don't support automatic differentiation, but one of "
+            "the arguments requires grad."
+        )
+    with torch.no_grad():
+        return dispatch(overload, (), args, {**kwargs, "out": out})
+
+
+_HOST_MADE = (
+    aten.fft_fftfreq.default, aten.fft_rfftfreq.default, aten.range.default, aten.range.step,
+    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta, aten.logspace.default,
+    aten.tril_indices.default, aten.triu_indices.default,
+)  # fmt: skip
+
+_libraries: list[torch.library.Library] = []
+
+
+def register_factories() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    for name, function in {
+        "empty.memory_format": _empty,
+        "empty_strided": _empty_strided,
+        "empty_permuted": _empty_permuted,  # called by empty_like of a meta tensor
+        "arange": _arange,
+        "arange.start": _arange,
+        "arange.start_step": _arange,
+        "randperm": _randperm,
+        "randperm.generator": _randperm,
+        "eye": _eye,
+        "eye.m": _eye,
+        "_efficientzerotensor": _zeros,
+        "linspace": _linspace,
+        "_copy_from": _copy_from,
+        "_local_scalar_dense": partial(_dispatched, aten._local_scalar_dense.default),  # `torch.tensor([x, y])`
+    }.items():
+        library.impl(name, function, "PrivateUse1")
+    for factory in _HOST_MADE:
+        library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
+    library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
+    for name, function in (recurrent.KERNELS | fused.KERNELS).items():
+        library.impl(name, function, "AutogradPrivateUse1")
+    for name in _WITH_GRADIENT:
+        library.impl(name, partial(_dispatched, getattr(aten, name).default), "PrivateUse1")
+    for name in _COMPOSITE_OUT:
+        packet, _, form = name.partition(".")
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl(name, partial(_composite_out, getattr(getattr(aten, packet), form)), key)
+    _libraries.append(library)

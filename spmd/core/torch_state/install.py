@@ -1,0 +1,169 @@
+"""The owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
+
+import sys
+from typing import Any
+
+import torch
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
+
+from .. import aten as _families  # noqa: F401  # rows of the tables of calls
+from ..base import interrupt, seed
+from ..base.forking import watch_forks
+from ..record.call import dispatch
+from ..record.memory_formats import register_refusals
+from ..record.tensor import XlaTensor, handle_calls_by
+from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
+from ..run.placement import placed_like
+from . import imported as imported
+from .autocast import NAME, register_autocast
+from .compiled import join_associative_scan, join_control_flow, join_flex_attention
+from .device_module import join_accelerator, join_methods, make_module
+from .dynamic_marks import join_marks
+from .factories import register_factories
+from .generator import join_generators
+from .grad_scaler import join_grad_scaler
+from .guard import GUARD, keep_errors_of_backward
+from .late_imports import import_dynamo_and_dtensor
+from .loaders import join_loaders
+from .modules import keep_annotations, keep_identity, know_buffers
+from .replicas import join_data_parallel, join_fully_shard
+from .saved_on_cpu import join_save_on_cpu
+from .saving import join_saving
+from .staging import join_staging
+from .streams import join_streams
+from .uninitialized import join_lazy_modules
+from .when_imported import Patch
+
+aten = torch.ops.aten
+
+
+# Libraries with an XLA device for torch of their own, by the name under which they are imported.
+OTHER_OWNERS = ("torch_xla", "torch_tpu")
+
+
+def _claim_name() -> None:
+    """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name.
+
+    Another library that is installed and not imported does no harm. Raises ImportError where one is imported.
+    """
+    owner = next((name for name in OTHER_OWNERS if name in sys.modules), None)
+    if owner is not None:
+        raise ImportError(
+            f"{owner} is already imported, and torch has one XLA device per process. Import spmd in a process that "
+            f"does not import {owner}; where torch imports it by itself, set TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", NAME):
+        raise ImportError(
+            f"torch's one custom device of this process is already called {taken!r}, so `xla` cannot be registered. "
+            "Import spmd in a process that does not import the other backend."
+        )
+    if taken == NAME or hasattr(torch, NAME):
+        raise ImportError(
+            "the device name 'xla' already has an owner in this process, such as another copy of this library. Import "
+            "only one of them."
+        )
+    torch.utils.rename_privateuse1_backend(NAME)
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, index: int) -> bool:
+        return True
+
+
+def _join_foreach() -> None:
+    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they compare exact classes."""
+    for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        if XlaTensor not in known:
+            known.append(XlaTensor)
+
+
+def _shard_loaded_state() -> None:
+    """Has `Optimizer.load_state_dict` shard a parameter's state like the parameter, whose device torch moves it to,
+    whatever the mesh of the file: the tensors passed to it stay as they are."""
+    process = optimizer.Optimizer._process_value_according_to_param_policy
+
+    def sharded(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = process(param, value, *args, **kwargs)
+        if type(made) is XlaTensor and type(param) is XlaTensor and param._view is None:
+            return placed_like(made, param)
+        return made
+
+    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(sharded)  # type: ignore[method-assign]
+
+
+def _handle_calls() -> None:
+    handle_calls_by(dispatch)
+
+
+def _join_device() -> None:
+    runtime_module.XlaTensor = XlaTensor  # type: ignore[attr-defined]  # its `__module__`
+    torch._register_device_module(NAME, runtime_module)
+    torch._C._acc.register_python_privateuseone_hook(_Hooks())
+    torch._C._acc.register_python_privateuseone_device_guard(GUARD)
+
+
+AT_IMPORT = (
+    Patch("the name of torch's PrivateUse1 device", "it is called xla", _claim_name),
+    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _handle_calls),
+    Patch("`torch.optim.optimizer._foreach_supported_types`, `torch.utils._foreach_utils._foreach_supported_types`",
+          "list forms of optimizers and clipping", _join_foreach),
+    Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
+          "loaded state sharded like its parameter", _shard_loaded_state),
+    Patch("the module, hooks and guard of the device", "torch calls them", _join_device),
+    Patch("the functions `_C._accelerator_*`", "`torch.accelerator` is this device", join_accelerator),
+    Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", lambda: join_methods(XlaTensor)),
+    Patch("`torch.random.fork_rng(devices, enabled, ...)`", "generators of the device", join_generators),
+    Patch("`torch.nn.parallel.data_parallel._get_available_device_type()`, "
+          "`torch.nn.DataParallel.forward(self, inputs, kwargs)`, "
+          "`torch.nn.parallel.DistributedDataParallel.__init__(self, module, ...)`",
+          "replicas of xla, which is one device", join_data_parallel),
+    Patch("`torch.utils.data._utils.pin_memory.pin_memory(data, device)`", "loaders on xla", join_loaders),
+    Patch("jax's warning at a fork", "loaders' workers raise at their first use", watch_forks),
+    Patch("aten kernels of the device", "factories, composites' gradients", register_factories),
+    Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", register_refusals),
+    Patch("`torch.set_autocast_dtype`, kernels", "autocast on xla, bfloat16 without a dtype", register_autocast),
+    Patch("pickling, copying, dlpack, `torch.serialization._get_restore_location(map_location)`, "
+          "`torch._utils.set_tensor_metadata(tensor, metadata)`, `torch._utils._restore_device_fake_mode(tensor)`, "
+          "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
+          'pickles of xla tensors and map_location="xla"', join_saving),
+    Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
+    Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", keep_identity),
+    Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
+          "shardings of assigned state", keep_annotations),
+    Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
+    Patch("the compiler around torch.cond", "it is an op of ours", join_control_flow),
+    Patch("the checks of `flex_attention`", "its op is one of ours", join_flex_attention),
+    Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
+          "its pointwise mode, which is CUDA's", join_associative_scan),
+    Patch("`torch.nn.UninitializedParameter`, buffers", "lazy modules on the device", join_lazy_modules),
+)  # fmt: skip
+
+AT_THE_FIRST_USE = (
+    Patch("`torch.autograd._engine_run_backward(t_outputs, ...)`", "errors in backward", keep_errors_of_backward),
+    Patch("`torch.Stream`, `torch.Event`", "streams that wait", join_streams),
+    Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
+          "its first and loaded state as data", join_grad_scaler),
+    Patch("dynamo's `mark_dynamic`", "padded data", join_marks),
+    Patch("the stager of `async_save`", "copies of ours", join_staging),
+    Patch("torch's own `fully_shard`", "it names this library's", join_fully_shard),
+    Patch("imports of dynamo and DTensor", "torch makes them in the first step", import_dynamo_and_dtensor),
+)  # fmt: skip
+
+IN_A_NEW_THREAD = (Patch("handlers of signals", "they run between two ops", interrupt.watch),)
+
+runtime_module = make_module()
+for _patch in AT_IMPORT:
+    _patch.apply()
+AT_FIRST_USE.extend(patch.apply for patch in AT_THE_FIRST_USE)
+IN_EACH_THREAD.extend(patch.apply for patch in IN_A_NEW_THREAD)
+seed.manual_seed(torch.initial_seed())
+
+__all__ = ["NAME", "runtime_module"]

@@ -1,0 +1,300 @@
+"""Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
+
+Each is marked as a tensor of the device, in the metadata that torch keeps with its values and ignores where the mark is
+unknown. So they load onto the device where this library is imported, as with cuda, unless `map_location` names another
+place, and onto the CPU where it is not. CPU tensors load onto the device by `map_location="xla"`.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.storage import TypedStorage
+
+from ..aten.copies import changes_values, host_copy
+from ..base import forking
+from ..base.naming import only_device
+from ..graph.lent import READERS
+from ..graph.meta import dense_meta
+from ..graph.source import warn
+from ..record import grad_shardings
+from ..record.annotations import annotate
+from ..record.storage import Storage
+from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
+from ..run.host_reads import leased
+from ..run.pjrt import devices
+from ..sharding.spec import OPEN, Dim, Spec
+from ..sharding.value import Sharding
+
+_MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
+_SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding
+
+# Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
+_saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
+
+
+def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
+    """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the attributes."""
+    state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
+    host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
+    starting: Any = get_spawning_popen()
+    if starting is not None:  # the new process opens the memory by its number when it starts: until then it must stay
+        starting.__dict__.setdefault("_host_copies", []).append(host)
+    function, arguments = host._reduce_ex_internal(protocol)[:2]
+    if function is torch._utils._rebuild_tensor_v3:
+        # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
+        # pickles cannot read; declared as bytes, it can.
+        arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
+    sharding = tensor._storage.sharding if tensor._view is None else None
+    marks = {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
+    arguments = (*arguments, marks)  # a copy on the host has no metadata of its own
+    if not tensor._is_param:
+        if state:
+            return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
+        return function, arguments
+    arguments = (_Reduced(function, arguments), tensor.requires_grad, OrderedDict())
+    if state:
+        return torch._utils._rebuild_parameter_with_state, (*arguments, state)
+    return torch._utils._rebuild_parameter, arguments
+
+
+def _written(sharding: Sharding) -> str:
+    dims = [None if dim.is_open else list(dim.axes) for dim in sharding.spec.dims]
+    return json.dumps([sharding.device_ids, sharding.mesh_shape, sharding.axis_names, dims, sharding.memory])
+
+
+def _annotated(tensor: XlaTensor, written: str) -> None:
+    """Annotates a loaded tensor with the sharding in the file, where its devices are here."""
+    ids, shape, axes, dims, memory = json.loads(written)
+    spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
+    sharding = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
+    count = len(devices.devices())
+    if max(ids) < count:
+        annotate(tensor, sharding)
+        return
+    warn(
+        f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process sees {count}: it is "
+        "loaded without an annotation; mark it for the devices that are here"
+    )
+
+
+class _Reduced:
+    """Represents a value in a pickle by the call that makes it."""
+
+    def __init__(self, function: Any, arguments: Any):
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
+    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are being saved."""
+    storage, meta = tensor._storage, tensor._meta
+    base = storage.meta
+    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or changes_values(tensor._view):
+        return host_copy(tensor, "saving")
+    on_cpu = _known(storage)
+    if on_cpu is None:
+        on_cpu = host_copy(wrap(base, storage), "saving").contiguous().untyped_storage()
+        _saved[storage] = (storage.stamp, StorageWeakRef(on_cpu))
+    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(on_cpu, meta.offset, meta.shape, meta.strides)
+
+
+def _known(storage: Storage) -> torch.UntypedStorage | None:
+    stamp, on_cpu = _saved.get(storage, (None, None))
+    if stamp != storage.stamp or on_cpu is None or on_cpu.expired():
+        return None
+    return torch.UntypedStorage._new_with_weak_ptr(on_cpu.cdata)
+
+
+def _copy(tensor: XlaTensor) -> XlaTensor:
+    """`copy.copy`: another tensor over the same memory."""
+    made: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
+    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
+    if tensor._is_param:
+        made._is_param = True
+    return made
+
+
+def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
+    """Exports the buffer without a copy where one device has the full value; it is then never donated."""
+    if tensor.requires_grad:
+        raise BufferError("dlpack: the tensor requires gradients, which cannot be exported; call .detach() first")
+    return _exchange(tensor).__dlpack__(**kwargs)
+
+
+def _dlpack_device(tensor: XlaTensor) -> Any:
+    return _exchange(tensor).__dlpack_device__()
+
+
+def _exchange(tensor: Any) -> Any:
+    """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
+    forking.check()
+    storage, meta = tensor._storage, tensor._meta
+    if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
+        return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
+    with leased(storage, "dlpack", on_device=True) as lease:
+        buffer, sharding = lease.placed()
+        if len(sharding.device_ids) > 1 or meta.dtype is torch.bool:
+            return host_copy(tensor.detach(), "dlpack")
+        READERS.lend(buffer)  # for good: the other library does not report when it is done with it
+        return buffer
+
+
+def _keep_for_device(storage: Any, location: str) -> Any:
+    """Keeps a file's storage for xla on the host, marked: tensors move to the device, not storages."""
+    if not location.startswith("xla"):
+        return None
+    only_device(torch.device(location))
+    _untyped(storage)._tensors_on_xla = {}
+    return storage
+
+
+def _untyped(storage: Any) -> Any:
+    return storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+
+
+def _restores_device(map_location: Any) -> bool:
+    """True if a load puts tensors that were saved from the device back there."""
+    if not isinstance(map_location, dict):
+        return map_location is None
+    named = [str(map_location[name]) for name in ("xla:0", "xla", "cpu") if name in map_location]
+    return not named or named[0].startswith("xla")
+
+
+def _restore_marked() -> None:
+    """Has a marked tensor go to the device where the load restores devices."""
+    restoring, set_metadata = torch.serialization._get_restore_location, torch._utils.set_tensor_metadata
+
+    def get_restore_location(map_location: Any) -> Any:
+        restore = restoring(map_location)
+        if not _restores_device(map_location):
+            return restore
+
+        def as_saved(storage: Any, location: Any) -> Any:
+            restored = restore(storage, location)
+            _untyped(restored)._restores_device = True
+            return restored
+
+        return as_saved
+
+    def set_tensor_metadata(tensor: torch.Tensor, metadata: Any) -> None:
+        if _MARK in metadata:
+            storage: Any = tensor.untyped_storage()
+            if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
+                storage._tensors_on_xla = {}
+            tensor.__dict__[_SHARDINGS] = next((name for name in metadata if name.startswith(_SHARDINGS)), None)
+            metadata = {
+                name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_SHARDINGS)
+            }
+        set_metadata(tensor, metadata)
+
+    torch.serialization._get_restore_location = get_restore_location
+    torch._utils.set_tensor_metadata = set_tensor_metadata
+
+
+def _within(tensor: torch.Tensor, there: dict[Any, torch.Tensor]) -> torch.Tensor | None:
+    """Returns a view of a tensor loaded before from the same storage, where that one holds all of this one's memory."""
+    begin = tensor.storage_offset()
+    end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    for (dtype, shape, strides, offset), loaded in there.items():
+        holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
+        if holds and _is_dense(shape, strides) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
+            return loaded.as_strided(tensor.shape, tensor.stride(), begin - offset)
+    return None
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _move_loaded() -> None:
+    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage still share it."""
+    finish = torch._utils._restore_device_fake_mode
+
+    def restore(tensor: torch.Tensor) -> torch.Tensor:
+        sharding = tensor.__dict__.pop(_SHARDINGS, None)
+        tensor = finish(tensor)
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return tensor
+        there = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
+        if there is None:
+            return tensor
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+        if key not in there:
+            shared = _within(tensor, there) if tensor.numel() else None
+            there[key] = tensor.detach().to("xla") if shared is None else shared
+            if sharding is not None and shared is None:
+                _annotated(there[key], sharding.removeprefix(_SHARDINGS))
+            if _late.tensors is not None and shared is None:
+                _late.tensors.append((there[key], tensor.detach()))
+        made = there[key].detach().requires_grad_(tensor.requires_grad)
+        if sharding is not None:
+            grad_shardings.follow(made)
+        return made
+
+    torch._utils._restore_device_fake_mode = restore
+
+
+class _Late(threading.local):
+    """The tensors that this thread's load has moved before it reads their bytes, with their sources."""
+
+    tensors: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+
+
+_late = _Late()
+
+
+def _fill_late() -> None:
+    """Writes moved tensors again at the end of a load: old files hold the bytes behind the tensors."""
+    load = torch.serialization._legacy_load
+
+    def legacy_load(*args: Any, **kwargs: Any) -> Any:
+        outer, _late.tensors = _late.tensors, []
+        try:
+            loaded = load(*args, **kwargs)
+            with torch.no_grad():
+                for moved, source in _late.tensors:
+                    moved.copy_(source)
+            return loaded
+        finally:
+            _late.tensors = outer
+
+    torch.serialization._legacy_load = legacy_load
+
+
+def _refuse_storages() -> None:
+    """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
+    make = torch.UntypedStorage.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "xla":
+            no_bytes()
+        return make(cls, *args, **kwargs)
+
+    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign]
+
+
+def join_saving() -> None:
+    """Adds the device to pickle, copy and torch's (de)serialization."""
+    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
+    XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
+    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign,assignment]
+    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign,assignment]
+    torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
+    _restore_marked()
+    _move_loaded()
+    _fill_late()
+    _refuse_storages()

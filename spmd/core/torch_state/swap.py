@@ -1,0 +1,82 @@
+"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist of it."""
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from ..record.annotations import annotate
+from ..record.storage import LOCK
+from ..record.tensor import OURS, XlaTensor
+
+# The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
+_HELD = {*OURS} - {"_pins_grad"}
+
+
+def swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Gives a tensor the data of another one, on whichever device, and keeps its identity, attributes and hooks.
+
+    torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes hooks and attributes
+    away. The old data continues in `made`; a graph that holds it gives its gradient to `tensor`.
+    """
+    requires_grad = tensor.requires_grad
+    storage: Any = tensor._storage if type(tensor) is XlaTensor and tensor._view is None else None
+    before = None if storage is None else storage.sharding
+    exchange(tensor, made)
+    if type(tensor) is not XlaTensor:
+        _unpin(tensor)
+    elif before is not None and tensor._storage.sharding is None:
+        annotate(tensor, before)
+    if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
+        storage.reads.move(storage, tensor._storage)
+    renew_hooks(tensor)
+    if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
+        made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
+
+
+def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Exchanges the data of two tensors; a second call restores them."""
+    with LOCK:
+        torch._C._swap_tensor_impl(tensor, made)
+        tensor.__class__, made.__class__ = made.__class__, tensor.__class__
+        taken, given = tensor.__dict__, made.__dict__
+        tensor.__dict__ = {n: v for n, v in taken.items() if n not in _HELD} | {n: given[n] for n in _HELD & {*given}}
+        made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
+
+
+def renew_hooks(tensor: torch.Tensor) -> None:
+    """Registers the hooks of the Python object with the autograd of its new data."""
+    if tensor._backward_hooks is not None:
+        tensor._backward_hooks = tensor._backward_hooks
+    if hooks_after(tensor) is not None:
+        tensor._post_accumulate_grad_hooks = hooks_after(tensor)
+
+
+def hooks_after(tensor: Any) -> Any:
+    """The hooks that run after a gradient has been accumulated."""
+    return tensor._post_accumulate_grad_hooks
+
+
+def _unpin(tensor: torch.Tensor) -> None:
+    """Removes the hook that shards gradients: off the device there is no mesh for them."""
+    pin = tensor.__dict__.pop("_pins_grad", None)
+    if pin:
+        hooks = hooks_after(tensor)
+        for key in [key for key, hook in hooks.items() if hook is pin]:
+            del hooks[key]
+
+
+class _Forward:
+    """The hook of a tensor that only an old graph holds: it adds the gradient to that of the parameter it was."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+    def __call__(self, old: torch.Tensor) -> None:
+        tensor = self.tensor
+        gradient, old.grad = old.grad, None
+        assert gradient is not None
+        gradient = gradient.to(tensor.device, tensor.dtype)
+        tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+        for hook in [*(hooks_after(tensor) or {}).values()]:
+            hook(tensor)

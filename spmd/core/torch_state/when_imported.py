@@ -1,0 +1,102 @@
+"""The guarded place of changes in other packages: a package of another version than expected stays as it is.
+
+Each change declares the names that it needs. Where one is missing, or takes other parameters, the change is left out
+with a warning that says the package's version, and the import goes on. A module that takes long to import is changed
+when the program imports it itself.
+"""
+
+import functools
+import importlib.machinery
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ..graph.source import warn
+
+_patches: dict[str, dict[Any, Callable[[ModuleType], None]]] = {}  # by name, by patch
+
+
+def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], Any]) -> None:
+    """Calls `patch` if the names that it needs are there; else warns and leaves their package as it is.
+
+    Args:
+        needs: full names; with the parameters that the patch relies on, where it does: `torch.export.export(mod, ...)`.
+        purpose: what the patch is for, as the warning says it.
+    """
+    lack = next(filter(None, map(_lack, needs)), None)
+    try:
+        if lack is None:
+            patch()
+            return
+    except (AttributeError, ImportError, TypeError) as error:  # a name that the patch needs and does not declare
+        if not needs:
+            raise
+        lack = str(error)
+    package = needs[0].partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None) or importlib.metadata.version(package)
+    warn(f"{package} {version}: {lack}. spmd leaves it as it is, without {purpose}")
+
+
+class Patch(NamedTuple):
+    """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
+    the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
+
+    what: str
+    why: str
+    put: Callable[[], None]
+
+    def apply(self) -> None:
+        guarded(re.findall(r"`(torch\.[^`]*)`", self.what), self.why, self.put)
+
+
+def _lack(need: str) -> str | None:
+    path, _, expected = need.rstrip(")").partition("(")
+    try:
+        value = pkgutil.resolve_name(path)
+        names = [*inspect.signature(value).parameters] if expected else []
+    except (AttributeError, ImportError, TypeError, ValueError):  # the last two: no Python function
+        return f"it has no {need}"
+    if expected.endswith("..."):
+        names[expected.count(",") :] = ["..."]
+    found = ", ".join(names)
+    return None if found == expected else f"{path} has the parameters ({found}), expected ({expected})"
+
+
+class _Finder:
+    """Finds a module as Python does, and patches it once it has run."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _patches:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                for apply in _patches[name].values():
+                    apply(module)
+
+            found.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return found
+
+
+def patch_when_imported(name: str, patch: Callable[[Any], None], purpose: str, *needs: str) -> None:
+    """Calls `patch` with the module of a name, now or when it is imported, if it has the names that the patch needs."""
+
+    def apply(module: ModuleType) -> None:
+        guarded([f"{name}.{need}" for need in needs], purpose, functools.partial(patch, module))
+
+    _patches.setdefault(name, {})[patch] = apply
+    if name in sys.modules:
+        apply(sys.modules[name])
+    elif _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)

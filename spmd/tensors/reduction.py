@@ -1,0 +1,137 @@
+"""The dtype in which a gradient is summed over devices: the op that computes the gradient is recorded again, in that
+dtype.
+
+A partitioner reduces a sum at the op that sums, over the batch say, in that op's dtype: a cast after it comes too late.
+So the path back from the gradient leads to that op, through casts, annotations, views and sums of several uses.
+"""
+
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from ..core.graph.graph import Node, TupleElement, Value, result_index, results
+from ..core.graph.meta import Meta, intern_meta
+from ..core.graph.op import OpSpec, Slot
+from ..core.ops.partial import SUMS, WAYS
+from ..core.record.annotations import mark_op
+from ..core.record.lowerings import Call, fill
+from ..core.record.record import Place, record
+from ..core.record.storage import LOCK, Storage
+from ..core.record.tensor import XlaTensor, wrap
+from ..core.record.views import read as value_of
+
+_warned: set[tuple[str, torch.dtype]] = set()
+
+
+def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
+    """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its storage."""
+    with LOCK:
+        value = value_of(gradient)
+        wanted = _Way(dtype).to(value)
+        if wanted is value:
+            return
+        made = _cast(wanted, value.meta.dtype)
+        if gradient._view is None:
+            gradient._storage.write(made)
+        else:  # the base of the view keeps its value
+            gradient._storage, gradient._view = Storage(made, gradient._meta), None
+
+
+class _Way:
+    """The path back from one gradient to the ops that sum it."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+
+    def to(self, value: Value) -> Value:
+        """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
+        node = value.node if type(value) is TupleElement else value
+        if type(node) is not Node or not value.meta.dtype.is_floating_point:
+            return value  # data: its sum has been taken
+        name = node.op.name.partition(":")[0]
+        if name == "mark_sharding":
+            return self._marked(node)
+        lowering = node.op.lowering
+        sums = _sums(node.op, name)
+        index = result_index(value)
+        if index in sums:
+            return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
+        if name in WAYS and isinstance(lowering, Call) and not lowering.opaque:
+            return self._again(node, value, lowering)
+        if value.meta.dtype is not self.dtype:
+            _warn(name, value.meta.dtype, self.dtype)
+        return value
+
+    def _marked(self, node: Node) -> Value:
+        (inner,) = node.operands
+        wanted = self.to(inner)
+        if wanted is inner:
+            return node
+        lowering: Any = node.op.lowering
+        return record(mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), _place(node))
+
+    def _in_dtype(self, node: Node, index: int, sums: Collection[int]) -> Value:
+        """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
+        op = node.op
+        metas = tuple(_in(meta, self.dtype) if place in sums else meta for place, meta in enumerate(op.metas))
+        op_spec = OpSpec.of(
+            op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
+            layout=op.layout,
+        )  # fmt: skip
+        return results(record(op_spec, node.operands, node.numbers, _place(node)))[index]
+
+    def _again(self, node: Node, value: Value, lowering: Call) -> Value:
+        """The op on operands whose sums are in the dtype; for a cast, its operand."""
+        wanted = [self.to(operand) for operand in node.operands]
+        if all(one is other for one, other in zip(wanted, node.operands, strict=True)):
+            return value
+        if node.op.name == "aten._to_copy":
+            return wanted[0]
+        tensors = [_tensor(one) for one in wanted]
+        given = {
+            name: fill(said, lambda index: tensors[index], lambda index: node.numbers[index])
+            for name, said in lowering.arguments
+        }
+        return value_of(lowering.overload(**given))
+
+
+def _sums(op: OpSpec, name: str) -> Collection[int]:
+    """The indices, among the results that an op makes, of those that are sums with a choice of dtype."""
+    sums = SUMS.get(name, ())
+    if op.layout is None:
+        return sums
+    made = [place for place, part in enumerate(op.layout) if part is Slot]
+    return [made.index(place) for place in sums if place in made]
+
+
+def _in(meta: Meta, dtype: torch.dtype) -> Meta:
+    return intern_meta(meta.shape, dtype, meta.strides, meta.offset)
+
+
+def _cast(value: Value, dtype: torch.dtype) -> Value:
+    if value.meta.dtype is dtype:
+        return value
+    made = _tensor(value).to(dtype)
+    assert isinstance(made, XlaTensor), "a cast stays on the device"
+    return value_of(made)
+
+
+def _tensor(value: Value) -> XlaTensor:
+    return wrap(value.meta, Storage(value, value.meta))
+
+
+def _place(node: Node) -> Place:
+    return node.code, node.instruction, node.sequence
+
+
+def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:
+    if (name, wanted) not in _warned:
+        _warned.add((name, wanted))
+        warnings.warn(
+            f"a gradient is to be reduced in {wanted}, but {name} computes it in {computed} and has no other dtype: it "
+            f"is reduced in {computed}",
+            UserWarning,
+            stacklevel=2,
+        )
