@@ -7,12 +7,12 @@ from .core.aten.fused import linear_cross_entropy as linear_cross_entropy
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
 from .core.graph.errors import AbstractError as AbstractError
-from .core.interop.call_jax import call_jax as call_jax
-from .core.interop.call_jax import register_lowering as register_lowering
 from .core.record.body import BodyError as BodyError
 from .core.run.pjrt.agreement import ProcessError as ProcessError
 from .core.run.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .interop.call_jax import call_jax as call_jax
+from .interop.call_jax import register_lowering as register_lowering
 from .loops import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .loops.cond import cond as cond
 from .loops.layer_match import LayersDifferError as LayersDifferError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from spmd.core.programs.hlo import Module
+from spmd.core.checks.hlo import Module
 from spmd.tools.planning import figures
 from spmd.tools.planning.chips import CHIPS
 from spmd.tools.planning.clock import WAITING

@@ -249,7 +249,7 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`. mesh: of ours."""
     from types import SimpleNamespace
 
-    from spmd.core.programs.hlo import Module
+    from spmd.core.checks.hlo import Module
     from spmd.tools.hlo.costs import cycles, repeated_flops
     from spmd.tools.hlo.hlo_collectives import collectives
 

@@ -20,7 +20,7 @@ from ..core.graph.graph import DeviceData, Graph, Node, Region, TupleElement, Va
 from ..core.graph.loops import Carry, Const, Local, Source, Xs
 from ..core.graph.meta import Meta, dense_meta, padded_meta
 from ..core.graph.op import PADDED, OpSpec
-from ..core.lower.loop_op import STACK, Loop, loop_op
+from ..core.loop.loop_op import STACK, Loop, loop_op
 from ..core.lower.numbers import OfX, Step
 from ..core.ops.padding import NoRule, Pads
 from ..core.ops.padding_shapes import LEAST_ITERATIONS, capacity_of

@@ -18,10 +18,10 @@ from ..core.base.config import config
 from ..core.graph.graph import Graph, Node, Value, results, value_name
 from ..core.graph.meta import dense_meta
 from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.graph.rewrite import Rewrite
 from ..core.ops import linear_cross_entropy as ops
 from ..core.ops.floats import wide
 from ..core.ops.shape import aten_slice
+from ..core.passes.rewrite import Rewrite
 from ..core.sharding.constrain import constrain
 from ..core.sharding.spec import Spec
 

@@ -15,8 +15,8 @@ from ..core.record.tensor import XlaTensor
 from ..core.run.host_reads import leased
 from ..core.run.pjrt.host import leaving
 from ..core.run.pjrt.transfer import host_tensor, shards_here
-from ..core.run.streamed import Filling, Target, begins, can_fill, targets
 from ..core.torch_state.when_imported import Patch
+from ..tensors.streamed import Filling, Target, begins, can_fill, targets
 
 Offsets = tuple[int, ...]
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ..core.base.state import held
 from ..core.graph.source import Line, user_frame
-from ..core.lower.manual_lowering import Axes
 from . import varying
+from .manual_lowering import Axes
 
 
 class Site(NamedTuple):

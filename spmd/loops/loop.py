@@ -14,7 +14,7 @@ import torch
 from ..core.base.seed import Draw
 from ..core.graph.graph import Region, Value, next_serial, value_name
 from ..core.graph.meta import dense_meta
-from ..core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
+from ..core.loop.loop_op import ROWS, STACK, Loop, Y, loop_op
 from ..core.lower.numbers import EACH, Step
 from ..core.record.annotations import annotate
 from ..core.record.reads import next_generation, operand, shard_gradient

@@ -15,7 +15,6 @@ from ..core.graph.graph import Region, Value, next_serial, value_name
 from ..core.graph.op import OpSpec
 from ..core.lower.called import called_op
 from ..core.lower.region import draws_in
-from ..core.record import grad_shardings
 from ..core.record.annotations import annotate, clear_annotation
 from ..core.record.precision import matmul_precision
 from ..core.record.reads import next_generation, operand, shard_gradient
@@ -25,6 +24,7 @@ from ..core.record.threads import enter_thread
 from ..core.record.views import write
 from ..core.record.watching import recorded
 from ..core.sharding.value import Sharding
+from ..core.torch_state import grad_shardings
 from .capture import Capture
 from .gradient import Backward, Tensors, record, refuse_second, with_gradient
 from .saved import saved

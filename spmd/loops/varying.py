@@ -22,16 +22,15 @@ from ..core.graph.graph import Node, between, next_serial
 from ..core.graph.meta import Meta, dense_meta
 from ..core.graph.op import Lowering, OpSpec
 from ..core.graph.source import user_line
-from ..core.lower import manual_lowering
-from ..core.lower.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
 from ..core.record.reads import operand
 from ..core.record.record import graph_task, record_here
 from ..core.record.storage import LOCK, Storage
 from ..core.record.tensor import XlaTensor, wrap
 from ..core.record.threads import enter_thread
 from ..core.sharding.value import Sharding
-from . import capture
+from . import capture, manual_lowering
 from .closed_over import WHEN_APPLIED
+from .manual_lowering import Axes, Collective, Index, Over, Rules, Varying
 
 # --- recording --------------------------------------------------------------------------------------------------------
 

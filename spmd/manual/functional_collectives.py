@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from ..core.record import manual_shards
 from ..core.record.tensor import XlaTensor
 from ..core.torch_state.when_imported import guarded
 from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
-from . import collectives
+from . import collectives, manual_shards
 
 _MODULE = "torch.distributed._functional_collectives"
 _NEEDS = (

@@ -14,9 +14,7 @@ from ..core.graph.graph import Node, Region, Value, between, next_serial, origin
 from ..core.graph.meta import Meta, dense_meta
 from ..core.graph.op import OpSpec
 from ..core.graph.source import node_line
-from ..core.lower.manual_lowering import Axes, Boundary, Manual, Varying
 from ..core.lower.region import body_numbers, is_annotation, kinds_of
-from ..core.record.manual_shards import Cut
 from ..core.record.reads import next_generation, operand
 from ..core.record.record import graph_task, record_here
 from ..core.record.storage import LOCK, SYNC_LOCK
@@ -26,8 +24,10 @@ from ..core.sharding.value import Sharding
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Tensors, with_gradient
+from ..loops.manual_lowering import Axes, Boundary, Manual, Varying
 from ..loops.saved import saved
 from ..loops.varying import Tracker, Watching, summed, tracker, tracking
+from .manual_shards import Cut
 
 
 class Result(NamedTuple):

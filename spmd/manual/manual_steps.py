@@ -11,16 +11,16 @@ import torch
 from ..core.graph.graph import Node, Value, depending, origin, value_name
 from ..core.graph.meta import dense_meta
 from ..core.graph.source import node_line
-from ..core.lower.manual_lowering import Axes, Boundary, Index, Varying
-from ..core.record import manual_shards
-from ..core.record.manual_shards import Cut, ManualShard
 from ..core.record.reads import operand
 from ..core.record.storage import LOCK
 from ..core.record.tensor import XlaTensor
 from ..core.record.threads import enter_thread
 from ..core.sharding.value import Sharding
+from ..loops.manual_lowering import Axes, Boundary, Index, Varying
 from ..loops.varying import Tracker, Vary, record_op, summed
+from . import manual_shards
 from .manual_computation import manual_op, record_manual, replicated
+from .manual_shards import Cut, ManualShard
 
 
 class Untracked(Tracker):

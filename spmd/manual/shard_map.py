@@ -9,16 +9,16 @@ from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flat
 
 from ..core.base.wrapped import wrapped
 from ..core.graph.source import ends_at_user_line
-from ..core.lower.manual_lowering import Boundary
-from ..core.record.manual_shards import Cut
 from ..core.record.tensor import XlaTensor
 from ..loops.body_calls import body_calls
+from ..loops.manual_lowering import Boundary
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
 from ..mesh.placements import are_placements
 from . import functional_collectives
 from .manual_computation import Result, run_manual
+from .manual_shards import Cut
 from .manual_steps import disable, enable, untracked
 
 

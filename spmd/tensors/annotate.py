@@ -8,14 +8,15 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..core.aten import dynamic_dims
 from ..core.graph.graph import DeviceData
 from ..core.graph.source import ends_at_user_line
-from ..core.record import annotations, grad_shardings
+from ..core.record import annotations
 from ..core.record.constraints import sharding_now, with_one_sharding, with_sharding
 from ..core.record.tensor import XlaTensor
-from ..core.run import dynamic_dims
 from ..core.run.pjrt.devices import devices
 from ..core.sharding.value import DEVICE, HOST, Sharding
+from ..core.torch_state import grad_shardings
 from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh
 from ..mesh.mesh import Mesh

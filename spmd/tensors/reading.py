@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from ..core.record import grad_shardings
 from ..core.record.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
 from ..core.record.tensor import XlaTensor
 from ..core.run.pjrt import runs
 from ..core.sharding.value import Sharding
+from ..core.torch_state import grad_shardings
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .annotate import on_device

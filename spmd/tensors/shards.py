@@ -19,10 +19,10 @@ from ..core.run.abstract import recording
 from ..core.run.pjrt import agreement, devices, processes, transfer
 from ..core.run.pjrt.host import leaving
 from ..core.run.pjrt.transfer import ShardSlice, host_array, host_tensor
-from ..core.run.streamed import Filling, can_fill
 from ..core.sharding.topology import ordinal
 from ..core.sharding.value import Sharding
 from .annotate import layout_of, on_device
+from .streamed import Filling, can_fill
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import spmd
+from spmd.core.aten import fallback
 from spmd.core.programs import cache, compile_log
-from spmd.core.record import fallback, watching
+from spmd.core.record import watching
 from spmd.core.run import executables, host_reads, prepare, syncs
 
 POINTS = [

@@ -9,10 +9,10 @@ import torch
 import spmd
 from spmd.core.base.tables import Bounded, Interned
 from spmd.core.graph import meta, source
-from spmd.core.interop import call_jax
 from spmd.core.passes import dynamic_places
 from spmd.core.record import annotations, call, reads, views
 from spmd.core.sharding import value
+from spmd.interop import call_jax
 
 aten = torch.ops.aten
 MANY = 20_000

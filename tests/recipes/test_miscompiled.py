@@ -55,7 +55,7 @@ def searched(lowered, options, platform):
         print("searched", sorted(named))
     return executable, notes
 
-compiler.compile_right = searched
+compiler.compile_by.append(searched)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

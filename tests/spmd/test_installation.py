@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 import spmd
 from spmd.__main__ import main
-from spmd.core.programs.miscompiles import MISCOMPILES
+from spmd.core.checks.miscompiles import MISCOMPILES
 from spmd.jobs.launching import installation
 
 

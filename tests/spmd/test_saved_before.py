@@ -15,7 +15,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.programs.persistent import program_folder
+from spmd.tools.explain import program_folder
 
 FOLDERS = Path(__file__).parents[1] / "saved_before"
 SAVED = FOLDERS / "renamed"

@@ -6,7 +6,6 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..base import counters, observation
-from ..base.naming import only_device
 from ..graph.graph import DeviceData
 from ..graph.source import user_frame
 from ..passes.nans import check_cast, is_integer
@@ -17,11 +16,12 @@ from ..record.overlap import check_target
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import shown, write
-from ..run.dynamic_dims import mark
 from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
 from ..sharding.value import Sharding
+from .dynamic_dims import mark
+from .naming import only_device
 
 aten = torch.ops.aten
 

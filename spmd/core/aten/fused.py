@@ -15,8 +15,8 @@ from ..graph.source import at_user_line
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from ..record.overloads import by_arguments
-from ..record.refusals import refusal
 from ..record.tensor import XlaTensor
+from .refusals import refusal
 from .values import on_host
 
 aten = torch.ops.aten

@@ -1,7 +1,7 @@
 """The observation of a call that is recorded to be replayed later: what the floors below `spmd.compile` note of it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -48,6 +48,18 @@ class Observation:
         self.filled: dict[Any, Any] = {}
         self.draws: list[tuple[int, int]] = []
         self.other_draws = False
+
+    def plain(self, value: Any) -> Any:
+        """A number that Python computed from ones that may change as the number that it is now; else the value."""
+        return value
+
+    def scalar(self, value: Any) -> Any:
+        """Such a number as a scalar argument of an op."""
+        return float(value)
+
+    def scalars(self, values: Sequence[Any]) -> Sequence[Any]:
+        """A list of scalar arguments, with such numbers among them."""
+        return values
 
     def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
         """Notes a draw from the shared stream; returns it with its place."""

@@ -8,10 +8,11 @@ import jax
 from ..graph.graph import DeviceData, Graph, Node, Port
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from . import updates
-from .lower import Layout, Reporting, Values, known_sharding_of, lower_nodes, reports_to
-from .numbers import Numbers
+from .lower import Lists, Reporting, Values, known_sharding_of, lower_nodes, reports_to
 from .stack_rows import Row, as_stack, find_stretch, joined, made_of, plain
+
+# What lowers the list ops of a graph together (see `lower_nodes`).
+lists_of: list[Callable[[Graph], Lists]] = []
 
 
 def build(
@@ -23,19 +24,10 @@ def build(
     chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    written = updates.Written.of(graph)
+    lists = next((lower(graph) for lower in lists_of), None)
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(describe, chosen, {node: place for place, node in enumerate(recorded.nodes)})
-
-    def lists(
-        nodes: Sequence[Node], place: int, values: Values, numbers: Numbers, apply: Any, layout_of: Layout
-    ) -> int:
-        run = updates.lists_at(nodes, place)
-        found = updates.find(run, values, written) if run else []
-        if found:
-            updates.lower(found, run, values, [numbers.of(one.op) for one in run], apply, layout_of)
-        return len(run) if found else 0
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ..graph.graph import Graph, Node, results, value_name
-from ..graph.rewrite import Rewrite
 from ..lower.called import Called
+from .rewrite import Rewrite
 
 
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:

@@ -9,9 +9,9 @@ from ..graph.graph import Graph, Node, TupleElement, Value, origin, results, val
 from ..graph.loops import PUT_ROW, Candidate
 from ..graph.meta import dense_meta
 from ..graph.op import OpSpec
-from ..graph.rewrite import Rewrite
-from ..lower.found_loop import found_loop
-from ..lower.row_ops import PutRow, TakeRows
+from ..loop.found_loop import found_loop
+from ..loop.row_ops import PutRow, TakeRows
+from .rewrite import Rewrite
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:

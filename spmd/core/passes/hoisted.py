@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ..graph.graph import Graph, Node, Value, origin, results, value_name
 from ..graph.loops import FOUND_LOOP, WAIT
 from ..graph.op import OpSpec
-from ..graph.rewrite import Rewrite
-from ..lower.row_ops import WaitForAll
+from ..loop.row_ops import WaitForAll
+from .rewrite import Rewrite
 
 
 class _Hoisted(NamedTuple):

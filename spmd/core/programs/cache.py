@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +21,7 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import loop_copies, memory_maps, stack_groups, stored
+from . import memory_maps, stack_groups, stored
 from .compile_log import taken
 from .compiler import agree_on, compile_graph
 from .garbage import collected_later
@@ -69,6 +70,8 @@ def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int)
     return f"another graph than before, of {len(graph.nodes):,} ops"
 
 
+# What refuses a program with loops, in favour of one without: they get the executable and its graph.
+refuse_loops: list[Callable[[Any, Graph], bool]] = []
 # What says in what a graph differs from a program's: the last one is called, with both, the line of the sync (of
 # another sync: the program's), and the number of programs of the sync that have the ops of the graph on any shapes.
 describe: list[Callable[[Program, Graph, Line, int], str]] = [_plain_difference]
@@ -190,7 +193,7 @@ def _formed_and_made(
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
-    if config.scan_layers == "auto" and loop_copies.costs_more(program.executable, formed):
+    if config.scan_layers == "auto" and any(refuses(program.executable, formed) for refuses in refuse_loops):
         counters.add("loops_given_up")
         is_given_up = True
         formed, single, stores = stack_groups.formed(graph, form, may_scan=False)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..base import counters, interrupt
 from ..base.config import config
+from ..base.jax_private import compile_lowered
 from ..graph.graph import Graph, Node, pack_numbers
 from ..graph.source import Line, describe
 from ..lower.build import argument_struct, build
@@ -23,11 +25,20 @@ from ..sharding.tracing import program_devices
 from . import failing
 from .compile_log import record
 from .donation import alias_by_memory
-from .miscompiles import compile_right
 from .options import is_here, options_of, refusal
 from .program import Program
 from .requested import Requested, listing
 from .sharding_check import chosen_shardings, compare
+
+Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log
+
+
+def _compile(lowered: Any, options: dict[str, str | float], platform: str) -> Compiled:
+    return compile_lowered(lowered, options), ()
+
+
+# What compiles a lowered program with XLA's options for a platform; the last one is called.
+compile_by: list[Callable[[Any, dict[str, str | float], str], Compiled]] = [_compile]
 
 
 def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
@@ -86,7 +97,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     try:
         with interrupt.later(), compiler_context():
             options = options_of(graph.recorded or graph)
-            executable, miscompiles = compile_right(lowered, options, graph.mesh.platform)
+            executable, miscompiles = compile_by[-1](lowered, options, graph.mesh.platform)
     except jax.errors.JaxRuntimeError as error:
         refused = refusal(error, graph.mesh.platform)
         if refused is not None:

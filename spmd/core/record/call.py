@@ -14,18 +14,15 @@ from torch.utils._pytree import tree_map_only
 from ..base import observation, pace, seed
 from ..base.config import config
 from ..base.dtypes import check_fits
-from ..base.formulas import Number, plain, scalars_of
 from ..base.interrupt import raise_held
 from ..base.observation import Scalar
 from ..graph.graph import DeviceData, Node, Value, results
-from ..graph.held_names import held_name
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
 from ..ops.scalar_arguments import LARGEST, is_one_number
 from ..run.pjrt.transfer import host_array
-from .infer import new_op, reads_default_dtype
-from .lists import op_for
+from .infer import new_op, op_for, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
 from .overloads import FUNCTION, MUTATION, VIEW, Plan
@@ -125,9 +122,10 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs:
     with_default = ("default", torch.get_default_dtype(), signature)
     op = plan.entries.get(with_default)
     if op is None:
-        if observation.active() is not None:
-            args, kwargs = tree_map_only(torch.SymFloat, plain, (args, kwargs))
-        made = op_for(plan, args, kwargs)
+        observing = observation.active()
+        if observing is not None:
+            args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
+        made = op_for[-1](plan, args, kwargs)
         key = with_default if reads_default_dtype(plan, args, kwargs, made.metas) else signature
         op = plan.table.of(key, lambda: made)
     return op
@@ -184,8 +182,9 @@ def _scan(
         key.append(len(value))
         if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
             return
-        if is_scalar_argument and observation.active() is not None:
-            value = scalars_of(value)
+        observing = observation.active() if is_scalar_argument else None
+        if observing is not None:
+            value = observing.scalars(value)
         if is_scalar_argument and is_one_number(value):
             key.append((float if isinstance(value[0], float) else int,))
             numbers.append(value[0])
@@ -207,7 +206,8 @@ def _scan(
         key.append(("c", value.real.hex(), value.imag.hex()))
     elif kind is torch.SymFloat:
         # Its value is a guard where the argument is static.
-        number = value.node.scalar() if is_scalar_argument and isinstance(value.node, Number) else float(value)
+        observing = observation.active() if is_scalar_argument else None
+        number = float(value) if observing is None else observing.scalar(value)
         _scan(number, is_scalar_argument, key, operands, numbers, plan)
     elif kind is Scalar:
         key.append(float)
@@ -273,7 +273,7 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
             return meta, record(_scalar_op(meta), (), (tensor.item(),), NOWHERE)
         return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
-    name = held_name(tensor)
+    name = next(filter(None, (name_of(tensor) for name_of in names_of)), "")
     raise RuntimeError(
         f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
         f"{f' ({name})' if name else ''} is on {tensor.device}; "
@@ -281,6 +281,8 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
     )
 
 
+# What gives the name by which the user holds a tensor, for errors; "" where it finds none.
+names_of: list[Callable[[torch.Tensor], str]] = []
 _SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
 
 

@@ -5,6 +5,7 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,6 @@ from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overlap import check_targets
 from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
-from .refusals import refusal
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -109,11 +109,11 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
-        raise refusal(plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
+        raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
         if type(error) not in (RuntimeError, IndexError):
             raise
-        raise at_user_line(refusal(plan.overload, error, args, kwargs, plan.twin)) from None
+        raise at_user_line(refusal[-1](plan.overload, error, args, kwargs, plan.twin)) from None
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
     return made
@@ -261,3 +261,9 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
 
 def _is_scalar(argument: torch.Argument) -> bool:
     return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+
+
+# What words an error of a meta kernel, from (overload, error, args, kwargs, twin); the last one is called.
+refusal: list[Callable[..., Exception]] = [lambda overload, error, *call: error]
+# What makes the op spec of a call that is in no table; the last one is called.
+op_for: list[Callable[[Plan, tuple[Any, ...], dict[str, Any]], Any]] = [new_op]

@@ -9,8 +9,7 @@ from torch._ops import OpOverload
 
 from ..ops import CHECKS, base_name
 from . import precision
-from .fallback import no_rule
-from .out import out_form
+from .memory_formats import refuse_op
 from .overloads import MUTATION, VIEW, Handler, Plan, aten, kind_of
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
@@ -20,8 +19,30 @@ PLANS: dict[Op, Plan] = {}
 # Handlers of overloads, and by name of ops whose overloads may be made later, which replace their rules.
 SPECIALS: dict[OpOverload, Handler] = {}
 BY_NAME: dict[str, Handler] = {}
+# Handlers of overloads by their schema, before rules.
+FORMS: list[Callable[[Plan], Handler | None]] = []
 # The check of the data among an op's arguments, by the op's name and whether it is in place; None where there is none.
 DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
+# What runs an op that has neither a rule nor a decomposition, or returns NotImplemented.
+WITHOUT_RULE: list[Handler] = []
+
+
+def no_rule(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The handler of an op that has neither a rule nor a decomposition."""
+    refuse_op(base_name(func))
+    for run in WITHOUT_RULE:
+        done = run(func, args, kwargs)
+        if done is not NotImplemented:
+            return done
+    on_cpu = (
+        "its result is a view, which no run on the CPU gives"
+        if kind_of(func) is VIEW
+        else 'set spmd.config.fallback = "cpu" to run such ops on the CPU'
+    )
+    raise NotImplementedError(
+        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
+        f"spmd.register_lowering, or move its inputs with .cpu(); {on_cpu}."
+    )
 
 
 def plan_of(op: Op) -> Plan:
@@ -52,8 +73,8 @@ def _handler(plan: Plan) -> Handler | None:
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
         return special
-    if any(argument.is_out for argument in overload._schema.arguments):
-        form = out_form(plan)
+    for form_of in FORMS:
+        form = form_of(plan)
         if form is not None:
             return form
     if plan.rule is not None:

@@ -10,7 +10,7 @@ from ..base import forking
 from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, origin, topological
 from ..graph.meta import Meta
 from ..sharding.value import Sharding
-from . import manual_shards, recorders
+from . import recorders
 
 # One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
 LOCK = forking.survives_fork(threading.RLock())
@@ -263,6 +263,10 @@ def _waiting() -> list[Storage]:
     return [storage for ref in LIVE if (storage := ref()) is not None and not is_data(storage.value)]
 
 
+# What says for each value whether a sync can run it.
+can_run: list[Callable[[Sequence[Value]], list[bool]]] = []
+
+
 def pending() -> list[Storage]:
     """The live storages with a value that this thread, or one that has ended, has recorded and that has not run; in the
     order in which the values were recorded.
@@ -272,9 +276,9 @@ def pending() -> list[Storage]:
     forking.check()
     is_run_here = recorders.is_run_here()
     storages = {storage: None for storage in _waiting() if is_run_here(storage.recorder)}
-    if manual_shards.is_used:
-        runs = manual_shards.without([storage.value for storage in storages])
-        storages = {storage: None for storage, can_run in zip(storages, runs, strict=True) if can_run}
+    for runs_of in can_run:
+        runs = runs_of([storage.value for storage in storages])
+        storages = {storage: None for storage, is_run in zip(storages, runs, strict=True) if is_run}
     return sorted(storages, key=lambda storage: value_serial(storage.value))
 
 

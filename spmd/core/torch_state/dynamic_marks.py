@@ -12,8 +12,8 @@ from typing import Any
 
 from torch._guards import CompileContext, compile_context
 
+from ..aten.dynamic_dims import mark
 from ..record.tensor import XlaTensor
-from ..run.dynamic_dims import mark
 from .when_imported import patch_when_imported
 
 

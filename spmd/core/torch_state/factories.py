@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from ..aten import fused, recurrent
+from ..aten.naming import only_device
 from ..aten.specials import attention
-from ..base.naming import only_device
 from ..record.call import dispatch
 from ..record.deterministic import fill_of
 from ..record.tensor import XlaTensor

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from ..aten.naming import choosing, only_device
 from ..base import seed
-from ..base.naming import choosing, only_device
 
 
 class XlaGenerator(torch.Generator):

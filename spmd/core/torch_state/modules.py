@@ -15,12 +15,11 @@ from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
 from ..graph.source import warn
-from ..record import grad_shardings
 from ..record.annotations import annotate
 from ..record.memory_formats import UnsupportedLayout, refuse_tensor
 from ..record.tensor import XlaTensor
 from ..sharding.value import Sharding
-from . import unasked_cpu
+from . import grad_shardings, unasked_cpu
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 

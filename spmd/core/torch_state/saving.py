@@ -17,12 +17,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.storage import TypedStorage
 
 from ..aten.copies import changes_values, host_copy
+from ..aten.naming import only_device
 from ..base import forking
-from ..base.naming import only_device
 from ..graph.lent import READERS
 from ..graph.meta import dense_meta
 from ..graph.source import warn
-from ..record import grad_shardings
 from ..record.annotations import annotate
 from ..record.storage import Storage
 from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
@@ -30,6 +29,7 @@ from ..run.host_reads import leased
 from ..run.pjrt import devices
 from ..sharding.spec import OPEN, Dim, Spec
 from ..sharding.value import Sharding
+from . import grad_shardings
 
 _MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
 _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding

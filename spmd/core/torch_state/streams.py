@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..base.naming import check_index, choosing
+from ..aten.naming import check_index, choosing
 from ..run import syncs
 
 

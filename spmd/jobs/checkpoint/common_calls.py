@@ -3,7 +3,7 @@
 from ...core.base import observation
 from ...core.graph.source import user_line
 from ...core.run.pjrt import agreement, processes
-from ...core.run.pjrt.exchange import Words
+from ..exchange import Words
 from .all_or_none import Alone, Exchange
 
 

@@ -11,8 +11,8 @@ from torch import nn
 from ...core.base.hints import did_you_mean
 from ...core.graph.source import ends_at_user_line
 from ...core.record.tensor import XlaTensor
-from ...core.run.streamed import can_fill
 from ...tensors.bare_names import bare_name
+from ...tensors.streamed import can_fill
 from .files import Contents, Stored, open_checkpoint
 from .streaming import fill_shards
 

@@ -15,11 +15,11 @@ from ...core.graph.source import user_line
 from ...core.record.tensor import XlaTensor
 from ...core.run.host_reads import leased
 from ...core.run.pjrt import agreement, processes, transfer
-from ...core.run.streamed import Filling, can_fill
 from ...core.run.syncs import sync
 from ...core.sharding.partitioner import compiler_context
 from ...core.sharding.spec import Dim, Spec
 from ...core.sharding.value import Sharding
+from ...tensors.streamed import Filling, can_fill
 from .loading import LoadedNames, Rename, compared, differ
 from .priming import prime_optimizer
 

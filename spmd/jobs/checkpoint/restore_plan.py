@@ -10,8 +10,8 @@ from torch import nn
 from ...core.record.annotations import current_sharding
 from ...core.record.tensor import XlaTensor
 from ...core.run.pjrt import devices, transfer
-from ...core.run.streamed import can_fill
 from ...core.sharding.value import Sharding
+from ...tensors.streamed import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
 from .restoring import Restoring, tensor_names

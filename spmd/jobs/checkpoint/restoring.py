@@ -11,9 +11,9 @@ from ...core.base.hints import did_you_mean
 from ...core.record.annotations import current_sharding
 from ...core.record.tensor import XlaTensor
 from ...core.run.placement import placed_like
-from ...core.run.streamed import can_fill
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
+from ...tensors.streamed import can_fill
 from .loading import matched_names
 from .plain_values import decode
 from .random_state import RandomState

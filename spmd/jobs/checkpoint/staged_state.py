@@ -14,8 +14,8 @@ from ...core.graph.lent import Lender
 from ...core.record.tensor import XlaTensor
 from ...core.run.host_reads import lent_to
 from ...core.run.pjrt.transfer import host_array
-from ...core.run.streamed import can_fill
 from ...core.sharding.value import Sharding
+from ...tensors.streamed import can_fill
 from .step_saving import Shard
 
 _CALL = "saving a checkpoint"

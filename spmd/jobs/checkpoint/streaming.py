@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from ...core.run.streamed import Filling, can_fill
 from ...tensors.annotate import on_device
+from ...tensors.streamed import Filling, can_fill
 
 Read = Callable[[tuple[slice, ...]], torch.Tensor]
 

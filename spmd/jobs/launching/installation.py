@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from ...core.base.config import config, known_variables, unknown_variables
 from ...core.base.hints import did_you_mean
-from ...core.programs.miscompiles import MISCOMPILES
+from ...core.checks.miscompiles import MISCOMPILES
 from ...core.programs.persistent import disk
 from ...core.run.pjrt import devices
 from ...core.sharding.topology import PLUGINS

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.utils import _DistWrapper
 
 from ...core.graph.source import user_line
 from ...core.run.pjrt import agreement, processes
-from ...core.run.pjrt.exchange import Words
 from ...core.torch_state.when_imported import guarded
+from ...jobs.exchange import Words
 
 _PIECE = 1 << 20  # characters of one word
 

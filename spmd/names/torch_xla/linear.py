@@ -8,7 +8,7 @@ import jax
 import torch
 from torch import nn
 
-from ...core.interop.call_jax import call_jax
+from ...interop.call_jax import call_jax
 from ...tensors.annotate import on_device
 
 

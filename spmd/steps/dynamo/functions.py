@@ -45,8 +45,8 @@ TAKEN = (
     Taken(f"{_CONTROL}.while_loop.while_loop", bodies=("cond_fn", "body_fn")),
     Taken(f"{_CONTROL}.cond.cond", bodies=("true_fn", "false_fn")),
     Taken("spmd.recompute.recompute.recomputed", bodies=("function",)),
-    Taken("spmd.core.interop.call_jax.call_jax"),
-    Taken("spmd.core.interop.custom_call.stablehlo_custom_call"),
+    Taken("spmd.interop.call_jax.call_jax"),
+    Taken("spmd.interop.custom_call.stablehlo_custom_call"),
     Taken("spmd.core.aten.fused.linear_cross_entropy"),
 )  # fmt: skip
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ...core.base.formulas import Formulas
 from ...core.graph.graph import DeviceData
 from ...core.graph.source import user_line
 from ...core.record.tensor import XlaTensor
+from .formulas import Formulas
 
 _METADATA = frozenset({
     "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "grad", "grad_fn", "is_cuda", "is_cpu",

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...core.base import formulas as core_formulas
-from ...core.base.formulas import Formulas, plain
-from ...core.base.observation import Observation, observed
+from ...core.base.observation import observed
 from ...core.graph.graph import DeviceData, next_serial
 from ...core.graph.source import user_line
 from ...core.record.storage import Storage
 from ...core.record.tensor import XlaTensor
 from ...core.run import syncs
+from . import formulas as core_formulas
+from .formulas import Formulas, Numbers
 from .host_tensors import HostUses, watched
 from .snapshot import Kind, Snapshot
 
@@ -99,7 +99,7 @@ class ObservedCall:
     ) -> None:
         self.flat = list(flat)
         self.formulas = Formulas()
-        self.observation = Observation()
+        self.observation = Numbers()
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
@@ -239,7 +239,11 @@ class ObservedCall:
         for optimizer in self.before.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
-                    group[key] = tuple(map(plain, value)) if type(value) is tuple else plain(value)
+                    group[key] = (
+                        tuple(map(self.observation.plain, value))
+                        if type(value) is tuple
+                        else self.observation.plain(value)
+                    )
 
     def _is_group(self, container: Any) -> bool:
         return any(container is group for one in self.before.optimizers for group in one.param_groups)
@@ -353,11 +357,11 @@ class ObservedCall:
         """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they are."""
         for change in self.before.changes():
             if type(change.new) is torch.SymFloat and isinstance(change.container, (dict, list)):
-                change.container[change.key] = plain(change.new)
+                change.container[change.key] = self.observation.plain(change.new)
                 self.impure.append(f"stores a number that it computes in {change.path}")
         flat, tree = tree_flatten(self.result)
         if any(type(item) is torch.SymFloat for item in flat):
-            self.result = tree_unflatten([plain(item) for item in flat], tree)
+            self.result = tree_unflatten([self.observation.plain(item) for item in flat], tree)
             self.impure.append("returns a number that it computes")
 
     def _names(self) -> set[str]:

@@ -15,9 +15,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ...core.aten.copies import HOST_HANDLERS
 from ...core.ops import RULES
-from ...core.record.fallback import no_rule
 from ...core.record.overloads import is_foreach
-from ...core.record.resolve import SPECIALS, new_plan
+from ...core.record.resolve import SPECIALS, new_plan, no_rule
 
 ROOT = Path(__file__).resolve().parents[3]
 

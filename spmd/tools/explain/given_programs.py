@@ -7,9 +7,9 @@ from typing import Any
 from ...core.base import messages
 from ...core.graph.graph import Graph
 from ...core.graph.source import Line
-from ...core.programs.persistent import program_folder
 from ...core.programs.persistent.setting import process, readable
 from ...core.programs.requested import Requested, listing
+from . import program_folder
 from .listing import listed_difference, num_common
 
 # Names of the setting whose value is a digest, by what differs where they do.

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core.base.counters import Collective
+from ...core.checks.hlo import Computation, Instruction, Module, num_bytes
 from ...core.graph.graph import Graph
-from ...core.programs.hlo import Computation, Instruction, Module, num_bytes
 from ...core.sharding.topology import Target, all_devices, slices, stand_in
 from ...core.sharding.value import Sharding
 

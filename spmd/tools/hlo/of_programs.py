@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any
 
 from ...core.base.config import config
+from ...core.checks.hlo import Module
 from ...core.graph.graph import Graph
 from ...core.programs import compile_log
-from ...core.programs.hlo import Module
 from ...core.programs.program import Program
 from .costs import repeated_flops
 from .gpu_kernels import flops_of

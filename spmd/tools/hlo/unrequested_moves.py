@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from ...core.base.move import Move
+from ...core.checks.hlo import Module
 from ...core.graph.graph import Graph, Node, Value, origin
 from ...core.graph.source import line_of, source_of
-from ...core.programs.hlo import Module
 from .chains import Chain, chain_of
 from .hlo_collectives import Placed, scope_of
 from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of

@@ -11,7 +11,6 @@ import torch
 from ...core.base import counters
 from ...core.base.move import Move
 from ...core.graph.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ...core.graph.graph_edits import Edits, edited, is_mark
 from ...core.graph.meta import Meta
 from ...core.graph.op import OpSpec
 from ...core.graph.source import Line, line_of, source_of
@@ -24,6 +23,7 @@ from ...core.sharding.spec import OPEN, Spec
 from ...core.sharding.value import Sharding
 from ..hlo.shard_layouts import Entries, spec_text
 from ..hlo.unrequested_moves import Placement, undoes
+from .graph_edits import Edits, edited, is_mark
 
 _MOVES = 8  # of a program, largest first, that are checked
 _VALUES = 8  # around a move

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import ClassVar
 
 from ...core.base.counters import Collective
-from ...core.programs.hlo import Computation, Instruction, Module, num_bytes
+from ...core.checks.hlo import Computation, Instruction, Module, num_bytes
 from ..hlo.hlo_collectives import collective_kind
 from .chips import Chip
 

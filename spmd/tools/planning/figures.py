@@ -12,11 +12,11 @@ import torch
 from ...core.base import counters
 from ...core.base.counters import Collective
 from ...core.base.move import Move
+from ...core.checks.hlo import Module
 from ...core.graph.graph import Graph, Node
 from ...core.graph.meta import Meta
 from ...core.graph.source import Line, line_of, node_line, source_of
 from ...core.passes import scan_layers
-from ...core.programs.hlo import Module
 from ...core.programs.program import Program
 from ...core.run import executables
 from ...core.sharding.topology import all_devices, slices, stand_in

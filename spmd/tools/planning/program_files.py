@@ -10,13 +10,13 @@ from ...core.graph.source import Line
 from ...core.graph.store_rows import file_of_stack
 from ...core.programs import stored
 from ...core.programs.options import compiled_with
-from ...core.programs.persistent import program_folder
 from ...core.programs.persistent.setting import process, readable
 from ...core.programs.program import Program
 from ...core.programs.requested import Requested, listing
 from ...core.run import executables
 from ...core.sharding.topology import Target, standing_in
 from ...core.sharding.value import DEVICE
+from ..explain import program_folder
 
 
 @dataclass(frozen=True)

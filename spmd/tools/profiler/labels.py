@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ...core.programs.hlo import Module
+from ...core.checks.hlo import Module
 from ...core.programs.program import Program
 from ..hlo.instructions import Origin, origins
 

@@ -14,11 +14,11 @@ from ...core.graph.source import Line, node_line, source_of
 from ...core.record import annotations
 from ...core.record.storage import LOCK, SYNC_LOCK
 from ...core.record.tensor import XlaTensor
-from ...core.run import propagation
 from ...core.sharding.value import Sharding
 from ...core.torch_state.modules import to_come
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
+from . import propagation
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,10 +13,10 @@ import torch
 
 from ...core.base.config import wants_color
 from ...core.run.pjrt.devices import devices
-from ...core.sharding.tiles import read_table, table_of
 from ...core.sharding.value import DEVICE, Sharding
 from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of
 from .inspection import Inspection, inspect
+from .tiles import read_table, table_of
 
 # For each number of a colour: its index in the table of 256 that every terminal has. Black is readable on all of them.
 # Twelve hues, and each of them twice more in another lightness.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.lower.manual_lowering import Axes
 from ...loops.body_calls import BodyCalls, Call, Change, Made, Site
+from ...loops.manual_lowering import Axes
 from ...manual import all_gather, all_reduce, all_to_all, broadcast, collective_permute, reduce_scatter
 
 SECONDS = 60  # of trials, at most

@@ -10,7 +10,7 @@ import spmd
 from spmd.core.graph.graph import DeviceData, Region, Value
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.source import user_frame
-from spmd.core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
+from spmd.core.loop.loop_op import ROWS, STACK, Loop, Y, loop_op
 from spmd.core.lower.lower import LoweringError
 from spmd.core.lower.numbers import EACH
 from spmd.core.lower.region import body_numbers

@@ -13,11 +13,11 @@ from support import run_script
 
 import spmd
 from spmd.core.graph import store_rows
-from spmd.core.interop import call_jax
 from spmd.core.programs import cache, stored
 from spmd.core.programs.persistent import disk, setting
 from spmd.core.programs.program import Program
 from spmd.core.run.pjrt import transfer
+from spmd.interop import call_jax
 
 
 @pytest.fixture(autouse=True)

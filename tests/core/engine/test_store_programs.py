@@ -257,7 +257,7 @@ class TestOneGraphTwoModels:
         for _, more in models[::2]:
             more.step()  # these become rows
         monkeypatch.setattr(*WHERE, rows_of_weights)
-        monkeypatch.setattr(cache.loop_copies, "costs_more", lambda _, graph: len(graph.stack_groups) > 1)
+        monkeypatch.setattr(cache, "refuse_loops", [lambda _, graph: len(graph.stack_groups) > 1])
         before = spmd.metrics.counter("loops_given_up")
         first = [total(model) for model in models]
         assert first[0] == 2 and [total(model) for _ in range(2) for model in models] == [0] * 6, first

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import spmd
 from spmd.core.graph.graph import Graph, Node
-from spmd.core.lower.loop_op import Loop
+from spmd.core.loop.loop_op import Loop
 from spmd.core.passes import hoisted
 
 WIDTH, CLASSES, LAYERS = 16, 48, 8

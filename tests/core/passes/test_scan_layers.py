@@ -21,7 +21,7 @@ from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.adaptive import changing
 from spmd.core.graph.graph import topological
 from spmd.core.passes.repeats import find_loops
-from spmd.core.programs import cache, loop_copies
+from spmd.core.programs import cache
 
 WIDTH = 16
 
@@ -391,7 +391,7 @@ class TestByItself:
         same(scanned, unrolled)
 
     def test_not_where_stacks_are_copied(self) -> None:
-        with mock.patch.object(loop_copies, "costs_more", lambda program, graph: graph.recorded is not None):
+        with mock.patch.object(cache, "refuse_loops", [lambda program, graph: graph.recorded is not None]):
             trained = train(partial(tower, 8), mode="auto")
         assert not trained.record.loops and "XLA would copy" in trained.record.cause
         assert [bool(record.loops) for record in spmd.metrics.compiles() if record.name == "step"] == [True, False]

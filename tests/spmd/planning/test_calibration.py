@@ -9,7 +9,7 @@ import pytest
 
 import spmd
 from spmd import __main__ as command
-from spmd.core.programs.hlo import Module
+from spmd.core.checks.hlo import Module
 from spmd.tools.planning import step_time
 from spmd.tools.planning.chips import CHIPS, Chip
 from spmd.tools.profiler import calibration

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from spmd.core.programs.hlo import Module
+from spmd.core.checks.hlo import Module
 from spmd.tools.hlo.costs import kernels, repeated_flops
 from spmd.tools.planning.chips import CHIPS
 from spmd.tools.planning.clock import HOST, host_copy

@@ -11,13 +11,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...base import counters, forking, messages
 from ...base.config import config
 from ...base.jax_private import distributed_state
-from . import program_folder
 
 # The first line of a file; a new layout of what follows is a new number.
 MAGIC = b"spmd program 3\n"
@@ -28,16 +27,19 @@ _PATIENCE = 3600  # seconds after which the writer of an unfinished file is take
 _lock = forking.survives_fork(threading.Lock())
 _refused: set[str] = set()  # the folders for which the reason was printed
 
+# What gives the file of a digest, or None, before the cache's own folder is looked at.
+given_by: list[Callable[[str], bytes | None]] = []
+
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
     """Returns the body stored under a digest, here or in a folder that the process was given; None if there is none, or
     if its header differs or its bytes are not the written ones: such a file of the cache is removed."""
-    given = program_folder.content(digest)
+    given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
     if given is not None:
         body = _checked(given, {"digest": digest, **header})
         if body is not None:
             return body
-        messages.say(f"a program of {program_folder.MANIFEST} is damaged or of another setting: {digest[:12]}", "given")
+        messages.say(f"a program that was given is damaged or of another setting: {digest[:12]}", "given")
     with _folder() as folder:
         if folder is None:
             return None
@@ -165,7 +167,7 @@ def _folder() -> Iterator[int | None]:
 
 def is_read() -> bool:
     """True if programs may be found in files: in the cache, or in a folder that the process was given."""
-    return is_on() or program_folder.is_any()
+    return is_on() or bool(given_by)
 
 
 def is_on() -> bool:

@@ -17,15 +17,16 @@ import threading
 import time
 import zlib
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
 
 from ...base import counters, forking, messages
 from ...base.config import config
 from ...base.tables import Bounded
-from . import processes, watchdog
+from . import processes
 
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
@@ -33,6 +34,25 @@ _GRACE = 5.0  # seconds that a process has to raise a mismatch by itself
 _WINDOW = 256  # events whose digests are published
 _LAST = 32  # those of them whose texts are
 _SHOWN = 4  # events and lines of the compile log that a message shows
+BEAT = 2.0  # seconds between two signs of life of a process
+
+
+class Watcher(Protocol):
+    """A module or object that looks at the records of the processes when the thread here has read them.
+
+    present: the items that it adds to this process's record. start: called when the processes are joined.
+    wants_records: whether it needs the others' records, which the first process always reads. heard: takes them.
+    pass_on: exchanges texts with its like in other processes.
+    """
+
+    def present(self) -> dict[str, Any]: ...
+    def start(self) -> None: ...
+    def wants_records(self) -> bool: ...
+    def heard(self, records: Sequence[Mapping[str, Any]]) -> None: ...
+    def pass_on(self, store: Any) -> None: ...
+
+
+watchers: list[Watcher] = []
 
 
 class ProcessError(RuntimeError):
@@ -177,7 +197,7 @@ def _record(num_texts: int = _LAST) -> dict[str, Any]:
         "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
         "error": repr(sys.last_value) if hasattr(sys, "last_value") else "",
-        **watchdog.present(),
+        **{name: value for watcher in watchers for name, value in watcher.present().items()},
     }
 
 
@@ -284,7 +304,8 @@ def join() -> None:
     if _state.thread is None:
         _state.thread = threading.Thread(target=_watch, name="spmd-processes", daemon=True)
         _state.thread.start()
-        watchdog.start()
+        for watcher in watchers:
+            watcher.start()
         atexit.register(_leave)
 
 
@@ -292,7 +313,7 @@ def _watch() -> None:
     published: tuple[int, bool, int] | None = None
     found_at = None
     while processes.client() is not None:
-        now = (_state.count, _state.has_ended, int(time.monotonic() / watchdog.BEAT))
+        now = (_state.count, _state.has_ended, int(time.monotonic() / BEAT))
         try:
             if now != published:
                 _publish()
@@ -318,8 +339,10 @@ def _published() -> list[dict[str, Any]]:
 def _look() -> None:
     """Reads a published mismatch; in the first process, compares the records."""
     store = processes.client()
-    records = _published() if watchdog.wants_records() else []
-    watchdog.heard(records)
+    is_needed = processes.index() == 0 or any(watcher.wants_records() for watcher in watchers)
+    records = _published() if is_needed else []
+    for watcher in watchers:
+        watcher.heard(records)
     if processes.index() == 0 and _state.mismatch is None:
         _compare([record for record in records if record["process"] != 0])
         have_ended = _state.has_ended and all(record["ended"] for record in records)
@@ -327,15 +350,8 @@ def _look() -> None:
             store.key_value_set("spmd/ended", "", allow_overwrite=True)
     for _, text in store.key_value_dir_get("spmd/verdict/"):
         _state.mismatch = _with_own(*json.loads(text))
-    _pass_on_notices(store)
-
-
-def _pass_on_notices(store: Any) -> None:
-    """Publishes the watchdog's texts for the other processes, and has it print theirs."""
-    for kind, text in watchdog.take_notices():
-        store.key_value_set(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
-    for key, text in store.key_value_dir_get("spmd/notices/"):
-        watchdog.hear(key.removeprefix("spmd/notices/").partition("/")[0], text)
+    for watcher in watchers:
+        watcher.pass_on(store)
 
 
 def _leave() -> None:

@@ -15,10 +15,13 @@ import jax.numpy as jnp
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name
 from ..graph.loops import Candidate, Const, Local, Result, Source, Xs
 from ..graph.op import Part
+from ..lower.build import lists_of
+from ..lower.lower import Layout, Lists, Values
+from ..lower.numbers import Numbers
+from ..lower.stack_rows import Made, Row, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .found_loop import Over, found_loop
-from .stack_rows import Made, Row, fetched, made_of, move_rows, plain
 
 
 class Written(NamedTuple):
@@ -287,3 +290,21 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
         sources.append(tuple(taken))
         inner |= {name: Local(place, k) for k, name in enumerate(steps[0].names())}
     return tuple(sources), tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
+
+
+def _lists_of(graph: Graph) -> Lists:
+    written = Written.of(graph)
+
+    def lists(
+        nodes: Sequence[Node], place: int, values: Values, numbers: Numbers, apply: Any, layout_of: Layout
+    ) -> int:
+        run = lists_at(nodes, place)
+        found = find(run, values, written) if run else []
+        if found:
+            lower(found, run, values, [numbers.of(one.op) for one in run], apply, layout_of)
+        return len(run) if found else 0
+
+    return lists
+
+
+lists_of.append(_lists_of)

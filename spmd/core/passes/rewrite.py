@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .graph import Graph, Node, Value, results, value_name
-from .op import OpSpec
+from ..graph.graph import Graph, Node, Value, results, value_name
+from ..graph.op import OpSpec
 
 
 class Rewrite:

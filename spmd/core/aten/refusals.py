@@ -7,6 +7,7 @@ from torch._ops import OpOverload
 
 from ..ops.checks import run_on_cpu
 from ..ops.meta_rules import META_FUNCTIONS
+from ..record import infer
 
 # By op: two arguments, the dims of them that must be equal, and the words for these.
 _FACTORS = {
@@ -57,3 +58,6 @@ def _shape(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [shape for item in value if (shape := _shape(item)) is not None]
     return list(value.shape) if isinstance(value, torch.Tensor) else None
+
+
+infer.refusal.append(refusal)

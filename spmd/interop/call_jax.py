@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ..base.dtypes import to_torch_dtype
-from ..base.tables import Interned
-from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..ops import Promote
-from ..ops.registry import lower
-from ..record.reads import record_op
-from ..record.resolve import PLANS
-from ..record.storage import LOCK, take_up
-from ..record.tensor import XlaTensor
-from ..record.watching import recorded
-from ..sharding.partitioner import compiler_context
+from ..core.base.dtypes import to_torch_dtype
+from ..core.base.tables import Interned
+from ..core.graph.meta import Meta, dense_meta
+from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.ops import Promote
+from ..core.ops.registry import lower
+from ..core.record.reads import record_op
+from ..core.record.resolve import PLANS
+from ..core.record.storage import LOCK, take_up
+from ..core.record.tensor import XlaTensor
+from ..core.record.watching import recorded
+from ..core.sharding.partitioner import compiler_context
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...base import forking
-from ...base.config import config
-from ...graph.source import Line, is_library, place_of
-from . import processes, runs
+from ..base import forking
+from ..base.config import config
+from ..graph.source import Line, is_library, place_of
+from ..run.pjrt import processes, runs
+from ..run.pjrt.agreement import BEAT, watchers
 
-BEAT = 2.0  # seconds between two signs of life of a process
 SILENT = 8.0  # seconds without one, after which the others say so
 _PERIOD = 0.5  # seconds between two looks
 _SHOWN = 3  # collectives of a program that hangs
@@ -88,18 +88,21 @@ def heard(records: Sequence[Record]) -> None:
 
 
 def wants_records() -> bool:
-    """True where the other processes' records are needed: always in the first one, elsewhere where a program hangs."""
-    return processes.index() == 0 or _heard.wants_records
+    """True where the other processes' records are needed, which the first one always reads: where a program hangs."""
+    return _heard.wants_records
 
 
-def take_notices() -> list[tuple[str, str]]:
-    """The kinds and texts that the other processes are to print; each is returned once."""
+def pass_on(store: Any) -> None:
+    """Publishes texts for the other processes, each once, and prints theirs, one of a kind."""
     taken, _heard.notices = _heard.notices, []
-    return taken
+    for kind, text in taken:
+        store.key_value_set(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
+    for key, text in store.key_value_dir_get("spmd/notices/"):
+        hear(key.removeprefix("spmd/notices/").partition("/")[0], text)
 
 
 def hear(kind: str, text: str) -> None:
-    """Prints a text of another process, unless one of its kind was printed."""
+    """Prints a text, unless one of its kind was printed."""
     if kind not in _heard.printed:
         _tell(kind, text)
 
@@ -204,3 +207,6 @@ def _collectives(program: Any) -> list[str]:
 def _last(record: Record) -> str:
     last = record["last"][-1] if record["last"] else "none"
     return f"Its last event was {last}; its main thread was at {record['now']}."
+
+
+watchers.append(sys.modules[__name__])

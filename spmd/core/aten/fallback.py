@@ -1,4 +1,4 @@
-"""Ops without a rule: a clear error, or the CPU fallback."""
+"""The CPU fallback of ops without a rule, where `config.fallback` allows it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,34 +10,19 @@ from torch.utils._pytree import tree_map
 from ..base import counters
 from ..base.config import config
 from ..graph.source import Line, user_line
-from ..ops import base_name
+from ..record.overloads import VIEW, as_list, kind_of
+from ..record.resolve import WITHOUT_RULE
+from ..record.tensor import XlaTensor
 from ..run.pjrt.host import leaving
-from .memory_formats import refuse_op
-from .overloads import VIEW, as_list, kind_of
-from .tensor import XlaTensor
-
-
-def no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    refuse_op(base_name(func))
-    if config.fallback == "cpu" and kind_of(func) is not VIEW:
-        return _on_cpu(func, args, kwargs)
-    on_cpu = (
-        "its result is a view, which no run on the CPU gives"
-        if kind_of(func) is VIEW
-        else 'set spmd.config.fallback = "cpu" to run such ops on the CPU'
-    )
-    raise NotImplementedError(
-        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
-        f"spmd.register_lowering, or move its inputs with .cpu(); {on_cpu}."
-    )
-
 
 # Called after each op that ran on the CPU, with the op, the user's line, and the seconds.
 after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
 def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The CPU fallback: copies operands to the host, and results (and what the op wrote) back to the device."""
+    """Copies operands to the host, and results (and what the op wrote) back to the device."""
+    if config.fallback != "cpu" or kind_of(func) is VIEW:
+        return NotImplemented
     leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
     counters.add_fallback(str(func))
     written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
@@ -74,3 +59,6 @@ def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: 
     named = {argument.name: argument for argument in func._schema.arguments}
     for name, given in kwargs.items():
         yield named[name], given, keywords[name]
+
+
+WITHOUT_RULE.append(_on_cpu)

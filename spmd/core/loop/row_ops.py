@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..lower.stack_rows import Made, Row, plain, taken
 from ..ops import split
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 from .loop_counter import with_row
-from .stack_rows import Made, Row, plain, taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from torch._ops import OpOverload
 
 from ..ops import base_name
 from ..ops.registry import PLACEMENT_ARGUMENTS
-from .overlap import check_operands, check_target
-from .overloads import Handler, Plan, as_list, aten, makes_tensors
-from .tensor import XlaTensor
+from ..record.overlap import check_operands, check_target
+from ..record.overloads import Handler, Plan, as_list, aten, makes_tensors
+from ..record.resolve import FORMS
+from ..record.tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
 # by the op's name or, where its overloads differ, by the overload's.
@@ -80,10 +81,12 @@ def _check_dtype(overload: OpOverload, base: str, name: str, target: XlaTensor, 
 _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
 
 
-def out_form(plan: Plan) -> Handler | None:
-    """The handler of an `out=` overload: runs the op without it and writes its results into the passed tensors, resized
-    where they do not fit."""
+def _out_form(plan: Plan) -> Handler | None:
+    """The handler of an `out=` overload, else None: runs the op without it and writes its results into the passed
+    tensors, resized where they do not fit."""
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    if not outs:
+        return None
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:
@@ -130,3 +133,6 @@ def _check_out(plan: Plan, target: Any, operands: tuple[Any, ...]) -> None:
     base = base_name(plan.overload)
     check_target(plan.name, base, target._meta)
     check_operands(plan.name, target, operands, base=base)
+
+
+FORMS.append(_out_form)

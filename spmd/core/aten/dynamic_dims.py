@@ -9,8 +9,8 @@ from ..ops.padding_shapes import capacity_of
 from ..passes import lengths
 from ..record.storage import LOCK, Storage
 from ..record.tensor import XlaTensor
-from .execute import run
-from .host_reads import materialise
+from ..run.execute import run
+from ..run.host_reads import materialise
 
 
 def mark(tensor: XlaTensor, dims: Sequence[int], least: int | None = None, most: int | None = None) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from .reads import shard_gradient
-from .storage import Storage
-from .tensor import WHEN_PARAMETER, XlaTensor
+from ..record.reads import shard_gradient
+from ..record.storage import Storage
+from ..record.tensor import WHEN_PARAMETER, XlaTensor
 
 _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
 

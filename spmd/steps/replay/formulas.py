@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .observation import Scalar
+from ...core.base.observation import Observation, Scalar
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "add": ("{} + {}", operator.add),
@@ -227,26 +227,28 @@ for _name, (_form, _function) in _OPERATIONS.items():
     setattr(Number, _name, _method(_form, _function))
 
 
-def plain(value: Any) -> Any:
-    """A symbolic number as the number that it is now, without a guard; anything else as it is."""
-    return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, Number) else value
+class Numbers(Observation):
+    """The notes on a call, and its formulas as scalar arguments of ops."""
 
+    def plain(self, value: Any) -> Any:
+        """A symbolic number as the number that it is now, without a guard; anything else as it is."""
+        return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, Number) else value
 
-def scalars_of(values: Sequence[Any]) -> list[Any]:
-    """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a guard
-    where they are not one formula."""
-    made = [_scalar(value) for value in values]
-    formulas = [value for value in made if type(value) is Scalar]
-    if not formulas or any(value != made[0] or not isinstance(value, float) for value in made):
-        return made
-    if len({value.place for value in formulas}) > 1 or len(formulas) < len(made):
-        for value in values:
-            float(value)
-        return [float(value) for value in made]
-    return [formulas[0]] * len(made)
+    def scalar(self, value: Any) -> Any:
+        """A symbolic number as `Scalar`; anything else as it is."""
+        if type(value) is not torch.SymFloat:
+            return value
+        return value.node.scalar() if isinstance(value.node, Number) else float(value)
 
-
-def _scalar(value: Any) -> Any:
-    if type(value) is not torch.SymFloat:
-        return value
-    return value.node.scalar() if isinstance(value.node, Number) else float(value)
+    def scalars(self, values: Sequence[Any]) -> list[Any]:
+        """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a
+        guard where they are not one formula."""
+        made = [self.scalar(value) for value in values]
+        formulas = [value for value in made if type(value) is Scalar]
+        if not formulas or any(value != made[0] or not isinstance(value, float) for value in made):
+            return made
+        if len({value.place for value in formulas}) > 1 or len(formulas) < len(made):
+            for value in values:
+                float(value)
+            return [float(value) for value in made]
+        return [formulas[0]] * len(made)

@@ -20,14 +20,14 @@ from jax.sharding import NamedSharding
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
+from ..lower.lower import lower_region
+from ..lower.numbers import EACH, Step, at_iteration, by_iteration
+from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
+from ..lower.stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 from ..ops import split
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .loop_counter import count_up, first_iteration, row_at, with_row
-from .lower import lower_region
-from .numbers import EACH, Step, at_iteration, by_iteration
-from .region import draws_in, kinds_of, mesh_in, split_steps, strong
-from .stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 
 
 @dataclass(frozen=True, slots=True)

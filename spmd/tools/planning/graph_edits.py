@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from ..sharding.value import Sharding
-from .graph import DeviceData, Graph, Node, TupleElement, Value, between, origin, results, value_name
-from .meta import Meta
-from .op import OpSpec
+from ...core.graph.graph import DeviceData, Graph, Node, TupleElement, Value, between, origin, results, value_name
+from ...core.graph.meta import Meta
+from ...core.graph.op import OpSpec
+from ...core.sharding.value import Sharding
 
 # The value -> its layout; None: no annotation. By `value_name`, of inputs and of recorded values; ("copy", input): of a
 # copy of an input, which all ops read in its place.

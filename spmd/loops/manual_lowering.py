@@ -16,17 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ..base.config import config
-from ..base.state import held
-from ..graph.graph import Node, Region, Value, results, up_to, value_name
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..ops import collective
-from ..ops.collective import Group
-from ..sharding.tracing import program
-from ..sharding.value import Sharding
-from .loop_op import Loop
-from .lower import lower_region, unreported
-from .region import Branches, While, draws_in
+from ..core.base.config import config
+from ..core.base.state import held
+from ..core.graph.graph import Node, Region, Value, results, up_to, value_name
+from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.loop.loop_op import Loop
+from ..core.lower.lower import lower_region, unreported
+from ..core.lower.region import Branches, While, draws_in
+from ..core.ops import collective
+from ..core.ops.collective import Group
+from ..core.sharding.tracing import program
+from ..core.sharding.value import Sharding
 
 Axes = tuple[str, ...]
 Over = frozenset[str]

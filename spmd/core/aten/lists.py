@@ -14,18 +14,18 @@ from ..base.dtypes import is_exact
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Part, Slot
 from ..ops import base_name
+from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
+from ..record.lowerings import Call, Large, Number, Operand, fill
+from ..record.overlap import check_targets
+from ..record.overloads import MUTATION, Plan, is_foreach
+from ..record.resolve import plan_of
+from ..record.tensor import XlaTensor
 from .elements import Each, Norms
-from .infer import bind, check_complex, new_op, run_on_meta
-from .lowerings import Call, Large, Number, Operand, fill
-from .overlap import check_targets
-from .overloads import MUTATION, Plan, is_foreach
-from .resolve import plan_of
-from .tensor import XlaTensor
 
 aten = torch.ops.aten
 
 
-def op_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _op_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
@@ -177,3 +177,6 @@ def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverlo
         base, values = "linalg_vector_norm", [values[0], given.get("ord", 2)]
         keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
     return getattr(getattr(aten, base), name), tuple(values), keywords
+
+
+op_for.append(_op_for)

@@ -7,16 +7,16 @@ afterwards what they were. The cache keeps its programs for the run (see `cache.
 
 from collections.abc import Sequence
 
-from ..base import counters
-from ..graph.graph import DeviceData, Graph
-from ..graph.source import user_line
-from ..record import body, recorders, views
-from ..record.storage import LOCK, SYNC_LOCK, Storage
-from ..record.tensor import XlaTensor
-from ..sharding.value import Sharding
-from . import executables, syncs
-from .abstract import Recording, recorded, recording
-from .pjrt import runs
+from ...core.base import counters
+from ...core.graph.graph import DeviceData, Graph
+from ...core.graph.source import user_line
+from ...core.record import body, recorders, views
+from ...core.record.storage import LOCK, SYNC_LOCK, Storage
+from ...core.record.tensor import XlaTensor
+from ...core.run import executables, syncs
+from ...core.run.abstract import Recording, recorded, recording
+from ...core.run.pjrt import runs
+from ...core.sharding.value import Sharding
 
 
 def is_unknown() -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ..base.config import config
 from ..base.jax_private import compile_lowered
 from ..base.versions import release
+from ..programs.compiler import compile_by
 from ..sharding.partitioner import callee_of, function_of, ops_of
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
 from .hlo import Module
@@ -133,3 +134,6 @@ def compile_right(lowered: Any, options: Options, platform: str) -> tuple[Any, t
 
 def _avoiding(rows: list[Miscompile], named: set[str], options: Options) -> Options:
     return options | {name: value for row in rows for name, value in row.avoided_by.items() if name not in named}
+
+
+compile_by.append(compile_right)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...base import sealed_json
+from ...core.base import sealed_json
+from ...core.programs.persistent import disk
 
 MANIFEST = "programs.json"
 VERSION = 1  # of the manifest
@@ -33,11 +34,6 @@ _known: dict[Path, ProgramFolder] = {}
 def known() -> tuple[ProgramFolder, ...]:
     """The folders that this process was given."""
     return tuple(_known.values())
-
-
-def is_any() -> bool:
-    """True if this process was given a folder of programs."""
-    return bool(_known)
 
 
 def content(digest: str) -> bytes | None:
@@ -65,12 +61,16 @@ def add(path: str | Path) -> ProgramFolder:
         )
     made = ProgramFolder(folder, found["setting"], tuple(found["programs"]))
     _known[folder] = made
+    if content not in disk.given_by:
+        disk.given_by.append(content)
     return made
 
 
 def remove(path: str | Path) -> None:
     """Takes no programs from a folder any more."""
     _known.pop(Path(path).expanduser().resolve(), None)
+    if not _known:
+        disk.given_by.remove(content)
 
 
 def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, Any], programs: list[Any]) -> None:

@@ -5,8 +5,8 @@ Such a table has a dim for each dim of the array, by tile, then one by summand a
 
 import numpy as np
 
-from .text import open_dims, read_tiled
-from .value import Sharding
+from ...core.sharding.text import open_dims, read_tiled
+from ...core.sharding.value import Sharding
 
 
 def table_of(sharding: Sharding, rank: int) -> np.ndarray:

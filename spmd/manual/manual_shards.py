@@ -7,9 +7,10 @@ joined (`manual.manual_steps`), and no sync runs them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.graph import Node, Value, depending, origin
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..sharding.value import Sharding
+from ..core.graph.graph import Node, Value, depending, origin
+from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.record.storage import can_run
+from ..core.sharding.value import Sharding
 
 Cut = tuple[tuple[str, ...], ...]  # for each dim the axes that shard it
 
@@ -35,6 +36,8 @@ latest: Sharding | None = None  # the mesh of the latest one
 def note_use(mesh: Sharding) -> None:
     """Notes that a `ManualShard` over this mesh is recorded."""
     global is_used, latest
+    if not is_used:
+        can_run.append(without)
     is_used, latest = True, mesh
 
 

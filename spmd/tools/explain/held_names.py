@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .source import is_library
+from ...core.graph.source import is_library
 
 
 def held_name(tensor: torch.Tensor) -> str:

@@ -11,12 +11,12 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..base.jax_private import custom_call, ir
-from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..graph.source import user_line
-from ..record.reads import record_op
-from ..record.tensor import XlaTensor
+from ..core.base.jax_private import custom_call, ir
+from ..core.graph.meta import Meta, dense_meta
+from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.graph.source import user_line
+from ..core.record.reads import record_op
+from ..core.record.tensor import XlaTensor
 
 TYPED_FFI = 4
 

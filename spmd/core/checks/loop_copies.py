@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 from ..graph.graph import Graph
-from ..lower.loop_op import Loop
+from ..loop.loop_op import Loop
+from ..programs import cache
 from .hlo import Computation, Module, arrays
 
 _FILLS = ("broadcast", "constant")
@@ -50,3 +51,6 @@ def _is_part(dims: tuple[int, ...], stack: tuple[int, ...]) -> bool:
 
 def _divides(part: int, whole: int) -> bool:
     return part == whole or (part > 0 and whole % part == 0)
+
+
+cache.refuse_loops.append(costs_more)

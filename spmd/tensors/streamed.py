@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import torch
 
-from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData
-from ..graph.meta import dense_meta
-from ..graph.source import user_frame, user_line
-from ..record.annotations import current_sharding
-from ..record.storage import LOCK
-from ..record.tensor import XlaTensor
-from .abstract import recording
-from .pjrt import devices, transfer
-from .pjrt.transfer import ShardSlice
+from ..core.graph.errors import AbstractError
+from ..core.graph.graph import DeviceData
+from ..core.graph.meta import dense_meta
+from ..core.graph.source import user_frame, user_line
+from ..core.record.annotations import current_sharding
+from ..core.record.storage import LOCK
+from ..core.record.tensor import XlaTensor
+from ..core.run.abstract import recording
+from ..core.run.pjrt import devices, transfer
+from ..core.run.pjrt.transfer import ShardSlice
 
 
 def can_fill(tensor: XlaTensor) -> bool:
