@@ -3,31 +3,33 @@
 import typing
 
 from . import manual as manual
-from .core.aten.fused import linear_cross_entropy as linear_cross_entropy
-from .core.base.config import config as config
-from .core.base.counters import explain as explain
-from .core.graph.errors import AbstractError as AbstractError
-from .core.record.body import BodyError as BodyError
-from .core.run.pjrt.agreement import ProcessError as ProcessError
-from .core.run.pjrt.host import no_host_transfer as no_host_transfer
-from .core.sharding.value import Sharding as Sharding
-from .interop.call_jax import call_jax as call_jax
-from .interop.call_jax import register_lowering as register_lowering
+from .core import AbstractError as AbstractError
+from .core import BodyError as BodyError
+from .core import ProcessError as ProcessError
+from .core import Sharding as Sharding
+from .core import config as config
+from .core import linear_cross_entropy as linear_cross_entropy
+from .core import no_host_transfer as no_host_transfer
 from .loops import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .loops.cond import cond as cond
+from .loops.interop.call_jax import call_jax as call_jax
+from .loops.interop.call_jax import register_lowering as register_lowering
 from .loops.layer_match import LayersDifferError as LayersDifferError
 from .loops.layers import scan_layers as scan_layers
 from .loops.pure import PureModule as PureModule
 from .loops.pure import assume_pure as assume_pure
+from .loops.recompute import checkpoint_policies as checkpoint_policies
+from .loops.recompute.recompute import remat as remat
 from .loops.scan import scan as scan
 from .loops.while_loop import while_loop as while_loop
+from .manual.partial_sums import unreduced as unreduced
+from .manual.reading import reduce_gradient_in as reduce_gradient_in
+from .manual.reading import use_sharding as use_sharding
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh
 from .mesh.mesh import Mesh as Mesh
 from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
-from .recompute import checkpoint_policies as checkpoint_policies
-from .recompute.recompute import remat as remat
 from .rules.applied import register_units as register_units
 from .rules.rules import ShardingRules as ShardingRules
 from .tensors import metrics as metrics
@@ -48,9 +50,7 @@ from .tensors.memory import checkpoint_name as checkpoint_name
 from .tensors.memory import offload_optimizer as offload_optimizer
 from .tensors.memory import place_to_device as place_to_device
 from .tensors.memory import place_to_host as place_to_host
-from .tensors.partial_sums import unreduced as unreduced
-from .tensors.reading import reduce_gradient_in as reduce_gradient_in
-from .tensors.reading import use_sharding as use_sharding
+from .tensors.metrics import explain as explain
 from .tensors.runtime import device as device
 from .tensors.runtime import device_ids as device_ids
 from .tensors.runtime import get_hlo as get_hlo

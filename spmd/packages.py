@@ -14,12 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .core.aten import fallback
-from .core.base.config import names_xla_for_frameworks
-from .core.programs import cache, compile_log
-from .core.record import call
-from .core.run import executables, host_reads, prepare, syncs
-from .core.torch_state.when_imported import patch_when_imported
+from .core import patch_when_imported, points, variables
 
 
 class Aliases:
@@ -59,18 +54,18 @@ class Aliases:
 class Later:
     """A function of a module that is imported at the first call.
 
-    path: `package.module:name`. points: the lists that have this object, where the function itself takes its place.
+    path: `package.module:name`. lists: those that have this object, where the function itself takes its place.
     """
 
-    def __init__(self, path: str, *points: list[Any]):
-        self._path, self._points = path, points
-        for point in points:
-            point.append(self)
+    def __init__(self, path: str, *lists: list[Any]):
+        self._path, self._lists = path, lists
+        for each in lists:
+            each.append(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = pkgutil.resolve_name(self._path)
-        for point in self._points:
-            point[:] = [function if one is self else one for one in point]
+        for each in self._lists:
+            each[:] = [function if one is self else one for one in each]
         return function(*args, **kwargs)
 
 
@@ -125,22 +120,22 @@ AT_IMPORT = (
 WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler"}
 # What joins the points of the core.
 JOINS: tuple[tuple[list[Any], str], ...] = (
-    (compile_log.of_program, "tools.hlo.of_programs:of_program"),
-    (compile_log.of_run, "tools.hlo.of_programs:of_run"),
-    (cache.describe, "tools.explain.difference:described"),
-    (cache.before_making, "tools.explain.given_programs:tell_missing"),
-    (cache.while_compiling, "tools.explain.slow_compiles:while_compiling"),
-    (cache.after_compiling, "tools.explain.graph_text:append_to_file"),
-    (cache.after_compiling, "tools.explain.step_hints:note_compile"),
-    (call.names_of, "tools.explain.held_names:held_name"),
-    (prepare.after_pass, "tools.explain.graph_text:print_graph"),
-    (executables.before_run, "tools.explain.step_hints:note_run"),
-    (executables.before_recorded_run, "tools.explain.waiting_device:note_run"),
-    (executables.on_launch, "tools.explain.waiting_device:note_launched"),
-    (host_reads.after_read, "tools.explain.step_hints:note_read"),
-    (host_reads.after_read, "tools.explain.waiting_device:note_read"),
-    (syncs.after_wait, "tools.explain.waiting_device:note_read"),
-    (fallback.after_fallback, "tools.explain.step_hints:note_fallback"),
+    (points.of_program, "tools.hlo.of_programs:of_program"),
+    (points.of_run, "tools.hlo.of_programs:of_run"),
+    (points.describe, "tools.explain.difference:described"),
+    (points.before_making, "tools.explain.given_programs:tell_missing"),
+    (points.while_compiling, "tools.explain.slow_compiles:while_compiling"),
+    (points.after_compiling, "tools.explain.graph_text:append_to_file"),
+    (points.after_compiling, "tools.explain.step_hints:note_compile"),
+    (points.names_of, "tools.explain.held_names:held_name"),
+    (points.after_pass, "tools.explain.graph_text:print_graph"),
+    (points.before_run, "tools.explain.step_hints:note_run"),
+    (points.before_recorded_run, "tools.explain.waiting_device:note_run"),
+    (points.on_launch, "tools.explain.waiting_device:note_launched"),
+    (points.after_read, "tools.explain.step_hints:note_read"),
+    (points.after_read, "tools.explain.waiting_device:note_read"),
+    (points.after_wait, "tools.explain.waiting_device:note_read"),
+    (points.after_fallback, "tools.explain.step_hints:note_fallback"),
 )
 
 _modules = {name: module for module, names in NAMES.items() for name in names.split() or [module.rpartition(".")[2]]}
@@ -178,7 +173,7 @@ def _join() -> None:
     for other, module in WHEN_IMPORTED.items():
         if is_here(module):
             patch_when_imported(other, functools.partial(_import, module), f"spmd.{module}")
-    if names_xla_for_frameworks() and is_here("jobs"):
+    if variables.names_xla_for_frameworks() and is_here("jobs"):
         importlib.import_module("spmd.jobs.frameworks.choice").use()
 
 

@@ -18,8 +18,8 @@ CORE_FOLDERS = (
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
-    "spmd.adaptive", "spmd.mesh", "spmd.tensors", "spmd.recompute", "spmd.interop", "spmd.loops", "spmd.rules",
-    "spmd.manual",
+    "spmd.adaptive", "spmd.mesh", "spmd.tensors", "spmd.loops.recompute", "spmd.loops.interop", "spmd.loops",
+    "spmd.rules", "spmd.manual",
     "spmd.jobs", "spmd.tools", "spmd.names", "spmd.jobs.data", "spmd.jobs.checkpoint", "spmd.jobs.launching",
     "spmd.steps", "spmd.steps.dynamo",
     "spmd.tools.hlo", "spmd.tools.explain", "spmd.tools.debug", "spmd.tools.show", "spmd.tools.planning",
@@ -159,7 +159,12 @@ class TestFolders:
 
     def test_no_file_beside_the_folders(self) -> None:
         assert {path.name for path in (ROOT / "spmd").glob("*.py")} == {"__init__.py", "__main__.py", "packages.py"}
-        assert {path.name for path in CORE.glob("*.py")} == {"__init__.py"}
+        assert {path.name for path in CORE.glob("*.py")} == {
+            "__init__.py",
+            "extend.py",
+            "extension_subsystems.py",
+            "subsystems.py",
+        }
 
     @pytest.mark.parametrize("folder", FOLDERS)
     def test_imports_only_lower_folders(self, folder: str) -> None:

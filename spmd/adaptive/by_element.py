@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..core.graph.graph import Node, Value, origin, results, value_name
-from ..core.graph.op import OpSpec
+from ..core.extend import Node, OpSpec, Value, walks
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
@@ -44,19 +43,19 @@ def _replace_run(lists: Sequence[Node], made: dict[Any, Value]) -> None:
         return number
 
     for node in lists:
-        values = results(node)
+        values = walks.results(node)
         for part in node.op.lowering.elements:
             operands = [node.operands[place] for place in part.operands]
-            operands = [made.get(value_name(operand), operand) for operand in operands]
+            operands = [made.get(walks.value_name(operand), operand) for operand in operands]
             numbers = [node.numbers[place] for place in part.numbers]
             one = Node(part.op, tuple(operands), numbers, node.code, node.instruction, node.sequence)
-            read = sorted({first(chain[maker]) for maker in map(origin, operands) if maker in chain})
+            read = sorted({first(chain[maker]) for maker in map(walks.origin, operands) if maker in chain})
             chain[one] = read[0] if read else len(joined)
             if not read:
                 joined.append(len(joined))
             for number in read[1:]:
                 joined[number] = read[0]
-            made |= zip([value_name(values[place]) for place in part.results], results(one), strict=True)
+            made |= zip([walks.value_name(values[place]) for place in part.results], walks.results(one), strict=True)
     ordered = sorted(chain, key=lambda one: first(chain[one]))
     for one, serial in zip(ordered, _between(lists[-1].serial, len(ordered)), strict=True):
         one.serial = serial

@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from ..core.base.tables import Bounded
-from ..core.graph.graph import Graph
-from ..core.graph.op import OpSpec
-from ..core.graph.source import Line
+from ..core.extend import Bounded, Graph, Line, OpSpec
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -21,7 +18,7 @@ RUNS_EACH = 4
 # The fewest ops: a shorter graph compiles fast.
 LEAST_OPS = 64
 # Ops that save memory only within one program: they gather, or they compute or gather again.
-_SPARE_MEMORY = frozenset({"spmd.recompute", "spmd.renew"})
+_SPARE_MEMORY = frozenset({"spmd.loops.recompute", "spmd.renew"})
 
 
 @dataclass(slots=True)

@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.base.tables import Bounded
-from ..core.graph.graph import DeviceData, Node, Value, origin, result_index, value_name
-from ..core.graph.loops import Carry, Const, Local, Source, Xs
-from ..core.graph.op import OpSpec
-from ..core.passes.stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
+from ..core import DeviceData
+from ..core.extend import Bounded, Carry, Const, Local, Node, OpSpec, Source, Value, Xs, stretches, walks
 
 
 class Run(NamedTuple):
@@ -38,14 +35,14 @@ _known: Bounded[bytes, list[Run]] = Bounded(256)
 
 def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """Returns the stretches of a graph that repeat, none inside another, by their symbols alone."""
-    symbols = numbered([symbol(node) for node in nodes])
+    symbols = stretches.numbered([stretches.symbol(node) for node in nodes])
     known = _known.get(symbols.tobytes())
     return _known.keep(symbols.tobytes(), _search(symbols)) if known is None else known
 
 
 def _search(symbols: np.ndarray) -> list[Run]:
     taken, found = np.zeros(len(symbols), bool), list[Run]()
-    while longest := repeated([symbols], taken, 1)[:1]:
+    while longest := stretches.repeated([symbols], taken, 1)[:1]:
         ((start, stop, period),) = longest
         run = Run(start, period, (stop - start) // period)
         if _SHARES * period * run.iterations < len(symbols):
@@ -96,11 +93,11 @@ def _source(
 ) -> Source | None:
     first, run = values[0], made.run
     if all(_is_same(value, first) for value in values):
-        return Const(_number(seen, (Const, value_name(first)), made.sames, first))
-    result, *others = set(map(result_index, values[1:]))
+        return Const(_number(seen, (Const, walks.value_name(first)), made.sames, first))
+    result, *others = set(map(walks.result_index, values[1:]))
     if others:
         return None
-    places = [None if (maker := origin(value)) is None else position[maker] for value in values]
+    places = [None if (maker := walks.origin(value)) is None else position[maker] for value in values]
     if None not in places[1:]:
         offsets = [
             place - run.start - run.period * iteration
@@ -112,7 +109,7 @@ def _source(
             return Local(offset, result) if places[0] == run.start + offset else None
         if len(set(offsets)) == 1 and -run.period <= offset < 0:
             offset += run.period
-            key = (Carry, offset, result, value_name(first))
+            key = (Carry, offset, result, walks.value_name(first))
             if key not in seen:
                 seen[key] = len(made.carry)
                 made.carry.append((offset, result))
@@ -148,7 +145,7 @@ def _number(seen: dict[Any, int], key: Any, listed: list[Any], item: Any) -> int
 
 
 def _is_same(one: Value, other: Value) -> bool:
-    return bool(value_name(one) == value_name(other))
+    return bool(walks.value_name(one) == walks.value_name(other))
 
 
 def isomorphic_runs(nodes: Sequence[Node]) -> list[Iterations]:
@@ -158,7 +155,7 @@ def isomorphic_runs(nodes: Sequence[Node]) -> list[Iterations]:
     for run in runs_in(nodes):
         for first, last in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)):
             shorter = Run(run.start + first * run.period, run.period, run.iterations - first - last)
-            if shorter.iterations < FEWEST_ITERATIONS:
+            if shorter.iterations < stretches.FEWEST_ITERATIONS:
                 continue
             iterations = iterations_of(nodes, shorter, position, [iterations.run for iterations in found])
             if iterations is not None and (iterations.carry or iterations.xs):

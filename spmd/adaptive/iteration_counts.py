@@ -14,22 +14,42 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..core.base.config import config
-from ..core.base.tables import Bounded
-from ..core.graph.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
-from ..core.graph.loops import Carry, Const, Local, Source, Xs
-from ..core.graph.meta import Meta, dense_meta, padded_meta
-from ..core.graph.op import PADDED, OpSpec
-from ..core.loop.loop_op import STACK, Loop, loop_op
-from ..core.lower.numbers import OfX, Step
-from ..core.ops.padding import NoRule, Pads
-from ..core.ops.padding_shapes import LEAST_ITERATIONS, capacity_of
-from ..core.passes.lengths import Refused, Sources, Spread, begins_at
-from ..core.passes.lengths import found as found_op
-from ..core.passes.loop_ops import Join, Stack, TakeRow
-from ..core.passes.outcome import Changed, Outcome, Sync
-from ..core.passes.stacked_data import columns_of
-from ..core.passes.stretches import FEWEST_ITERATIONS
+from ..core import DeviceData, Meta, config, dense_meta
+from ..core.extend import (
+    PADDED,
+    Bounded,
+    Carry,
+    Changed,
+    Const,
+    Graph,
+    Join,
+    Local,
+    Loop,
+    Node,
+    NoRule,
+    OfX,
+    OpSpec,
+    Outcome,
+    Pads,
+    Refused,
+    Region,
+    Source,
+    Sources,
+    Spread,
+    Stack,
+    Step,
+    Sync,
+    TakeRow,
+    TupleElement,
+    Value,
+    Xs,
+    lengths,
+    padded_meta,
+    regions,
+    rules,
+    stretches,
+    walks,
+)
 from . import isomorphic
 from .isomorphic import Iterations, isomorphic_runs
 
@@ -45,7 +65,7 @@ def scan(graph: Graph, sync: Sync) -> Outcome:
 
     Iterations in which state is written are steps of a loop without a sync: `unsynced_loops` finds them.
     """
-    if not config.scan_iterations or not config.loop_search_ops or len(graph.nodes) < FEWEST_ITERATIONS * 4:
+    if not config.scan_iterations or not config.loop_search_ops or len(graph.nodes) < stretches.FEWEST_ITERATIONS * 4:
         return ""
     iterations = isomorphic_runs(graph.nodes)
     in_iterations = {node for found in iterations for node in graph.nodes[found.run.start : found.run.stop]}
@@ -100,7 +120,9 @@ class _ScannedIterations(Spread):
             run = found.run
             for place in range(run.start, run.stop):
                 self.place[graph.nodes[place]] = (number, *divmod(place - run.start, run.period))
-        self.columns = columns_of([row for found in iterations for row in found.xs if type(row[0]) is DeviceData])
+        self.columns = stretches.columns_of(
+            [row for found in iterations for row in found.xs if type(row[0]) is DeviceData]
+        )
         # By device data: its stack group and its row there; the stacks by group, once an op reads them.
         self.column_of = {
             device_data: (i, k) for i, column in enumerate(self.columns) for k, device_data in enumerate(column)
@@ -108,7 +130,7 @@ class _ScannedIterations(Spread):
         self.stacks: dict[int, Node] = {}
         self.lengths = self._lengths()
         counts = [len(column) for column in self.columns] + [found.run.iterations for found in iterations]
-        self.most = capacity_of(max([*self.lengths, *counts]), LEAST_ITERATIONS)
+        self.most = rules.capacity_of(max([*self.lengths, *counts]), rules.LEAST_ITERATIONS)
         # A peeled iteration has dynamic starts, too.
         self.moved = {made for found in iterations for made in isomorphic.dynamic_starts_in(graph.nodes, found.run)}
         self.bases = [node.operands[0] for node in graph.nodes if node.op.name in _SCATTERS]
@@ -134,7 +156,7 @@ class _ScannedIterations(Spread):
                     self.take(self.at)
                 place += 1
         for root in self.old.roots:
-            maker = origin(root)
+            maker = walks.origin(root)
             if maker is not None and self.pads_of(root):
                 self.at = maker
                 raise NoRule("makes a result that is kept at its own length")
@@ -177,16 +199,16 @@ class _ScannedIterations(Spread):
         return next((dim for dim, size in enumerate(device_data.meta.shape) if size in self.lengths and size > 1), None)
 
     def _begins(self, node: Node) -> tuple[int, ...]:
-        return () if node.op.constant is not None and node not in self.bases else begins_at(node, self.lengths)
+        return () if node.op.constant is not None and node not in self.bases else lengths.begins_at(node, self.lengths)
 
     # Values.
 
     def pads_of(self, value: Value) -> Pads:
         """Returns the padded dims of a value of the old graph."""
-        maker = origin(value)
+        maker = walks.origin(value)
         if maker in self.place:
             number, _, offset = self.place[maker]
-            return self.row_pads[number, offset, result_index(value)]
+            return self.row_pads[number, offset, walks.result_index(value)]
         return super().pads_of(value)
 
     def now(self, value: Value) -> Value:
@@ -194,17 +216,17 @@ class _ScannedIterations(Spread):
         if type(value) is DeviceData and value in self.column_of:
             column, place = self.column_of[value]
             return self._row_at(value, self._stack(column, self.at), place, self.at)
-        maker = origin(value)
+        maker = walks.origin(value)
         if maker not in self.place:
             return super().now(value)
         assert maker is not None
         number, iteration, offset = self.place[maker]
-        kept, is_last = self.ys[number, offset, result_index(value)]
+        kept, is_last = self.ys[number, offset, walks.result_index(value)]
         return kept if is_last else self._row_at(value, kept, iteration, maker)
 
     def _row_at(self, value: Value, rows: Value, place: int, like: Node) -> Value:
         """Returns one row of a stack as a value."""
-        key = value_name(value)
+        key = walks.value_name(value)
         if key not in self.made:
             meta = dense_meta(rows.meta.shape[1:], rows.meta.dtype)
             op = OpSpec.of("spmd.row", TakeRow(), (meta,), (rows.meta,), numbers="i", statics=PADDED)
@@ -253,10 +275,10 @@ class _ScannedIterations(Spread):
         region = _region(found, body, [*found.carry, *kept], operands, len(sames) + len(inits), len(rows))
         loop = Loop(
             region, capacity, len(sames), len(inits), (True,) * (len(rows) + len(vectors)),
-            (STACK,) * (len(kept) - num_last), tuple(step for op in body for step in op.steps), num_last=num_last,
-            x_steps=(*steps, *[1] * len(vectors)),
+            (regions.STACK,) * (len(kept) - num_last), tuple(step for op in body for step in op.steps),
+            num_last=num_last, x_steps=(*steps, *[1] * len(vectors)),
         )  # fmt: skip
-        op = loop_op("spmd.loop", loop, [operand.meta for operand in operands], statics=PADDED)
+        op = regions.loop_op("spmd.loop", loop, [operand.meta for operand in operands], statics=PADDED)
         starts += [0] * len(vectors)
         node = self.new(op, operands, [run.iterations, *starts, *numbers], nodes[run.stop - 1])
         for index, ((offset, result), is_last) in enumerate(keeps, len(inits)):
@@ -270,10 +292,10 @@ class _ScannedIterations(Spread):
         scanned = set(self.place)
 
         def reads(value: Value) -> None:
-            maker = origin(value)
+            maker = walks.origin(value)
             if maker in self.place and self.place[maker][0] == number:
                 _, iteration, offset = self.place[maker]
-                key = offset, result_index(value)
+                key = offset, walks.result_index(value)
                 found[key] = found.get(key, True) and iteration == last
 
         for node in self.old.nodes:
@@ -321,7 +343,7 @@ class _ScannedIterations(Spread):
             results: tuple[Pads, ...] = ({},) * len(op.metas)
             begins = {} if any(pads) else dict.fromkeys(self._begins(iteration[0]), self.most)
             if any(pads) or begins:
-                op, results, before = found_op(op, pads, begins)
+                op, results, before = lengths.found(op, pads, begins)
             own: list[Step] = [0] * len(before)
             numbers += before
             for kind, column in zip(op.numbers[len(before) :], zip(*lists, strict=True), strict=True):
@@ -346,15 +368,15 @@ class _ScannedIterations(Spread):
     def _rows_in(self, node: Node) -> tuple[int, int, tuple[int, int, int]] | None:
         """Returns the places (from, to) of operands that are one result in all iterations of a run, and that result."""
         for at, operand in enumerate(node.operands):
-            maker = origin(operand)
+            maker = walks.origin(operand)
             if maker in self.place and self.place[maker][1] == 0:
                 number, _, offset = self.place[maker]
                 count = self.iterations[number].run.iterations
-                result = result_index(operand)
+                result = walks.result_index(operand)
                 wanted = [(number, iteration, offset) for iteration in range(count)]
                 given = node.operands[at : at + count]
-                if [self.place.get(origin(value)) for value in given] == wanted and all(  # type: ignore[arg-type]
-                    result_index(value) == result for value in given
+                if [self.place.get(walks.origin(value)) for value in given] == wanted and all(  # type: ignore[arg-type]
+                    walks.result_index(value) == result for value in given
                 ):
                     return at, at + count, (number, offset, result)
         return None

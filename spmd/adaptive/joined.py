@@ -1,21 +1,19 @@
 """The points of the core that this package joins: passes, what runs between two ops, a graph's run."""
 
-from ..core.passes import COMPILE_PASSES, PASSES
-from ..core.passes.outcome import Pass
-from ..core.record import call
-from ..core.run import execute
+from ..core import points
+from ..core.extend import Pass
 from . import changing, iteration_counts, lm_head, shared_programs, unsynced
 
-PASSES.join(
+points.PASSES.join(
     Pass("cut changing again", shared_programs.changing_again, processes=True, threads=False), before="pad again"
 )
 # Iterations whose number differs from run to run: one loop with a dynamic trip count.
-PASSES.join(Pass("scan iterations", iteration_counts.scan), before="cut long")
+points.PASSES.join(Pass("scan iterations", iteration_counts.scan), before="cut long")
 # A graph of many iterations: several programs.
-PASSES.join(Pass("cut iterations", shared_programs.between_iterations, plans=True), before="cut long")
+points.PASSES.join(Pass("cut iterations", shared_programs.between_iterations, plans=True), before="cut long")
 # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
-PASSES.join(Pass("cut changing", shared_programs.changing_graph, threads=False))
+points.PASSES.join(Pass("cut changing", shared_programs.changing_graph, threads=False))
 # Large logits that only a loss reads: computed in chunks of classes.
-COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse))
-call.between_ops.append(unsynced.run_iterations)
-execute.on_schedule.append(changing.note_run)
+points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse))
+points.between_ops.append(unsynced.run_iterations)
+points.on_schedule.append(changing.note_run)

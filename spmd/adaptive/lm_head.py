@@ -14,16 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core.base.config import config
-from ..core.graph.graph import Graph, Node, Value, results, value_name
-from ..core.graph.meta import dense_meta
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.ops import linear_cross_entropy as ops
-from ..core.ops.floats import wide
-from ..core.ops.shape import aten_slice
-from ..core.passes.rewrite import Rewrite
-from ..core.sharding.constrain import constrain
-from ..core.sharding.spec import Spec
+from ..core import Spec, config, dense_meta
+from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, regions, rules, walks
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {
@@ -106,7 +98,7 @@ class _LmHead(Lowering):
         input, *others = self.taken_in(operands)
         returns = tuple(meta.struct for meta in op.metas)
         with self.in_precision():
-            return ops.spmd_linear_cross_entropy(self.rows_of(input), *others, *self.settings(), returns=returns)
+            return rules.spmd_linear_cross_entropy(self.rows_of(input), *others, *self.settings(), returns=returns)
 
     def taken_in(self, operands: Arrays) -> tuple[Any, ...]:
         """Returns the input of the product, its weight, the target, the bias and the weights of the classes."""
@@ -130,16 +122,16 @@ class _LmHead(Lowering):
         return (
             *(given[name] for name in names),
             self.loss.operands[0].struct.dtype,
-            config.max_logits_bytes // ops.CHUNKS,
+            config.max_logits_bytes // rules.CHUNKS,
         )
 
     def rows_of(self, input: jax.Array) -> jax.Array:
         """Returns the rows of the input that belong to the rows of the logits that the loss reads."""
         for name, op in self.rows:
             if name == "aten.slice.Tensor":
-                input = aten_slice(input, **{name: x for name, x in _arguments(op).items() if name != "self"})
+                input = rules.aten_slice(input, **{name: x for name, x in _arguments(op).items() if name != "self"})
             elif op.sharding is not None:
-                input = constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
+                input = regions.constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
             else:
                 input = input.reshape(*op.metas[0].shape[:-1], input.shape[-1])
         return input
@@ -149,7 +141,7 @@ class _LmHead(Lowering):
         for _, op in self.rows:
             requested = op.sharding
             if requested is not None and len(requested.spec.dims) == len(op.metas[0].shape):
-                weight = constrain(weight, requested.with_spec(Spec(requested.spec.dims[-1:])))
+                weight = regions.constrain(weight, requested.with_spec(Spec(requested.spec.dims[-1:])))
         return weight
 
 
@@ -166,7 +158,7 @@ class _LmHeadBackward(Lowering):
         with self.forward.in_precision():
             rows, pull = jax.vjp(self.forward.rows_of, input)
             returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
-            grad_rows, *grads = ops.spmd_linear_cross_entropy_backward(
+            grad_rows, *grads = rules.spmd_linear_cross_entropy_backward(
                 grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
                 total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
@@ -188,11 +180,11 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     for node in graph.nodes:
         if node in by_loss:
             forward[node] = made.add(*by_loss[node].forward(), node)
-            made.replace(results(node), forward[node])
+            made.replace(walks.results(node), forward[node])
         elif node in by_gradient:
             head = by_gradient[node]
             gradients = made.add(*head.backward(forward[head.loss].op), node)
-            made.replace([value for one in head.gradients for value in results(one)], gradients)
+            made.replace([value for one in head.gradients for value in walks.results(one)], gradients)
         elif node not in skipped:
             made.copy(node)
     return made.graph(), f"{len(heads)} LM heads in chunks"
@@ -205,16 +197,16 @@ def find(graph: Graph) -> list[Head]:
     losses = [loss for loss in losses if 0 < limit < _nbytes(loss.operands[0])]
     if not losses:
         return []
-    readers: dict[Any, list[Node]] = {value_name(root): [_USER] for root in graph.roots}
+    readers: dict[Any, list[Node]] = {walks.value_name(root): [_USER] for root in graph.roots}
     for node in graph.nodes:
         for operand in node.operands:
-            readers.setdefault(value_name(operand), []).append(node)
+            readers.setdefault(walks.value_name(operand), []).append(node)
     return [head for loss in losses if (head := _head(loss, readers)) is not None]
 
 
 def _nbytes(logits: Value) -> int:
     """The bytes of logits in the dtype in which they are summed."""
-    return logits.meta.numel * wide(logits.meta.struct.dtype).itemsize
+    return logits.meta.numel * rules.wide(logits.meta.struct.dtype).itemsize
 
 
 _USER: Any = object()  # the reader of the program's results
@@ -225,7 +217,7 @@ def _head(loss: Node, readers: dict[Any, list[Node]]) -> Head | None:
     value = loss.operands[0]
     classes = value.meta.shape[-1] if len(value.meta.shape) == 2 else None
     seen = {loss}
-    backward = [node for node in readers[value_name(value)] if node is not loss]
+    backward = [node for node in readers[walks.value_name(value)] if node is not loss]
     if len(backward) > 1 or any(node.op.name != "spmd.cross_entropy_backward" for node in backward):
         return None
     seen.update(backward)
@@ -309,7 +301,7 @@ def _base(value: Value) -> tuple[Any, bool]:
     is_odd = False
     while type(value) is Node and _name(value) in _TRANSPOSES and len(value.meta.shape) == 2:
         value, is_odd = value.operands[0], not is_odd
-    return value_name(value), is_odd
+    return walks.value_name(value), is_odd
 
 
 def _transposed(base: tuple[Any, bool]) -> tuple[Any, bool]:

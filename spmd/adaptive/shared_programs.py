@@ -3,15 +3,8 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.base import counters, messages
-from ..core.base.config import config
-from ..core.base.tables import Bounded
-from ..core.graph.graph import Graph, replace_operands, topological, value_name
-from ..core.graph.source import Line
-from ..core.passes import long_graphs
-from ..core.passes.outcome import Cut, Outcome, Sync
-from ..core.programs import cache
-from ..core.programs.compile_log import short
+from ..core import config, counters, messages
+from ..core.extend import Bounded, Cut, Graph, Line, Outcome, Sync, executables, lengths, walks
 from . import by_element, changing, unsynced_loops
 
 
@@ -72,11 +65,11 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
     """
     made = by_element.replaced(graph.nodes)
-    replace_operands(made, graph.nodes)
-    nodes = topological([made.get(value_name(root), root) for root in graph.roots])[0]
+    walks.replace_operands(made, graph.nodes)
+    nodes = walks.topological([made.get(walks.value_name(root), root) for root in graph.roots])[0]
     known = _changing.get(sync.key)
     if known is None:
-        ends = long_graphs.stretches(nodes, config.max_program_ops, recurs=False)
+        ends = lengths.stretches(nodes, config.max_program_ops, recurs=False)
         known = _changing.keep(sync.key, _Shared([*ends, len(nodes)]))
     return Cut(nodes, known.ends, what, replaced=made)
 
@@ -85,9 +78,9 @@ def _hint(graph: Graph, line: Line) -> None:
     """Warns, once for each line that syncs, that its graph keeps changing, how, and what to write instead."""
     if changing.is_said(line):
         return
-    cause = cache.cause(graph, line)
+    cause = executables.cause(graph, line)
     messages.say(
-        f"the program at {line.short()} keeps changing: {short(cause)}",
+        f"the program at {line.short()} keeps changing: {executables.short(cause)}",
         "keeps changing",
         f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
         "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "

@@ -2,22 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..core.base import counters, interrupt, messages, observation, pace
-from ..core.base.config import config
-from ..core.graph.graph import Node, origin, topological
-from ..core.graph.source import user_line
-from ..core.passes import long_graphs, nans
-from ..core.record import recorders
-from ..core.record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
-from ..core.run.abstract import recording
-from ..core.run.execute import roots_of, run_schedule
-from ..core.run.failed import give_up
-from ..core.run.initialization import initialize_state
-from ..core.run.pjrt import processes
-from ..core.run.placement import meshes_met
-from ..core.run.prepare import between
-from ..core.run.schedule import Root, Subgraph, by_mesh
-from ..core.run.syncs import sync
+from ..core import LOCK, Storage, config, counters, messages, observation, processes, recording, syncs, user_line
+from ..core.extend import LIVE, SYNC_LOCK, Node, Root, Subgraph, lengths, nans, pace, pending, running, schedule, walks
+from ..core.extend import storages as core_storages
 from . import unsynced_loops
 
 
@@ -37,7 +24,7 @@ def run_iterations() -> None:
     if not SYNC_LOCK.acquire(blocking=False):
         return pace.look_after(max(config.loop_search_ops, 1))
     try:
-        with LOCK, interrupt.later():
+        with LOCK, running.later():
             _run_what_is_finished()
     finally:
         SYNC_LOCK.release()
@@ -47,14 +34,16 @@ def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     LIVE[:] = [ref for ref in LIVE if ref() is not None]
     storages = _runnable()
-    nodes, _ = topological([storage.value for storage in storages])
-    if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
+    nodes, _ = walks.topological([storage.value for storage in storages])
+    if (
+        core_storages.has_several_recorders()
+    ):  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
-        if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step()):
+        if num_ops < max(config.loop_search_ops, 3 * core_storages.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
     if nans.looked_for() and is_due:
-        return sync()
+        return syncs.sync()
     ends = (
         []
         if nans.looked_for() or not config.loop_search_ops
@@ -70,21 +59,21 @@ def _run_what_is_finished() -> None:
         return pace.look_after(max(num_ops, config.loop_search_ops))
     line = user_line()
     try:
-        if initialize_state(storages, line):
+        if schedule.initialize_state(storages, line):
             storages = _runnable()
-            nodes, _ = topological([storage.value for storage in storages])
+            nodes, _ = walks.topological([storage.value for storage in storages])
             if not nodes:  # all were initial values
                 pace.synced_ops = pace.recorded_ops
                 return pace.look_after(max(config.loop_search_ops, 1))
             ends = unsynced_loops.cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
-            roots = roots_of(storages)
-            run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
+            roots = schedule.roots_of(storages)
+            schedule.run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
     except Exception as error:
-        give_up(storages, error)
+        schedule.give_up(storages, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
-    forget_reads(set(nodes[: ends[-1]]) if ends else ())
+    core_storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
     left = len(nodes) - ends[-1] if ends else len(nodes)
     pace.synced_ops = pace.recorded_ops - num_ops * left // len(nodes)
     if not is_loop:
@@ -103,12 +92,12 @@ def _runnable() -> list[Storage]:
 
 def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:
     """The subgraphs of a graph that end at these places; on several meshes, each one's up to the last place."""
-    inputs = topological([value for value, _ in roots])[1]
-    meshes = list(meshes_met((storage for _, storage in roots), nodes, inputs).values())
+    inputs = walks.topological([value for value, _ in roots])[1]
+    meshes = list(schedule.meshes_met((storage for _, storage in roots), nodes, inputs).values())
     if len(meshes) == 1:
-        return between(ends, nodes, meshes[0])
+        return schedule.between(ends, nodes, meshes[0])
     first = set(nodes[: ends[-1]])
-    return by_mesh([root for root in roots if origin(root[0]) in first], nodes[: ends[-1]], inputs)
+    return schedule.by_mesh([root for root in roots if walks.origin(root[0]) in first], nodes[: ends[-1]], inputs)
 
 
 _hinted = False
@@ -126,4 +115,4 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
             f"Recording at {user_line()}",
         )
-    return long_graphs.stretches(nodes, config.max_program_ops)
+    return lengths.stretches(nodes, config.max_program_ops)

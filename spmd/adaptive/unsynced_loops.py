@@ -12,13 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.base import observation
-from ..core.base.dtypes import is_exact
-from ..core.graph.graph import DeviceData, Node, Value, origin, result_index
-from ..core.graph.op import OpSpec
-from ..core.passes import dynamic
-from ..core.passes.long_graphs import carried_bytes, is_within_line
-from ..core.passes.stretches import numbered, repeated, symbol
+from ..core import DeviceData, dtypes, observation
+from ..core.extend import Node, OpSpec, Value, lengths, stretches, walks
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.
 SHORTEST = 16
@@ -48,10 +43,12 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
     Starts that differ between its iterations are operands from now on.
     """
     position = {node: i for i, node in enumerate(nodes)}
-    symbols = [symbol(node) for node in nodes]
+    symbols = [stretches.symbol(node) for node in nodes]
     start = stop = period = 0
     shares = False
-    equal = repeated([numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST)
+    equal = stretches.repeated(
+        [stretches.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
+    )
     for first, last, likely in sorted(equal, key=lambda one: (one[2], one[0] - one[1], one[0])):
         run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
@@ -59,13 +56,15 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
             period = likely
     if not period:
         return None
-    carried = carried_bytes(nodes, position)
+    carried = stretches.carried_bytes(nodes, position)
     # From a step to the next little is carried except the state, and the user's line changes: an optimizer has places
     # in its middle where as little is carried.
-    first = min(range(start, start + period), key=lambda place: (carried[place], is_within_line(nodes, place), place))
+    first = min(
+        range(start, start + period), key=lambda place: (carried[place], stretches.is_within_line(nodes, place), place)
+    )
     if not shares and not carried[first + period]:
         return None  # many independent things of one kind, such as the initial values of layers
-    dynamic.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
+    lengths.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
     loop = Loop(tuple(symbols[first : first + period]))
     while (
         first >= period
@@ -89,7 +88,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     while the loop `goes_on` it waits until it is not the last; else it goes with the ops after it, if these are few.
     A call that is recorded to be replayed is cut by what is in it, not by what ran before.
     """
-    symbols = [symbol(node) for node in nodes]
+    symbols = [stretches.symbol(node) for node in nodes]
     for loop in _known if observation.active() is None else ():
         found = loop.iterations(symbols)
         if _covers(found, len(nodes)):
@@ -154,9 +153,9 @@ def _shares(
         if one is other:
             return other.is_state
         return False if type(one) is DeviceData and _is_new_data(other, readers[0]) else None
-    if result_index(one) != result_index(other):
+    if walks.result_index(one) != walks.result_index(other):
         return None
-    maker, now = origin(one), position[origin(other)]  # type: ignore[index]
+    maker, now = walks.origin(one), position[walks.origin(other)]  # type: ignore[index]
     if maker is None:  # the first iteration reads data where later ones read the carry
         return True if position[readers[1]] - now <= 2 * period else None
     return True if position[maker] == now else False if now - position[maker] == period else None
@@ -164,4 +163,4 @@ def _shares(
 
 def _is_new_data(device_data: DeviceData, node: Node) -> bool:
     """True if data is the next batch: it came after the op that read the batch before, or is token numbers."""
-    return not device_data.is_state and (device_data.serial > node.serial or is_exact(device_data.meta.dtype))
+    return not device_data.is_state and (device_data.serial > node.serial or dtypes.is_exact(device_data.meta.dtype))

@@ -1,6 +1,68 @@
-"""The lazy-tensor/PJRT core that `spmd` and `fsdp` share. Its only form of a mesh is a sharding; it has no FSDP."""
+"""The lazy-tensor/PJRT core that `spmd` and `fsdp` share. Its only form of a mesh is a sharding; it has no FSDP.
 
-from . import checks as checks
-from . import loop as loop
-from .base import config as config
-from .torch_state import install as install
+This is its door: what the library takes. Packages that record ops or change graphs take more from `extend`.
+"""
+
+from . import checks as _checks  # noqa: F401  # joins programs and run
+from . import loop as _loop  # noqa: F401  # joins lower
+from .aten.fused import linear_cross_entropy as linear_cross_entropy
+from .base.config import config as config
+from .base.counters import Collective as Collective
+from .base.counters import CompileRecord as CompileRecord
+from .base.hints import did_you_mean as did_you_mean
+from .base.move import Move as Move
+from .graph.errors import AbstractError as AbstractError
+from .graph.graph import DeviceData as DeviceData
+from .graph.meta import Meta as Meta
+from .graph.meta import dense_meta as dense_meta
+from .graph.source import at_user_line as at_user_line
+from .graph.source import ends_at_user_line as ends_at_user_line
+from .graph.source import user_frame as user_frame
+from .graph.source import user_line as user_line
+from .programs.options import compiled_with as compiled_with
+from .record.body import BodyError as BodyError
+from .record.storage import LOCK as LOCK
+from .record.storage import Storage as Storage
+from .record.tensor import XlaTensor as XlaTensor
+from .record.tensor import abstract as abstract
+from .record.tensor import storage_of as storage_of
+from .record.tensor import tensor_meta as tensor_meta
+from .record.tensor import view_of as view_of
+from .record.tensor import wrap as wrap
+from .run.abstract import recording as recording
+from .run.pjrt.agreement import ProcessError as ProcessError
+from .run.pjrt.host import leaving as leaving
+from .run.pjrt.host import no_host_transfer as no_host_transfer
+from .run.pjrt.transfer import ShardSlice as ShardSlice
+from .run.syncs import Synced as Synced
+from .sharding.partitioner import compiler_context as compiler_context
+from .sharding.spec import UNCONSTRAINED as UNCONSTRAINED
+from .sharding.spec import Dim as Dim
+from .sharding.spec import Spec as Spec
+from .sharding.value import DEVICE as DEVICE
+from .sharding.value import HOST as HOST
+from .sharding.value import Sharding as Sharding
+from .subsystems import annotations as annotations
+from .subsystems import counters as counters
+from .subsystems import dtypes as dtypes
+from .subsystems import forking as forking
+from .subsystems import grad_shardings as grad_shardings
+from .subsystems import hardware as hardware
+from .subsystems import messages as messages
+from .subsystems import module_moves as module_moves
+from .subsystems import observation as observation
+from .subsystems import options as options
+from .subsystems import points as points
+from .subsystems import processes as processes
+from .subsystems import samples as samples
+from .subsystems import seed as seed
+from .subsystems import specs as specs
+from .subsystems import syncs as syncs
+from .subsystems import topology as topology
+from .subsystems import transfer as transfer
+from .subsystems import variables as variables
+from .torch_state import install as _install  # noqa: F401  # the device
+from .torch_state.graph_constants import constant_of_graphs as constant_of_graphs
+from .torch_state.when_imported import Patch as Patch
+from .torch_state.when_imported import guarded as guarded
+from .torch_state.when_imported import patch_when_imported as patch_when_imported

@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.record.tensor import XlaTensor
-from ..core.run.host_reads import leased
-from ..core.run.pjrt.host import leaving
-from ..core.run.pjrt.transfer import host_tensor, shards_here
-from ..core.torch_state.when_imported import Patch
+from ..core import Patch, XlaTensor, leaving, storage_of, tensor_meta, transfer
 from ..tensors.streamed import Filling, Target, begins, can_fill, targets
 
 Offsets = tuple[int, ...]
@@ -50,12 +46,11 @@ def _create_write_items(tensor: XlaTensor, fqn: str, value: Any) -> list[Any]:
 
 
 def _first_copies(tensor: XlaTensor) -> list[tuple[Offsets, tuple[int, ...]]]:
-    with leased(tensor._storage, "saving a checkpoint", on_device=True) as lease:
+    with transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
         buffer, sharding = lease.placed()
         first = {shard.device for shard in buffer.addressable_shards if shard.replica_id == 0}
-    shard_slices = [
-        shard_slice for shard_slice in shards_here(tensor._meta.shape, sharding) if first & {*shard_slice.devices}
-    ]
+    here = transfer.shards_here(tensor_meta(tensor).shape, sharding)
+    shard_slices = [shard_slice for shard_slice in here if first & {*shard_slice.devices}]
     return [
         (begins(shard_slice.indices), shard_slice.shape) for shard_slice in shard_slices if 0 not in shard_slice.shape
     ]
@@ -80,16 +75,16 @@ def _get_tensor_shard(tensor: XlaTensor, index: Any) -> torch.Tensor:
 
 
 def _shard(tensor: XlaTensor, offsets: Offsets) -> torch.Tensor:
-    leaving("saving a checkpoint", repr(tensor._meta))
-    with leased(tensor._storage, "saving a checkpoint", on_device=True) as lease:
+    leaving("saving a checkpoint", repr(tensor_meta(tensor)))
+    with transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
         buffer, sharding = lease.placed()
-        for shard_slice in shards_here(tensor._meta.shape, sharding):
+        for shard_slice in transfer.shards_here(tensor_meta(tensor).shape, sharding):
             if begins(shard_slice.indices) == offsets and 0 not in shard_slice.shape:
                 data = next(shard.data for shard in buffer.addressable_shards if shard.device in shard_slice.devices)
-                return host_tensor(np.asarray(data)[tuple(slice(0, dim) for dim in shard_slice.shape)])
+                return transfer.host_tensor(np.asarray(data)[tuple(slice(0, dim) for dim in shard_slice.shape)])
     raise ValueError(
-        f"saving a checkpoint: no shard of {tensor._meta!r} begins at {list(offsets)} any more, as the tensor was "
-        "resharded after the plan was made; save again"
+        f"saving a checkpoint: no shard of {tensor_meta(tensor)!r} begins at {list(offsets)} any more, as the tensor "
+        "was resharded after the plan was made; save again"
     )
 
 

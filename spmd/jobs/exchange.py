@@ -4,7 +4,7 @@ import itertools
 
 import jax
 
-from ..core.run.pjrt import processes
+from ..core import processes
 
 _numbers = itertools.count()
 _POLL = 1000  # milliseconds of one wait, after which a signal can be handled

@@ -12,8 +12,8 @@ from functools import wraps
 from types import CodeType
 from typing import Any, NamedTuple
 
-from ..core.base.state import held
-from ..core.graph.source import Line, user_frame
+from ..core import user_frame
+from ..core.extend import Line, held
 from . import varying
 from .manual_lowering import Axes
 

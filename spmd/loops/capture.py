@@ -10,17 +10,25 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..core.base import pace, seed
-from ..core.graph.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
-from ..core.graph.meta import Meta
-from ..core.record import body
-from ..core.record.call import dispatch
-from ..core.record.reads import next_generation, operand
-from ..core.record.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.threads import enter_thread
-from ..core.record.watching import watching
-from ..core.sharding.value import Sharding
+from ..core import LOCK, DeviceData, Meta, Sharding, Storage, XlaTensor, seed, storage_of, tensor_meta, view_of, wrap
+from ..core.extend import (
+    LIVE,
+    SYNC_LOCK,
+    Iteration,
+    Node,
+    UndoLog,
+    Value,
+    body,
+    calls,
+    operand,
+    pace,
+    reads,
+    record_calls,
+    set_storage,
+    walks,
+    watching,
+)
+from ..core.extend import storages as core_storages
 from .closed_over import ClosedOver, aliasing
 
 _NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
@@ -52,7 +60,7 @@ class Capture:
         self.name = name
         self.given: list[Value] = []
         self.start = 0
-        self.draws: seed.Iteration
+        self.draws: Iteration
         self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
         self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}
@@ -60,7 +68,7 @@ class Capture:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
-        enter_thread()
+        record_calls.enter_thread()
         with contextlib.ExitStack() as stack:
             stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
@@ -68,14 +76,14 @@ class Capture:
             self._log = UndoLog()
             self._num_live = len(LIVE)
             stack.callback(self._leave)
-            UNDO.append(self._log)
+            core_storages.UNDO.append(self._log)
             self._outer = _innermost[-1] if _innermost else None
             _innermost.append(self)
             self.draws = stack.enter_context(seed.iteration())
             stack.enter_context(self._closed_over.recording())
             self._stack = stack.pop_all()
-        self.start = next_serial()
-        next_generation()  # values gathered outside are gathered again in the body
+        self.start = walks.next_serial()
+        reads.next_generation()  # values gathered outside are gathered again in the body
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -97,22 +105,22 @@ class Capture:
     def own(self, stand_in: XlaTensor) -> XlaTensor:
         """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
         made: Any = _Own.apply(stand_in)
-        self._own.add(made._storage)
+        self._own.add(storage_of(made))
         return made
 
     def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
         """Has one of the caller's tensors stand for an argument of the body until the capture ends."""
-        storage, required_grad, hooks = tensor._storage, tensor.requires_grad, tensor._backward_hooks
-        stand_in = self.stand_in(tensor._meta, storage.sharding)
-        stand_in._storage.is_state = storage.is_state
+        storage, required_grad, hooks = storage_of(tensor), tensor.requires_grad, tensor._backward_hooks
+        stand_in = self.stand_in(tensor_meta(tensor), storage.sharding)
+        storage_of(stand_in).is_state = storage.is_state
         self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
-        tensor._storage = stand_in._storage
+        set_storage(tensor, storage_of(stand_in), view_of(tensor))
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
             tensor.requires_grad_()
 
         def back() -> None:
-            tensor._storage = storage
+            set_storage(tensor, storage, view_of(tensor))
             tensor._backward_hooks = hooks
             if tensor.requires_grad is not required_grad:
                 tensor.requires_grad_(required_grad)
@@ -124,13 +132,13 @@ class Capture:
         self.note(args)
         if kwargs:
             self.note(kwargs.values())
-        return dispatch(func, types, args, kwargs)
+        return calls.dispatch(func, types, args, kwargs)
 
     def note(self, values: Iterable[Any]) -> None:
         """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
         for value in values:
             if type(value) is XlaTensor:
-                if value._storage not in self._own and self.is_outside(value._storage.value):
+                if storage_of(value) not in self._own and self.is_outside(storage_of(value).value):
                     original = self._closed_over.original(value)
                     self._seen[id(original)] = original
             elif type(value) in (list, tuple):
@@ -138,16 +146,16 @@ class Capture:
 
     def _leave(self) -> None:
         """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
-        UNDO.remove(self._log)
+        core_storages.UNDO.remove(self._log)
         _innermost.pop()
         if self._outer is not None:
             self._outer.note(self._seen.values())
         self._log.undo()
-        next_generation()
+        reads.next_generation()
         storages = [storage for ref in LIVE[self._num_live :] if (storage := ref()) is not None]
         inside = body.on_stand_ins([storage.value for storage in storages], since=self.start)
         for storage in storages:
-            if origin(storage.value) in inside:
+            if walks.origin(storage.value) in inside:
                 lost = DeviceData(storage.meta)
                 lost.give_up(
                     f"it was made inside the body of {self.name}, where it stands for every iteration (or shard); "
@@ -167,46 +175,48 @@ class Capture:
 
     def is_unwritten(self, stand_in: XlaTensor) -> bool:
         """True if the body has not written a stand-in."""
-        return any(self.passes_on(stand_in._storage.value, given) for given in self.given)
+        return any(self.passes_on(storage_of(stand_in).value, given) for given in self.given)
 
     def passes_on(self, value: Value, before: Value) -> bool:
         """True if a value is another one, perhaps annotated or behind an optimization barrier that delays a gather."""
-        node = origin(value)
+        node = walks.origin(value)
         while node is not None and node.serial >= self.start and node.op.name in _SAME:
             value = node.operands[getattr(value, "index", 0)]
-            node = origin(value)
-        return value_name(value) == value_name(before)
+            node = walks.origin(value)
+        return walks.value_name(value) == walks.value_name(before)
 
     def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """The values from outside that the roots need in addition to `given`, in the order of reading."""
-        names = {value_name(value) for value in given}
+        names = {walks.value_name(value) for value in given}
         found: dict[Any, Value] = {}
         read = [operand for node in self.nodes(roots, given) for operand in node.operands]
         for value in (*read, *roots):
-            if value_name(value) not in names and self.is_outside(value):
-                found.setdefault(value_name(value), value)
+            if walks.value_name(value) not in names and self.is_outside(value):
+                found.setdefault(walks.value_name(value), value)
         return list(found.values())
 
     def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
         """Returns a tensor for each value from outside, to be read later: the user's own tensor where there is one."""
         own: dict[Any, XlaTensor] = {}
         for tensor in self._seen.values():
-            if tensor._view is None:
-                own.setdefault(value_name(tensor._storage.value), tensor)
-                if tensor._storage.reads is not None:
-                    own.setdefault(value_name(operand(tensor)), tensor)
+            if view_of(tensor) is None:
+                own.setdefault(walks.value_name(storage_of(tensor).value), tensor)
+                if storage_of(tensor).reads is not None:
+                    own.setdefault(walks.value_name(operand(tensor)), tensor)
             else:
-                own.setdefault(value_name(tensor._storage.value), wrap(tensor._storage.meta, tensor._storage))
-        found = [(own.get(value_name(value)), value) for value in values]
+                own.setdefault(
+                    walks.value_name(storage_of(tensor).value), wrap(storage_of(tensor).meta, storage_of(tensor))
+                )
+        found = [(own.get(walks.value_name(value)), value) for value in values]
         return [wrap(value.meta, Storage(value, value.meta)) if tensor is None else tensor for tensor, value in found]
 
     def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
         """The body's own ops that the roots need in addition to `given`, in the order of recording."""
-        return between(roots, given, since=self.start)
+        return walks.between(roots, given, since=self.start)
 
     def is_outside(self, value: Value) -> bool:
         """True if a value is device data, or was recorded before the body."""
-        node = origin(value)
+        node = walks.origin(value)
         return node is None or node.serial < self.start
 
     def _is_from_outside(self, storage: Storage) -> bool:
@@ -230,7 +240,8 @@ class _Own(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: XlaTensor) -> XlaTensor:
-        return wrap(tensor._meta, Storage(tensor._storage.value, tensor._storage.meta, tensor._storage.sharding))
+        storage = storage_of(tensor)
+        return wrap(tensor_meta(tensor), Storage(storage.value, storage.meta, storage.sharding))
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:

@@ -14,9 +14,8 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from ..core.record import body
-from ..core.record.storage import Storage
-from ..core.record.tensor import XlaTensor, wrap
+from ..core import Storage, XlaTensor, storage_of, tensor_meta, view_of, wrap
+from ..core.extend import body
 
 _next_sequence = torch._C._autograd._get_sequence_nr
 _recording: list["ClosedOver"] = []  # of the bodies under way, the innermost last
@@ -63,7 +62,7 @@ class ClosedOver:
         """
         if before is None:
             before = _next_sequence()
-        if not tensor.requires_grad or tensor.is_leaf or not self._is_outside(tensor._storage):
+        if not tensor.requires_grad or tensor.is_leaf or not self._is_outside(storage_of(tensor)):
             return tensor
         found = self._aliases.get(tensor)
         if found is not None or tensor in self._originals:
@@ -71,7 +70,7 @@ class ClosedOver:
         original = self._outer.alias(tensor, before) if self._outer else tensor
         if original is tensor and self._first <= tensor.grad_fn._sequence_nr() < before:  # type: ignore[union-attr]
             return tensor  # a view that the body has made
-        made: Any = wrap(tensor._meta, tensor._storage, tensor._view)
+        made: Any = wrap(tensor_meta(tensor), storage_of(tensor), view_of(tensor))
         made.requires_grad = True  # not `requires_grad_`, which torch.func refuses
         # A node of torch with no way on. A leaf tensor would do for gradients, but autocast keeps the casts of those.
         made = torch._C._functions.DelayedError(
@@ -100,7 +99,7 @@ class ClosedOver:
             if alias._version:
                 raise NotImplementedError(
                     f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({original._meta!r}); make a new tensor instead (x = x + 1)"
+                    f"({tensor_meta(original)!r}); make a new tensor instead (x = x + 1)"
                 )
 
     # --- gradients ----------------------------------------------------------------------------------------------------

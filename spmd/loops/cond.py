@@ -6,14 +6,19 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.graph.graph import Region, Value, value_name
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import ends_at_user_line
-from ..core.lower.region import Branches, body_numbers, region_op
-from ..core.record.reads import next_generation, operand, shard_gradient
-from ..core.record.storage import LOCK, SYNC_LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.record.watching import recorded
+from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, storage_of, view_of
+from ..core.extend import (
+    SYNC_LOCK,
+    Branches,
+    Region,
+    Value,
+    body_numbers,
+    reads,
+    record_calls,
+    region_op,
+    storages,
+    walks,
+)
 from .capture import Capture
 from .gradient import Tensors, record, refuse_second, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, tensors_of
@@ -55,7 +60,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
         branches = [_Branch(function, operands, given) for function in (true_fn, false_fn)]
         choice = _Choice(pred, branches, given)
         made = with_gradient(choice.inputs, choice.forward, choice.backward)
-    recorded()
+    storages.recorded()
     queue = iter(made)
     return tree_unflatten([None if none else next(queue) for none in branches[0].is_none], branches[0].tree)
 
@@ -83,7 +88,7 @@ class _Branch:
                 if type(value) is not XlaTensor:
                     raise TypeError(f"spmd.cond: a branch must return tensors on xla (or None), got {value!r}")
             self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in made]
-            self.roots = list(map(operand, made))
+            self.roots = list(map(record_calls.operand, made))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
             self.gradients: dict[Source, Value] = {}
             self.arriving: dict[int, Value] = {}
@@ -103,20 +108,20 @@ class _Branch:
         met = list(dict.fromkeys(tensor for each in reached.values() for tensor in each))
         place: dict[XlaTensor, Source] = {tensor: i for i, tensor in enumerate(own)}
         self.sources = [place.get(tensor, tensor) for tensor in met]
-        if any(tensor._storage in self.written for tensor in met):
+        if any(storage_of(tensor) in self.written for tensor in met):
             raise NotImplementedError("spmd.cond: a branch writes in place into a tensor that requires a gradient")
         if not reached:
             return
-        next_generation()
+        reads.next_generation()
         arriving = [capture.stand_in(self.metas[i]) for i in reached]
-        self.arriving = {i: tensor._storage.value for i, tensor in zip(reached, arriving, strict=True)}
+        self.arriving = {i: storage_of(tensor).value for i, tensor in zip(reached, arriving, strict=True)}
         found = capture.grad([made[i] for i in reached], met, arriving)
         with torch.no_grad():
             for source, tensor, gradient in zip(self.sources, met, found, strict=True):
                 if gradient is not None:
-                    if tensor._view is None:
-                        shard_gradient(tensor._storage, gradient)
-                    self.gradients[source] = operand(gradient)
+                    if view_of(tensor) is None:
+                        record_calls.shard_gradient(storage_of(tensor), gradient)
+                    self.gradients[source] = record_calls.operand(gradient)
 
 
 class _Choice:
@@ -133,16 +138,18 @@ class _Choice:
         self.chosen = sorted(one.arriving | other.arriving)
         self.sources = list(dict.fromkeys([*one.sources, *other.sources]))
         self.inputs = [given[source] if isinstance(source, int) else source for source in self.sources]
-        self.kept = {value_name(value): (value, tensor) for value, tensor in (*one.kept, *other.kept)}
+        self.kept = {walks.value_name(value): (value, tensor) for value, tensor in (*one.kept, *other.kept)}
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         outside = [*(value for branch in self.branches for value in branch.constants), *(s.value for s in self.written)]
-        constants = list({value_name(value): value for value in outside}.values())
+        constants = list({walks.value_name(value): value for value in outside}.values())
         regions = []
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
             regions.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
-        made = self._record("spmd.cond", regions, [operand(self.pred), *constants, *map(operand, self.given)])
+        made = self._record(
+            "spmd.cond", regions, [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.given)]
+        )
         count = len(made) - len(self.written)
         for storage, value in zip(self.written, made[count:], strict=True):
             storage.write(value)
@@ -153,15 +160,18 @@ class _Choice:
         refuse_second("spmd.cond")
         constants = [value for value, _ in self.kept.values()]
         with torch.no_grad(), LOCK:
-            zeros = {source: operand(_zeros(like)) for source, like in zip(self.sources, self.inputs, strict=True)}
+            zeros = {
+                source: record_calls.operand(_zeros(like))
+                for source, like in zip(self.sources, self.inputs, strict=True)
+            }
             regions = []
             for branch in self.branches:
-                stand_ins = [branch.arriving.get(i, operand(arriving[i])) for i in self.chosen]
+                stand_ins = [branch.arriving.get(i, record_calls.operand(arriving[i])) for i in self.chosen]
                 gradients = zeros | branch.gradients
                 regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
-            operands = list(map(operand, [*kept, *(arriving[i] for i in self.chosen)]))
+            operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
             made = tensors(self._record("spmd.cond.backward", regions, operands))
-        recorded()
+        storages.recorded()
         return made
 
     def _record(self, name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
-from ..core.torch_state.autocast import NAME
+from ..core.extend import NAME
 from .scan import scan
 
 Function = Callable[..., Any]

@@ -9,11 +9,8 @@ from typing import Any
 
 import torch
 
-from ..core.graph.graph import Value, results
-from ..core.graph.op import OpSpec
-from ..core.record.record import graph_task, record_here
-from ..core.record.storage import Storage
-from ..core.record.tensor import XlaTensor, wrap
+from ..core import Storage, XlaTensor, wrap
+from ..core.extend import OpSpec, Value, record_calls, walks
 
 Tensors = list[XlaTensor]
 
@@ -56,7 +53,9 @@ def refuse_second(name: str) -> None:
 
 def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> list[Value]:
     """Records an op with a body at the user's line and returns its results."""
-    return list(results(record_here(op, operands, numbers, sys._getframe(1), graph_task())))
+    return list(
+        walks.results(record_calls.record_here(op, operands, numbers, sys._getframe(1), record_calls.graph_task()))
+    )
 
 
 def tensors(values: Iterable[Value]) -> Tensors:

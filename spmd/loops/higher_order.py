@@ -18,7 +18,7 @@ from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.record.tensor import XlaTensor
+from ..core import XlaTensor
 from .cond import cond
 from .flex_attention import flex_attention, flex_attention_backward
 from .scan import scan

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.graph.meta import dense_meta
+from ..core import dense_meta
 
 _OWN = frozenset(vars(nn.Module()))  # torch's own attributes of a module
 _HOOKS = (

@@ -9,16 +9,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..core.graph.source import ends_at_user_line
-from ..core.record.storage import LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.record.views import read, write
-from ..recompute import checkpoint_policies
-from ..recompute.recompute import recomputed
+from ..core import LOCK, XlaTensor, ends_at_user_line, view_of
+from ..core.extend import read, record_calls
 from .gradient import Tensors
 from .layer_match import LayersDifferError, Numbered, check_same_in_all, settings_of
 from .layer_match import Tensors as Own
 from .loop import ScanInput, run_loop
+from .recompute import checkpoint_policies
+from .recompute.recompute import recomputed
 from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
 
 
@@ -66,7 +64,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     own, numbered = check_same_in_all(chosen)
     for each in own:
         for k, tensor in enumerate(each.tensors):
-            if type(tensor) is not XlaTensor or tensor._view is not None:
+            if type(tensor) is not XlaTensor or view_of(tensor) is not None:
                 what = "a view" if type(tensor) is XlaTensor else f"on {tensor.device}"
                 raise TypeError(
                     f"spmd.scan_layers: layers[{k}].{each.path} is {what}; expected a tensor of its own on xla"
@@ -114,7 +112,7 @@ def _now(layer: nn.Module, each: Own) -> Any:
 
 def _write(target: Any, new: XlaTensor) -> None:
     with LOCK:
-        write(target, read(new))
+        record_calls.write(target, read(new))
     torch._C._increment_version([target])
 
 

@@ -11,19 +11,22 @@ from typing import Any
 
 import torch
 
-from ..core.base.seed import Draw
-from ..core.graph.graph import Region, Value, next_serial, value_name
-from ..core.graph.meta import dense_meta
-from ..core.loop.loop_op import ROWS, STACK, Loop, Y, loop_op
-from ..core.lower.numbers import EACH, Step
-from ..core.record.annotations import annotate
-from ..core.record.reads import next_generation, operand, shard_gradient
-from ..core.record.storage import LOCK, SYNC_LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.record.views import read
-from ..core.record.watching import recorded
-from ..core.sharding.spec import UNSHARDED, Spec
-from ..core.sharding.value import Sharding
+from ..core import LOCK, Sharding, Spec, XlaTensor, annotations, dense_meta, specs, storage_of, tensor_meta, view_of
+from ..core.extend import (
+    SYNC_LOCK,
+    Draw,
+    Loop,
+    Region,
+    Step,
+    Value,
+    Y,
+    read,
+    reads,
+    record_calls,
+    regions,
+    storages,
+    walks,
+)
 from .capture import Capture
 from .gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
 from .saved import saved
@@ -48,8 +51,8 @@ class ScanInput:
             return capture.swapped(tensor, requires_grad=needs)
         sharding = _sharding(tensor)
         if sharding is not None:
-            first, *rest = sharding.spec.dims or (UNSHARDED,)
-            sharding = sharding.with_spec(Spec(tuple(rest))) if first == UNSHARDED else None
+            first, *rest = sharding.spec.dims or (specs.UNSHARDED,)
+            sharding = sharding.with_spec(Spec(tuple(rest))) if first == specs.UNSHARDED else None
         return capture.stand_in(dense_meta(tensor.shape[1:], tensor.dtype), sharding, requires_grad=needs)
 
     def values(self) -> list[Value]:
@@ -59,7 +62,7 @@ class ScanInput:
 
 def _x(is_stack: bool, tensor: XlaTensor) -> Value:
     """Returns the operand for an x; for a row its stored sharding, where an iteration may gather it."""
-    return operand(tensor) if is_stack else read(tensor)
+    return record_calls.operand(tensor) if is_stack else read(tensor)
 
 
 # Records the body: (the carry of an iteration, its xs) -> (the carry of the next iteration, its ys).
@@ -78,7 +81,7 @@ def run_loop(
             loop = _Loop(capture, body, init, xs, iterations, reverse)
         loop.draw(capture.draws.further(iterations))
         made = with_gradient(loop.inputs, loop.forward, loop.backward)
-    recorded()
+    storages.recorded()
     queue = iter(made)
     carry, ys = (list(itertools.islice(queue, count)) for count in (len(init), loop.num_stacked))
     return carry, ys, {i: list(itertools.islice(queue, iterations)) for i in loop.rewritten}
@@ -111,7 +114,7 @@ class _Loop:
         self.num_stacked = len(self.stacked)
         self._note_writes()
         self._find_needs()
-        middle = next_serial()
+        middle = walks.next_serial()
         gradients = self._differentiate() if any(self.has_gradient) else []
         self._make_forward(gradients, middle)
         self.inputs, self.kept_before, self.kept_after = Tensors(), Tensors(), Tensors()
@@ -144,9 +147,9 @@ class _Loop:
         self.rewritten = [
             i
             for i, (tensor, given) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
-            if not self.xs[i].is_stack and not self.capture.passes_on(tensor._storage.value, given)
+            if not self.xs[i].is_stack and not self.capture.passes_on(storage_of(tensor).value, given)
         ]
-        self.new_xs = [self.stand_ins[i]._storage.value for i in self.rewritten]
+        self.new_xs = [storage_of(self.stand_ins[i]).value for i in self.rewritten]
 
     def _find_needs(self) -> None:
         """Finds the values of the carry, the xs and the tensors from outside that have a gradient."""
@@ -163,53 +166,53 @@ class _Loop:
         self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
         self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
         for tensor in self.closed_over:
-            if tensor._storage in self.written:
+            if storage_of(tensor) in self.written:
                 raise NotImplementedError(
                     f"{self.capture.name}: the body writes in place into a tensor from outside that requires a "
-                    f"gradient ({tensor._meta!r}); make it part of the carry instead"
+                    f"gradient ({tensor_meta(tensor)!r}); make it part of the carry instead"
                 )
 
     def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
         capture, outputs = self.capture, [*self.carried, *self.stacked]
-        next_generation()  # values gathered in forward are gathered again in backward
+        reads.next_generation()  # values gathered in forward are gathered again in backward
         chosen = [i for i, has in enumerate(self.has_gradient) if has]
         self.stack_chosen = [i for i in chosen if i >= len(self.carry)]
         arriving = {
             i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
             for i in (*self.carry_needs, *self.stack_chosen)
         }
-        self.carry_arriving = [arriving[i]._storage.value for i in self.carry_needs]
-        self.stack_arriving = [arriving[i]._storage.value for i in self.stack_chosen]
+        self.carry_arriving = [storage_of(arriving[i]).value for i in self.carry_needs]
+        self.stack_arriving = [storage_of(arriving[i]).value for i in self.stack_chosen]
         sources = [
             *(self.carry[i] for i in self.carry_needs), *self.closed_over, *(self.stand_ins[i] for i in self.xs_needs)
         ]  # fmt: skip
         found = capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen])
         sums = {tensor: capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in self.closed_over}
-        self.sums_given = [so_far._storage.value for so_far in sums.values()]
+        self.sums_given = [storage_of(so_far).value for so_far in sums.values()]
         carry, gradients = {*self.carry}, []
         with torch.no_grad():
             for source, gradient in zip(sources, found, strict=True):
                 so_far = sums.get(source)
                 if gradient is None and so_far is None:
                     gradient = torch.zeros_like(source)
-                if gradient is not None and source not in carry and source._view is None:
-                    shard_gradient(source._storage, gradient)
+                if gradient is not None and source not in carry and view_of(source) is None:
+                    record_calls.shard_gradient(storage_of(source), gradient)
                 if so_far is not None:
                     gradient = so_far if gradient is None else so_far + gradient
-                gradients.append(operand(gradient))
+                gradients.append(record_calls.operand(gradient))
         return gradients
 
     def _make_forward(self, gradients: list[Value], middle: int) -> None:
         self.saved: list[Value] = []
         if gradients:
-            rewritten = {value_name(self.xs_given[i]) for i in self.rewritten}
-            xs = [given for given in self.xs_given if value_name(given) not in rewritten]
+            rewritten = {walks.value_name(self.xs_given[i]) for i in self.rewritten}
+            xs = [given for given in self.xs_given if walks.value_name(given) not in rewritten]
             arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
             self.saved = saved(self.capture, gradients, [*xs, *arriving], middle)
-        carried = [*map(operand, self.carried), *self.after]
-        roots = [*carried, *map(operand, self.stacked), *self.saved, *self.new_xs]
-        ys = [*[STACK] * (self.num_stacked + len(self.saved)), *[ROWS] * len(self.new_xs)]
+        carried = [*map(record_calls.operand, self.carried), *self.after]
+        roots = [*carried, *map(record_calls.operand, self.stacked), *self.saved, *self.new_xs]
+        ys = [*[regions.STACK] * (self.num_stacked + len(self.saved)), *[regions.ROWS] * len(self.new_xs)]
         rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
         self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.before], [*rows], ys, self.reverse)
 
@@ -228,15 +231,15 @@ class _Loop:
         """Returns the function that records the backward loop; it holds no more of the recording than it reads."""
         fixed = [*self.carry_arriving, *self.sums_given]
         every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
-        read = {value_name(value) for node in self.capture.nodes(gradients, every) for value in node.operands}
-        read = (read | set(map(value_name, gradients))) - set(map(value_name, self.saved))
-        xs_read = [i for i, given in enumerate(self.xs_given) if value_name(given) in read]
+        read = {walks.value_name(value) for node in self.capture.nodes(gradients, every) for value in node.operands}
+        read = (read | set(map(walks.value_name, gradients))) - set(map(walks.value_name, self.saved))
+        xs_read = [i for i, given in enumerate(self.xs_given) if walks.value_name(given) in read]
         rows = [
             *((True, value) for value in self.saved), *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
             *((True, value) for value in self.stack_arriving),
         ]  # fmt: skip
         xs_needs = [self.xs[i] for i in self.xs_needs]
-        ys = [STACK if x.is_stack else ROWS for x in xs_needs]
+        ys = [regions.STACK if x.is_stack else regions.ROWS for x in xs_needs]
         constants, loop = self._loop(gradients, fixed, rows, ys, not self.reverse)
         self.kept_before = self.capture.tensors(constants)
         self.kept_after = [tensor for i in xs_read for tensor in self.xs[i].tensors]
@@ -253,13 +256,13 @@ class _Loop:
             refuse_second(name)
             sums = list(map(_zeros, closed_over))
             with LOCK:
-                operands = list(map(operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
+                operands = list(map(record_calls.operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
                 operands += map(_x, are_stacks, kept[count:])
-                operands += [operand(arriving[i]) for i in stack_chosen]
+                operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
                 made = tensors(_record(f"{name}.backward", loop, operands, draws))
             for gradient, like in zip(made, sharded_like, strict=True):
-                gradient._storage.sharding = None if like is None else _sharding(like)
-            recorded()
+                storage_of(gradient).sharding = None if like is None else _sharding(like)
+            storages.recorded()
             return made
 
         return backward
@@ -274,7 +277,7 @@ class _Loop:
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
-        operands = [*self.constants, *map(operand, self.init), *self.before]
+        operands = [*self.constants, *map(record_calls.operand, self.init), *self.before]
         operands += [value for x in self.xs for value in x.values()]
         queue = iter(_record(self.capture.name, self.loop, operands, self.draws))
         carried = list(itertools.islice(queue, len(self.init)))
@@ -305,7 +308,9 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
             step, own = _progression(series[place]) if place in series else (0, [number])
             steps.append(step)
             numbers += own
-    return record(loop_op(name, loop.with_steps(tuple(steps)), [value.meta for value in operands]), operands, numbers)
+    return record(
+        regions.loop_op(name, loop.with_steps(tuple(steps)), [value.meta for value in operands]), operands, numbers
+    )
 
 
 def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
@@ -313,16 +318,16 @@ def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
         return step, numbers[:1]
-    return EACH, numbers
+    return regions.EACH, numbers
 
 
 def _zeros(like: XlaTensor) -> Any:
     """Returns the first sum of a tensor's gradients, sharded like the tensor."""
     zeros: Any = torch.zeros(like.shape, dtype=like.dtype, device="xla")
     if (sharding := _sharding(like)) is not None:
-        annotate(zeros, sharding)
+        annotations.annotate(zeros, sharding)
     return zeros
 
 
 def _sharding(tensor: XlaTensor) -> Sharding | None:
-    return tensor._storage.sharding if tensor._view is None else None
+    return storage_of(tensor).sharding if view_of(tensor) is None else None

@@ -16,17 +16,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from ..core.base.config import config
-from ..core.base.state import held
-from ..core.graph.graph import Node, Region, Value, results, up_to, value_name
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.loop.loop_op import Loop
-from ..core.lower.lower import lower_region, unreported
-from ..core.lower.region import Branches, While, draws_in
-from ..core.ops import collective
-from ..core.ops.collective import Group
-from ..core.sharding.tracing import program
-from ..core.sharding.value import Sharding
+from ..core import Sharding, config
+from ..core.extend import (
+    Arrays,
+    Branches,
+    Group,
+    Layouts,
+    Loop,
+    Lowering,
+    Node,
+    OpSpec,
+    Region,
+    Value,
+    While,
+    draws_in,
+    held,
+    program,
+    results,
+    rules,
+    walks,
+)
+from ..core.extend import regions as core_regions
 
 Axes = tuple[str, ...]
 Over = frozenset[str]
@@ -62,7 +72,7 @@ class Collective(Lowering):
     statics: tuple[Any, ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        function = getattr(collective, self.kind)
+        function = rules.collective(self.kind)
         return (function(operands[0], *self.statics, here(self.kind).group(self.axes)),)
 
     def varies(self, given: Varying) -> Varying:
@@ -124,12 +134,12 @@ class Rules:
 
     def of(self, value: Value) -> Varying:
         """Returns the varying axes of one value."""
-        for node in up_to([value], self.known, since=self.start):
-            self.known |= zip(map(value_name, results(node)), self._of_node(node), strict=True)
-        return self.known.get(value_name(value), _NONE)
+        for node in walks.up_to([value], self.known, since=self.start):
+            self.known |= zip(map(walks.value_name, results(node)), self._of_node(node), strict=True)
+        return self.known.get(walks.value_name(value), _NONE)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
-        given = [self.known.get(value_name(operand), _NONE) for operand in node.operands]
+        given = [self.known.get(walks.value_name(operand), _NONE) for operand in node.operands]
         met = _union(given)
         lowering = node.op.lowering
         if isinstance(lowering, (Collective, Index, Vary)):
@@ -257,9 +267,9 @@ class Manual(Lowering):
         def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
             given = [array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)]
             place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with held(program, shard=place, manual_axes=frozenset(names)), unreported():
+            with held(program, shard=place, manual_axes=frozenset(names)), core_regions.unreported():
                 own = floats, self._folded(integers)
-                made = lower_region(self.body, 0, given, own, [None] * len(given))
+                made = core_regions.lower_region(self.body, 0, given, own, [None] * len(given))
             return tuple(
                 array[None] if boundary.is_stack else array for array, boundary in zip(made, self.outs, strict=True)
             )

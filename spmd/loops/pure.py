@@ -8,11 +8,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.base import seed
-from ..core.base.tables import Bounded
-from ..core.base.wrapped import wrapped
-from ..core.record import body
-from ..core.record.tensor import XlaTensor
+from ..core import XlaTensor, seed
+from ..core.extend import Bounded, body, wrapped
 from .recorded_call import RecordedCall, settings, signature
 
 _TENSOR = object()  # in place of a tensor among the arguments

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.base import seed
-from ..core.graph.graph import Region, Value, next_serial, value_name
-from ..core.graph.op import OpSpec
-from ..core.lower.called import called_op
-from ..core.lower.region import draws_in
-from ..core.record.annotations import annotate, clear_annotation
-from ..core.record.precision import matmul_precision
-from ..core.record.reads import next_generation, operand, shard_gradient
-from ..core.record.storage import LOCK, SYNC_LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.threads import enter_thread
-from ..core.record.views import write
-from ..core.record.watching import recorded
-from ..core.sharding.value import Sharding
-from ..core.torch_state import grad_shardings
+from ..core import (
+    LOCK,
+    Sharding,
+    Storage,
+    XlaTensor,
+    annotations,
+    grad_shardings,
+    options,
+    seed,
+    storage_of,
+    tensor_meta,
+    view_of,
+    wrap,
+)
+from ..core.extend import SYNC_LOCK, Draw, OpSpec, Region, Value, reads, record_calls, recorded, regions, walks
 from .capture import Capture
 from .gradient import Backward, Tensors, record, refuse_second, with_gradient
 from .saved import saved
@@ -42,7 +42,7 @@ class _Part:
     numbers: tuple[float | int, ...]
     draws: tuple[tuple[int, int], ...]
 
-    def at(self, draws: dict[seed.Draw, seed.Draw]) -> Sequence[float | int]:
+    def at(self, draws: dict[Draw, Draw]) -> Sequence[float | int]:
         """Returns the scalar arguments with other draws."""
         if not self.draws:
             return self.numbers
@@ -71,7 +71,7 @@ class RecordedCall:
         except BaseException:
             seed.set_state(state)  # the draws of a recording that is given up are drawn again
             raise
-        self._recorded_draws: list[seed.Draw] | None = capture.draws.draws
+        self._recorded_draws: list[Draw] | None = capture.draws.draws
         self._generators = capture.draws.generators
         known = set(self._recorded_draws)
         for part in (self.forward, *([self.backward] if self.backward else [])):
@@ -84,7 +84,7 @@ class RecordedCall:
     def _record(self, capture: Capture, function: Callable[..., Any], tensors: Sequence[XlaTensor]) -> None:
         is_on = torch.is_grad_enabled()
         stand_ins = [
-            capture.stand_in(tensor._meta, _sharding(tensor), requires_grad=is_on and tensor.requires_grad)
+            capture.stand_in(tensor_meta(tensor), _sharding(tensor), requires_grad=is_on and tensor.requires_grad)
             for tensor in tensors
         ]
         given = list(capture.given)
@@ -94,7 +94,8 @@ class RecordedCall:
             for one, tensor in zip(stand_ins, tensors, strict=True)
         ]
         for one, tensor in zip(own, tensors, strict=True):
-            one._storage.is_state, one._storage.is_parameter = tensor._storage.is_state, tensor._storage.is_parameter
+            storage, like = storage_of(one), storage_of(tensor)
+            storage.is_state, storage.is_parameter = like.is_state, like.is_parameter
         made = capture.run(function, *own)
         self._sort_results(made, own)
         self._note_annotations(own, tensors)
@@ -103,21 +104,21 @@ class RecordedCall:
         self.written = [
             place
             for place, (one, before) in enumerate(zip(own, given, strict=True))
-            if not capture.passes_on(one._storage.value, before)
+            if not capture.passes_on(storage_of(one).value, before)
         ]
         for place in self.written:
             if own[place].requires_grad:
                 raise NotOneOpError("it writes in place into an argument that requires a gradient")
-        if self.written and len({tensor._storage for tensor in tensors}) < len(tensors):
+        if self.written and len({storage_of(tensor) for tensor in tensors}) < len(tensors):
             raise NotOneOpError("it writes in place into arguments that share memory")
         self._differentiate(capture, stand_ins, given)
-        after = [own[place]._storage.value for place in self.written]
-        roots = [*map(operand, self._outputs), *after, *self._saved]
+        after = [storage_of(own[place]).value for place in self.written]
+        roots = [*map(record_calls.operand, self._outputs), *after, *self._saved]
         constants = capture.outside(roots, given)
         self.constants = capture.tensors(constants)
         self.num_results = len(self._outputs)
         self.results = [
-            (tensor._meta.layout, _sharding(tensor) if tensor._view is None else tensor._view.sharding)
+            (tensor_meta(tensor).layout, _sharding(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
             for tensor in self._outputs
         ]
         self.forward = _part(self.name, Region.of(roots, [*constants, *given]))
@@ -128,7 +129,7 @@ class RecordedCall:
         """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
         self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
         for place, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
-            after, follows = one._storage.sharding, one.__dict__.get("_pins_grad")
+            after, follows = storage_of(one).sharding, one.__dict__.get("_pins_grad")
             if after is not _sharding(tensor):
                 self.annotated.append((place, after, None if follows is None else bool(follows)))
 
@@ -136,7 +137,7 @@ class RecordedCall:
         """Notes of each result whether it is an argument, a new tensor, or anything else; the new ones are outputs."""
         flat, self.tree = tree_flatten(made)
         place = {id(tensor): i for i, tensor in enumerate(own)}
-        inputs, storages = {tensor._storage for tensor in own}, set[Storage]()
+        inputs, storages = {storage_of(tensor) for tensor in own}, set[Storage]()
         self._outputs: Tensors = []
         self.sources: list[tuple[str, Any]] = []
         seen: dict[int, int] = {}
@@ -149,10 +150,10 @@ class RecordedCall:
                 self.sources.append(("argument", place[id(value)]))
             elif id(value) in seen:
                 self.sources.append(("output", seen[id(value)]))
-            elif value._storage in inputs or value._storage in storages:
+            elif storage_of(value) in inputs or storage_of(value) in storages:
                 raise NotOneOpError("it returns a view of an argument, or two tensors that share memory")
             else:
-                storages.add(value._storage)
+                storages.add(storage_of(value))
                 seen[id(value)] = len(self._outputs)
                 self.sources.append(("output", len(self._outputs)))
                 self._outputs.append(value)
@@ -170,18 +171,18 @@ class RecordedCall:
         self._gradients: list[Value] = []
         if not reached:
             return
-        middle = next_serial()
-        next_generation()  # values gathered in forward are gathered again in backward
-        arriving = [capture.stand_in(self._outputs[i]._meta) for i in reached]
-        self._arriving = [tensor._storage.value for tensor in arriving]
+        middle = walks.next_serial()
+        reads.next_generation()  # values gathered in forward are gathered again in backward
+        arriving = [capture.stand_in(tensor_meta(self._outputs[i])) for i in reached]
+        self._arriving = [storage_of(tensor).value for tensor in arriving]
         found = capture.grad([self._outputs[i] for i in reached], met, arriving)
         with torch.no_grad():
             for tensor, gradient in zip(met, found, strict=True):
                 if gradient is None:
                     gradient = torch.zeros_like(tensor)
-                if tensor._view is None:
-                    shard_gradient(tensor._storage, gradient)
-                self._gradients.append(operand(gradient))
+                if view_of(tensor) is None:
+                    record_calls.shard_gradient(storage_of(tensor), gradient)
+                self._gradients.append(record_calls.operand(gradient))
         kept = [value for place, value in enumerate(given) if place not in self.written]
         self._saved = saved(capture, self._gradients, [*kept, *self._arriving], middle)
 
@@ -190,10 +191,14 @@ class RecordedCall:
         if not self._gradients:
             return
         own = [*self._saved, *self._arriving]
-        read = {value_name(value) for node in capture.nodes(self._gradients, [*own, *given]) for value in node.operands}
-        read |= set(map(value_name, self._gradients))
-        read -= set(map(value_name, self._saved))
-        self.read = [place for place, value in enumerate(given) if value_name(value) in read]
+        read = {
+            walks.value_name(value)
+            for node in capture.nodes(self._gradients, [*own, *given])
+            for value in node.operands
+        }
+        read |= set(map(walks.value_name, self._gradients))
+        read -= set(map(walks.value_name, self._saved))
+        self.read = [place for place, value in enumerate(given) if walks.value_name(value) in read]
         before = [*self._saved, *(given[place] for place in self.read), *self._arriving]
         constants = capture.outside(self._gradients, before)
         self.kept_constants = capture.tensors(constants)
@@ -204,14 +209,14 @@ class RecordedCall:
 
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """Records one call, for tensors like those of the first one."""
-        enter_thread()
+        record_calls.enter_thread()
         self._annotate(tensors)
         draws = self._draw()
         inputs = [tensors[need] if isinstance(need, int) else need for need in self.needs]
 
         def forward() -> tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]:
             with LOCK:
-                operands = [operand(tensor) for tensor in (*self.constants, *tensors)]
+                operands = [record_calls.operand(tensor) for tensor in (*self.constants, *tensors)]
                 values = record(self.forward.op, operands, self.forward.at(draws))
                 made = [
                     wrap(meta, Storage(value, meta, sharding))
@@ -240,13 +245,13 @@ class RecordedCall:
     def _annotate(self, tensors: Sequence[XlaTensor]) -> None:
         for place, sharding, follows in self.annotated:
             if sharding is None:
-                clear_annotation(tensors[place])
+                annotations.clear_annotation(tensors[place])
                 continue
-            annotate(tensors[place], sharding)
+            annotations.annotate(tensors[place], sharding)
             if follows is not None:
                 (grad_shardings.follow if follows else grad_shardings.leave)(tensors[place])
 
-    def _draw(self) -> dict[seed.Draw, seed.Draw]:
+    def _draw(self) -> dict[Draw, Draw]:
         """Returns this call's draws by those of the recording, which are the first call's."""
         if self._recorded_draws is not None:
             own, self._recorded_draws = self._recorded_draws, None
@@ -254,7 +259,7 @@ class RecordedCall:
             own = [seed.next_draw(generator) for generator in self._generators]
         return dict(zip(self._first_draws, own, strict=True))
 
-    def _gradient(self, draws: dict[seed.Draw, seed.Draw], inputs: Sequence[XlaTensor]) -> Backward | None:
+    def _gradient(self, draws: dict[Draw, Draw], inputs: Sequence[XlaTensor]) -> Backward | None:
         part = self.backward
         if part is None:
             return None
@@ -263,7 +268,9 @@ class RecordedCall:
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
             refuse_second(self.name)
             with LOCK:
-                operands = [operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.arriving_of))]
+                operands = [
+                    record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.arriving_of))
+                ]
                 values = record(part.op, operands, part.at(draws))
             made = [
                 wrap(value.meta, Storage(value, value.meta, sharding))
@@ -276,26 +283,26 @@ class RecordedCall:
 
 
 def _part(name: str, region: Region) -> _Part:
-    op = called_op(name, region, [device_data.meta for device_data in region.inputs])
+    op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
     numbers = tuple(number for node in region.nodes for number in node.numbers)
-    return _Part(op, numbers, tuple(draws_in(region.nodes)))
+    return _Part(op, numbers, tuple(regions.draws_in(region.nodes)))
 
 
 def _write(tensor: XlaTensor, value: Value) -> None:
-    if tensor._view is None:
-        tensor._storage.write(value)
+    if view_of(tensor) is None:
+        storage_of(tensor).write(value)
     else:
-        write(tensor, value)
+        record_calls.write(tensor, value)
 
 
 def _sharding(tensor: XlaTensor) -> Sharding | None:
-    return tensor._storage.sharding if tensor._view is None else None
+    return storage_of(tensor).sharding if view_of(tensor) is None else None
 
 
 def signature(tensor: XlaTensor) -> tuple[Any, ...]:
     """Returns all of an argument that a recording depends on."""
-    storage = tensor._storage
-    return tensor._meta.layout, _sharding(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
+    storage = storage_of(tensor)
+    return tensor_meta(tensor).layout, _sharding(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
 
 
 def settings() -> tuple[Any, ...]:
@@ -303,5 +310,5 @@ def settings() -> tuple[Any, ...]:
     return (
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("xla"),
         torch.get_autocast_dtype("xla"), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
-        matmul_precision(),
+        options.matmul_precision(),
     )  # fmt: skip

@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 
-from ..core.graph.graph import Node, Value, between, origin, value_name
-from ..core.record.lowerings import Call, Fill
-from ..core.record.overloads import VIEW, kind_of
+from ..core.extend import Call, Fill, Node, Value, calls, walks
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -27,40 +25,40 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
     at which backward begins.
     """
-    given, received = set(map(value_name, capture.given)), set(map(value_name, at_hand))
-    wanted = {value_name(value): value for value in roots}
-    for node in between(roots, at_hand, since=middle):
+    given, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
+    wanted = {walks.value_name(value): value for value in roots}
+    for node in walks.between(roots, at_hand, since=middle):
         for value in node.operands:
-            wanted.setdefault(value_name(value), value)
+            wanted.setdefault(walks.value_name(value), value)
     forward = []
     for name, value in wanted.items():
-        maker = origin(value)
+        maker = walks.origin(value)
         if name in given or (maker is not None and capture.start <= maker.serial < middle):
             forward.append(value)
     fixed: set[Node | None] = set()  # with the same result in each iteration, as a mask has
     free: set[Node | None] = set()  # recomputed by cheap ops from values at hand
 
     def is_fixed(value: Value) -> bool:
-        if value_name(value) in given or value_name(value) in received:
+        if walks.value_name(value) in given or walks.value_name(value) in received:
             return False
-        return capture.is_outside(value) or origin(value) in fixed
+        return capture.is_outside(value) or walks.origin(value) in fixed
 
     def is_free(value: Value) -> bool:
-        if value_name(value) in given or value_name(value) in received:
-            return value_name(value) in received
-        return capture.is_outside(value) or origin(value) in free
+        if walks.value_name(value) in given or walks.value_name(value) in received:
+            return walks.value_name(value) in received
+        return capture.is_outside(value) or walks.origin(value) in free
 
-    for node in between(forward, [*capture.given, *at_hand], since=capture.start):
+    for node in walks.between(forward, [*capture.given, *at_hand], since=capture.start):
         if not node.op.lowering.draws(node.op) and all(map(is_fixed, node.operands)):
             fixed.add(node)  # cheaper recomputed than saved
         if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
             free.add(node)
     found: dict[Any, Value] = {}
     for value in forward:
-        while value_name(value) not in found and not is_free(value):
-            base = None if value_name(value) in given else _base(value)
-            if base is None or (base.meta.nbytes > value.meta.nbytes and value_name(base) not in found):
-                found[value_name(value)] = value
+        while walks.value_name(value) not in found and not is_free(value):
+            base = None if walks.value_name(value) in given else _base(value)
+            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in found):
+                found[walks.value_name(value)] = value
             else:
                 value = base
     return list(found.values())
@@ -68,7 +66,7 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
 
 def _base(value: Value) -> Value | None:
     """Returns the value from which a cheap op computes this one, or None."""
-    node = origin(value)
+    node = walks.origin(value)
     return node.operands[0] if node is not None and len(node.operands) == 1 and _is_cheap(node) else None
 
 
@@ -78,5 +76,5 @@ def _is_cheap(node: Node) -> bool:
     if node.op.name in _PLACES:
         return sharding is None or not sharding.is_replicated()  # a gather costs
     if isinstance(lowering, Call):
-        return kind_of(lowering.overload) is VIEW or lowering.overload in _CASTS
+        return calls.kind_of(lowering.overload) is calls.VIEW or lowering.overload in _CASTS
     return isinstance(lowering, Fill) or node.op.name == "spmd.renew"

@@ -8,12 +8,11 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from ..core.graph.source import ends_at_user_line
-from ..core.record.tensor import XlaTensor
-from ..recompute import checkpoint_policies
-from ..recompute.recompute import remat
+from ..core import XlaTensor, ends_at_user_line, tensor_meta
 from .gradient import Tensors
 from .loop import ScanInput, run_loop
+from .recompute import checkpoint_policies
+from .recompute.recompute import remat
 
 
 @ends_at_user_line
@@ -165,8 +164,8 @@ def carried(name: str, before: Any, after: Any) -> Tensors:
             raise TypeError(f"{name}: {place} must stay a tensor on xla, but an iteration returns {value!r}")
         if (one.shape, one.dtype) != (value.shape, value.dtype):
             raise ValueError(
-                f"{name}: {place} goes in as {one._meta!r} and comes out as {value._meta!r}; an iteration must return "
-                "the shape and dtype that it receives"
+                f"{name}: {place} goes in as {tensor_meta(one)!r} and comes out as {tensor_meta(value)!r}; an "
+                "iteration must return the shape and dtype that it receives"
             )
         found.append(value)
     return found

@@ -16,18 +16,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..core.base.state import held
-from ..core.base.tables import Interned
-from ..core.graph.graph import Node, between, next_serial
-from ..core.graph.meta import Meta, dense_meta
-from ..core.graph.op import Lowering, OpSpec
-from ..core.graph.source import user_line
-from ..core.record.reads import operand
-from ..core.record.record import graph_task, record_here
-from ..core.record.storage import LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.threads import enter_thread
-from ..core.sharding.value import Sharding
+from ..core import LOCK, Meta, Sharding, Storage, XlaTensor, dense_meta, storage_of, user_line, wrap
+from ..core.extend import Interned, Lowering, Node, OpSpec, held, record_calls, walks
 from . import capture, manual_lowering
 from .closed_over import WHEN_APPLIED
 from .manual_lowering import Axes, Collective, Index, Over, Rules, Varying
@@ -39,15 +29,15 @@ _OP_SPECS: Interned[Any, OpSpec] = Interned(1024)
 
 def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
     """Records an op of one operand, or of none, without a gradient."""
-    enter_thread()
+    record_calls.enter_thread()
     if tensor is not None:
         capture.note(tensor)
     with LOCK:
-        operands = [] if tensor is None else [operand(tensor)]
+        operands = [] if tensor is None else [record_calls.operand(tensor)]
         metas = tuple(value.meta for value in operands)
         key = (name, lowering, meta, metas)
         op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
-        node = record_here(op, operands, (), sys._getframe(1), graph_task())
+        node = record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task())
         return wrap(meta, Storage(node, meta))
 
 
@@ -131,7 +121,7 @@ class Tracker(Rules):
 
     def of_tensor(self, tensor: Any) -> Varying:
         """The varying axes of a tensor, also as `torch.func` wraps it."""
-        return self.of(_inner(tensor)._storage.value)
+        return self.of(storage_of(_inner(tensor)).value)
 
     def varied(self, tensor: Any, over: Over) -> Any:
         """Returns the tensor as varying along these axes, as far as its gradient is concerned."""
@@ -270,11 +260,11 @@ class Watching(TorchFunctionMode):
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
         given = next(_tensors([*args, *kwargs.values()]), None)
         over: Over = frozenset() if given is None else self.tracker.of_tensor(given).may_diverge
-        start = next_serial()
+        start = walks.next_serial()
         made = func(*args, **kwargs)
         if given is not None:
             for result in _tensors(made if isinstance(made, tuple) else (made,)):
-                for node in between([_inner(result)._storage.value], (), since=start):
+                for node in walks.between([storage_of(_inner(result)).value], (), since=start):
                     if node.op.lowering.draws(node.op):
                         self.tracker.own_draws.setdefault(node, over)
         return made

@@ -5,15 +5,8 @@ from typing import Any
 
 import torch
 
-from ..core.base import seed
-from ..core.graph.graph import Node, Region
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import ends_at_user_line
-from ..core.lower.region import While, region_op
-from ..core.record.reads import operand
-from ..core.record.storage import LOCK, SYNC_LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.record.watching import recorded
+from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, seed
+from ..core.extend import SYNC_LOCK, Node, Region, While, record_calls, region_op, storages
 from .capture import Capture
 from .gradient import Tensors, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
@@ -70,7 +63,7 @@ def while_loop(
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
             if capture.written() or not all(map(capture.is_unwritten, given)):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
-            condition = operand(goes_on)
+            condition = record_calls.operand(goes_on)
             made = capture.run(body_fn, *refilled(before, map(capture.own, given)))
             after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
             sources = [tensor for tensor in start if tensor.requires_grad]
@@ -78,13 +71,13 @@ def while_loop(
             written = capture.written()
             outside = [old for old, _ in written.values()]
             carry = [*capture.given, *outside]
-            roots = [*map(operand, after), *(new for _, new in written.values())]
+            roots = [*map(record_calls.operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
             regions = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
 
         def forward() -> tuple[Tensors, Tensors, list[bool]]:
             steps, numbers = _numbers([node for region in regions for node in region.nodes])
-            operands = [*constants, *map(operand, start), *outside]
+            operands = [*constants, *map(record_calls.operand, start), *outside]
             loop = While(regions[0], regions[1], len(constants), steps)
             values = record(region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
             for storage, value in zip(written, values[len(start) :], strict=True):
@@ -93,7 +86,7 @@ def while_loop(
             return last, [], [tensor.is_floating_point() or tensor.is_complex() for tensor in last]
 
         made = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
-    recorded()
+    storages.recorded()
     return tuple(refilled(before, made))
 
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from ..core.base.hints import did_you_mean
-from ..core.graph.source import user_line
-from ..core.record.tensor import XlaTensor
+from ..core import XlaTensor, did_you_mean, user_line
 from ..loops.body_calls import noted
 from ..loops.varying import Tracker, collective, index, summed, tracker
 from .manual_steps import untracked

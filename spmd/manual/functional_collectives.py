@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.record.tensor import XlaTensor
-from ..core.torch_state.when_imported import guarded
+from ..core import XlaTensor, guarded
 from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
 from . import collectives, manual_shards

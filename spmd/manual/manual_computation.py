@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core.graph.graph import Node, Region, Value, between, next_serial, origin, results, value_name
-from ..core.graph.meta import Meta, dense_meta
-from ..core.graph.op import OpSpec
-from ..core.graph.source import node_line
-from ..core.lower.region import body_numbers, is_annotation, kinds_of
-from ..core.record.reads import next_generation, operand
-from ..core.record.record import graph_task, record_here
-from ..core.record.storage import LOCK, SYNC_LOCK
-from ..core.record.tensor import XlaTensor, tensors_of
-from ..core.record.watching import recorded
-from ..core.sharding.value import Sharding
+from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
+from ..core.extend import (
+    SYNC_LOCK,
+    Node,
+    OpSpec,
+    Region,
+    Value,
+    reads,
+    record_calls,
+    regions,
+    storages,
+    user_lines,
+    walks,
+)
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Tensors, with_gradient
@@ -47,7 +50,7 @@ def manual_op(
 ) -> Manual:
     """The op whose body has the ops from the values `given` to the roots; outs, ins: their boundary shardings."""
     body = Region.of(roots, given)
-    folds = [rules.drawn_over(node) for node in between(roots, given) if node.op.lowering.draws(node.op)]
+    folds = [rules.drawn_over(node) for node in walks.between(roots, given) if node.op.lowering.draws(node.op)]
     return Manual(body, rules.mesh, rules.axes, tuple(ins), tuple(outs), tuple(map(rules.in_order, folds)))
 
 
@@ -61,10 +64,14 @@ def record_manual(name: str, lowering: Manual, operands: Sequence[Value]) -> Ten
         metas.append(dense_meta(shape, root.meta.dtype))
     op = OpSpec.of(
         name, lowering, tuple(metas), tuple(value.meta for value in operands),
-        numbers=kinds_of(lowering.body.nodes), sharding=lowering.mesh,
+        numbers=regions.kinds_of(lowering.body.nodes), sharding=lowering.mesh,
         statics=", ".join(f"{axis}={sizes[axis]}" for axis in lowering.axes),
     )  # fmt: skip
-    return tensors_of(record_here(op, operands, body_numbers(lowering.body), sys._getframe(1), graph_task()))
+    return storages.tensors_of(
+        record_calls.record_here(
+            op, operands, regions.body_numbers(lowering.body), sys._getframe(1), record_calls.graph_task()
+        )
+    )
 
 
 def run_manual(
@@ -83,7 +90,7 @@ def run_manual(
         with Capture(name) as capture:
             region = _Region(capture, Tracker(mesh, axes, capture.start), body, given, cuts, checks)
         made = with_gradient(region.inputs, region.forward, region.gradient)
-    recorded()
+    storages.recorded()
     return made
 
 
@@ -114,7 +121,7 @@ class _Region:
             known = set(stand_ins)
             self.closed_over = [tensor for tensor in met if tensor not in known]
             self._refuse_written()
-            middle = next_serial()
+            middle = walks.next_serial()
             gradients = self._differentiate(capture, stand_ins) if self.chosen else []
         self._make_forward(capture, gradients, middle)
         self.constants: Tensors = []
@@ -125,7 +132,7 @@ class _Region:
 
     def _stand_in(self, capture: Capture, meta: Meta, boundary: Boundary) -> Any:
         tensor = capture.stand_in(meta)
-        name = value_name(tensor._storage.value)
+        name = walks.value_name(storage_of(tensor).value)
         self.tracker.known[name], self.boundary_of[name] = Varying(boundary.over, boundary.over), boundary
         return tensor
 
@@ -153,14 +160,18 @@ class _Region:
         return self.tracker.varied(reduced, over)
 
     def _differs(self, result: Result, axes: Axes) -> str:
-        value: Value = result.tensor._storage.value
-        node = origin(value)
+        value: Value = storage_of(result.tensor).value
+        node = walks.origin(value)
         while node is not None:
             behind = [v for v in node.operands if self.tracker.of(v).may_diverge & frozenset(axes)]
             if node.op.name not in ("spmd.vary", "mark_sharding") or not behind:
                 break
-            node = origin(behind[0])
-        at = "" if node is None or node.op.name == "spmd.stand_in" else f" ({node.op.name}, {node_line(node)})"
+            node = walks.origin(behind[0])
+        at = (
+            ""
+            if node is None or node.op.name == "spmd.stand_in"
+            else f" ({node.op.name}, {user_lines.node_line(node)})"
+        )
         named = ", ".join(map(repr, axes))
         return (
             f"{self.name}: out_specs says that {result.name} is the same on all shards along {named}, but it may "
@@ -183,20 +194,20 @@ class _Region:
 
     def _refuse_written(self) -> None:
         for tensor in self.closed_over:
-            if tensor._storage in self.written:
+            if storage_of(tensor) in self.written:
                 raise NotImplementedError(
                     f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({tensor._meta!r}); return the new value instead"
+                    f"({tensor_meta(tensor)!r}); return the new value instead"
                 )
 
     def _differentiate(self, capture: Capture, stand_ins: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
-        next_generation()
+        reads.next_generation()
         arriving = [
             self._stand_in(capture, dense_meta(self.made[i].shape, self.made[i].dtype), self.boundaries[i])
             for i in self.chosen
         ]
-        self.arriving = [tensor._storage.value for tensor in arriving]
+        self.arriving = [storage_of(tensor).value for tensor in arriving]
         sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
         found = capture.grad([self.made[i] for i in self.chosen], sources, arriving)
         gradients = []
@@ -205,7 +216,7 @@ class _Region:
                 one: Any = torch.zeros_like(source) if gradient is None else gradient
                 # An op that `Watching` does not see, as C++ may call it, leaves a gradient varying.
                 over = self.tracker.of_tensor(one).varying - self.tracker.of_tensor(source).varying
-                gradients.append(operand(summed(one, self.tracker.in_order(over))))
+                gradients.append(record_calls.operand(summed(one, self.tracker.in_order(over))))
         return gradients
 
     # --- the two ops --------------------------------------------------------------------------------------------------
@@ -218,9 +229,9 @@ class _Region:
         for value in self.saved_values:  # a stack of one per shard, or one value where all are equal
             if may_diverge := self.tracker.in_order(self.tracker.of(value).may_diverge):
                 dims = (may_diverge, *[()] * len(value.meta.shape))
-                self.boundary_of[value_name(value)] = Boundary(dims, is_stack=True)
+                self.boundary_of[walks.value_name(value)] = Boundary(dims, is_stack=True)
         after = [value for _, value in self.written.values()]
-        roots = [*(operand(tensor) for tensor in self.made), *after, *self.saved_values]
+        roots = [*(record_calls.operand(tensor) for tensor in self.made), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
         given = [*befores, *self.given_values]
         self.forward_constants = self._constants(capture, roots, given)
@@ -229,9 +240,9 @@ class _Region:
     def _gradient(self, capture: Capture, gradients: list[Value]) -> "_Gradient":
         every = [*self.arriving, *self.saved_values, *self.given_values]
         constants = self._constants(capture, gradients, every)
-        read = {value_name(v) for node in between(gradients, every) for v in node.operands}
-        read |= {value_name(value) for value in gradients}
-        self.read = [i for i, value in enumerate(self.given_values) if value_name(value) in read]
+        read = {walks.value_name(v) for node in walks.between(gradients, every) for v in node.operands}
+        read |= {walks.value_name(value) for value in gradients}
+        self.read = [i for i, value in enumerate(self.given_values) if walks.value_name(value) in read]
         given = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
         outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
         self.constants = capture.tensors(constants)
@@ -241,20 +252,22 @@ class _Region:
     def _constants(self, capture: Capture, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """The values from outside that roots need, as the body reads them: gathers of them are done outside."""
         outer: dict[Any, Value] = {}
-        for node in between(roots, given, since=capture.start):
-            if is_annotation(node) and all(capture.is_outside(v) or value_name(v) in outer for v in node.operands):
-                outer |= {value_name(value): value for value in results(node)}
+        for node in walks.between(roots, given, since=capture.start):
+            if regions.is_annotation(node) and all(
+                capture.is_outside(v) or walks.value_name(v) in outer for v in node.operands
+            ):
+                outer |= {walks.value_name(value): value for value in walks.results(node)}
         need = capture.outside(roots, [*given, *outer.values()])
-        known = {value_name(value) for value in given}
-        nodes = between(roots, [*given, *outer.values()], since=capture.start)
-        read = {value_name(v) for node in nodes for v in node.operands} | set(map(value_name, roots))
+        known = {walks.value_name(value) for value in given}
+        nodes = walks.between(roots, [*given, *outer.values()], since=capture.start)
+        read = {walks.value_name(v) for node in nodes for v in node.operands} | set(map(walks.value_name, roots))
         return need + [value for name, value in outer.items() if name in read and name not in known]
 
     def _boundary(self, value: Value) -> Boundary:
-        return self.boundary_of.get(value_name(value)) or replicated(value)
+        return self.boundary_of.get(walks.value_name(value)) or replicated(value)
 
     def _op(self, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value]) -> Manual:
-        self._refuse_shardings(between(roots, given))
+        self._refuse_shardings(walks.between(roots, given))
         return manual_op(self.tracker, roots, outs, given, [*map(self._boundary, given)])
 
     def _refuse_shardings(self, nodes: Sequence[Node]) -> None:
@@ -276,18 +289,19 @@ class _Region:
                     else "it is of another mesh"
                 )
                 raise ValueError(
-                    f"{self.name}: {node.op.name} to {sharding!r} inside the body ({node_line(node)}), but {why}: a "
-                    "value of one shard can be sharded only over the axes that axis_names leaves to the partitioner"
+                    f"{self.name}: {node.op.name} to {sharding!r} inside the body ({user_lines.node_line(node)}), but "
+                    f"{why}: a value of one shard can be sharded only over the axes that axis_names leaves to the "
+                    "partitioner"
                 )
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the computation: its results, what the gradient reads, and for each result whether it has one."""
         befores = [before for before, _ in self.written.values()]
-        operands = [*self.forward_constants, *befores, *map(operand, self.given)]
+        operands = [*self.forward_constants, *befores, *map(record_calls.operand, self.given)]
         made = record_manual(self.name, self.forward_op, operands)
         start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
         for storage, tensor in zip(self.written, made[start:end], strict=True):
-            storage.write(tensor._storage.value)
+            storage.write(storage_of(tensor).value)
         kept = [*self.constants, *made[end:], *(self.given[i] for i in self.read)]
         return made[:start], kept, [i in self.chosen for i in range(start)]
 
@@ -310,15 +324,15 @@ class _Gradient:
         if torch.is_grad_enabled():
             raise NotImplementedError(f"{self.name}: its gradient has no gradient (create_graph=True)")
         with LOCK:
-            operands = [operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.chosen))]
+            operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.chosen))]
             made = iter(record_manual(f"{self.name}.backward", self.op, operands))
         gradients: list[Any] = [None] * self.num_given
         for i in self.wanted:
             gradients[i] = next(made)
-        recorded()
+        storages.recorded()
         return [*gradients, *made]
 
 
 def replicated(value: Any) -> Boundary:
     """The boundary sharding of a value that is the same on all shards."""
-    return Boundary(((),) * len((value._meta if type(value) is XlaTensor else value.meta).shape))
+    return Boundary(((),) * len((tensor_meta(value) if type(value) is XlaTensor else value.meta).shape))

@@ -7,10 +7,8 @@ joined (`manual.manual_steps`), and no sync runs them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.graph.graph import Node, Value, depending, origin
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.record.storage import can_run
-from ..core.sharding.value import Sharding
+from ..core import Sharding, points
+from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, walks
 
 Cut = tuple[tuple[str, ...], ...]  # for each dim the axes that shard it
 
@@ -37,7 +35,7 @@ def note_use(mesh: Sharding) -> None:
     """Notes that a `ManualShard` over this mesh is recorded."""
     global is_used, latest
     if not is_used:
-        can_run.append(without)
+        points.can_run.append(without)
     is_used, latest = True, mesh
 
 
@@ -47,7 +45,7 @@ def behind(value: Value) -> list[Node]:
     seen: set[Node] = set()
     stack: list[Value] = [value]
     while stack:
-        node = origin(stack.pop())
+        node = walks.origin(stack.pop())
         if node is None or node in seen:
             continue
         seen.add(node)
@@ -60,5 +58,5 @@ def behind(value: Value) -> list[Node]:
 
 def without(values: Sequence[Value]) -> list[bool]:
     """For each value, True if it depends on no `ManualShard`."""
-    found = depending(values, lambda node: isinstance(node.op.lowering, ManualShard))
-    return [origin(value) not in found for value in values]
+    found = walks.depending(values, lambda node: isinstance(node.op.lowering, ManualShard))
+    return [walks.origin(value) not in found for value in values]

@@ -8,14 +8,8 @@ from typing import Any
 
 import torch
 
-from ..core.graph.graph import Node, Value, depending, origin, value_name
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import node_line
-from ..core.record.reads import operand
-from ..core.record.storage import LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.record.threads import enter_thread
-from ..core.sharding.value import Sharding
+from ..core import LOCK, Sharding, XlaTensor, dense_meta
+from ..core.extend import Node, Value, record_calls, user_lines, walks
 from ..loops.manual_lowering import Axes, Boundary, Index, Varying
 from ..loops.varying import Tracker, Vary, record_op, summed
 from . import manual_shards
@@ -38,7 +32,7 @@ def untracked(tensor: Any) -> Untracked | None:
     """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
     if not manual_shards.is_used or type(tensor) is not XlaTensor:
         return None
-    found = manual_shards.behind(operand(tensor))
+    found = manual_shards.behind(record_calls.operand(tensor))
     mesh = _mesh(found) if found else None
     return None if mesh is None else Untracked(mesh, mesh.axis_names)
 
@@ -82,9 +76,9 @@ def _shard(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
 
 def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
     """Records the manual computation from the shards that a tensor is computed from to the tensor."""
-    enter_thread()
+    record_calls.enter_thread()
     with LOCK:
-        root = operand(tensor)
+        root = record_calls.operand(tensor)
         found = sorted(manual_shards.behind(root), key=lambda node: node.serial)
         if found and _mesh(found) is not mesh:
             raise ValueError(
@@ -93,7 +87,7 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
             )
         constants = _constants(root, found)
         rules = Tracker(mesh, mesh.axis_names)
-        rules.known |= {value_name(value): Varying() for value in constants}
+        rules.known |= {walks.value_name(value): Varying() for value in constants}
         for node in found:
             rules.known[node] = Varying(rules.every, Boundary(_of(node).cut).over)
         boundary = Boundary(cut)
@@ -119,9 +113,9 @@ def _constants(root: Value, shards: list[Node]) -> list[Value]:
         lowering = node.op.lowering
         return isinstance(lowering, Index) or bool(lowering.draws(node.op)) or not own.keys().isdisjoint(node.operands)
 
-    own |= (inside := depending([root], is_of_shard, shards))
+    own |= (inside := walks.depending([root], is_of_shard, shards))
     read = (*(value for node in inside for value in node.operands), root)
-    return list({value_name(value): value for value in read if origin(value) not in own}.values())
+    return list({walks.value_name(value): value for value in read if walks.origin(value) not in own}.values())
 
 
 def _of(node: Node) -> ManualShard:
@@ -133,6 +127,6 @@ def _of(node: Node) -> ManualShard:
 def _mesh(found: list[Node]) -> Sharding:
     meshes = {_of(node).mesh: node for node in found}
     if len(meshes) > 1:
-        lines = " and ".join(f"{node_line(node)}" for node in meshes.values())
+        lines = " and ".join(f"{user_lines.node_line(node)}" for node in meshes.values())
         raise ValueError(f"spmd.torch_xla.enable_manual_sharding: shards of two meshes meet, made at {lines}")
     return next(iter(meshes))

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from ..core.base.wrapped import wrapped
-from ..core.graph.source import ends_at_user_line
-from ..core.record.tensor import XlaTensor
+from ..core import XlaTensor, ends_at_user_line, storage_of, view_of
+from ..core.extend import wrapped
 from ..loops.body_calls import body_calls
 from ..loops.manual_lowering import Boundary
 from ..mesh.global_mesh import get_global_mesh
@@ -209,7 +208,7 @@ def _mesh_of(values: Sequence[Any]) -> Mesh:
     """The mesh that these tensors share. Raises ValueError for none or several."""
     found: dict[Mesh, None] = {}
     for value in values:
-        sharding = value._storage.sharding if type(value) is XlaTensor and value._view is None else None
+        sharding = storage_of(value).sharding if type(value) is XlaTensor and view_of(value) is None else None
         if sharding is not None:
             found[Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)] = None
     if len(found) != 1:

@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core.run.pjrt.devices import devices
-from ..core.sharding.spec import OPEN, UNSHARDED, Dim
-from ..core.sharding.value import Sharding
-from ..core.torch_state.graph_constants import constant_of_graphs
+from ..core import Dim, Sharding, constant_of_graphs, hardware, specs
 from .mesh import Mesh
 from .placements import spec_of
 
@@ -20,7 +17,7 @@ from .placements import spec_of
 def as_mesh(given: Any) -> Any:
     """The `Mesh` of jax's mesh or of all axes of a `DeviceMesh`; anything else unchanged."""
     if isinstance(given, jax.sharding.Mesh):
-        ids = [devices().index(device) for device in given.devices.flat]
+        ids = [hardware.devices().index(device) for device in given.devices.flat]
         return Mesh(ids, given.devices.shape, given.axis_names)
     return DeviceMesh.of(given, "mesh").root if isinstance(given, DeviceMesh | theirs.DeviceMesh) else given
 
@@ -89,7 +86,7 @@ class DeviceMesh:
             return DeviceMesh(given.device_type, given.mesh.numpy(), mesh_dim_names=given.mesh_dim_names)
         raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(given).__name__}")
 
-    def _view(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
+    def _part(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
         made = object.__new__(DeviceMesh)
         made.root, made.dims, made.mesh_dim_names, made._flat = self.root, tuple(dims), names, self._flat
         return made
@@ -100,14 +97,14 @@ class DeviceMesh:
         for name in wanted:
             if name not in known:
                 raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, known))})")
-        return self._view([known[name] for name in wanted], wanted)
+        return self._part([known[name] for name in wanted], wanted)
 
     def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":
         """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
         name = mesh_dim_name or "_".join(self.mesh_dim_names or map(str, range(self.ndim)))
         axes = tuple(axis for dim in self.dims for axis in dim)
         self._flat[name] = axes
-        return self._view([axes], (name,))
+        return self._part([axes], (name,))
 
     @property
     def device_type(self) -> str:
@@ -191,7 +188,7 @@ class DeviceMesh:
             numbers = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
             axes = tuple(axis for number in numbers for axis in self.dims[int(number)])
             if open_batch and place == 0 and not axes and is_partial:
-                dims.append(OPEN)
+                dims.append(specs.OPEN)
             else:
                 dims.append(Dim(tuple(axis for axis in before[place].axes if axis not in own) + axes))
         replicated = self.root.sharding((), 0, caller)
@@ -222,7 +219,7 @@ def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
     grid = root.axis_names, root.device_ids, root.mesh_shape
     is_ours = sharding is not None and (sharding.axis_names, sharding.device_ids, sharding.mesh_shape) == grid
     dims = sharding.closed().spec.dims if sharding is not None and is_ours else ()
-    return [*dims, *[UNSHARDED] * (rank - len(dims))]
+    return [*dims, *[specs.UNSHARDED] * (rank - len(dims))]
 
 
 def init_device_mesh(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jax.experimental import mesh_utils
 
-from ..core.run.pjrt.devices import prepare
-from ..core.sharding.topology import all_devices, is_simulated, ordinal, slices
+from ..core import hardware, topology
 from .mesh import Mesh
 
 
@@ -49,7 +48,7 @@ class HybridMesh(Mesh):
         if len(fast) != len(slow):
             raise ValueError(f"HybridMesh: ici_mesh_shape {fast} and dcn_mesh_shape {slow} must have as many axes")
         if target is None:
-            prepare()
+            hardware.prepare()
         grids = [_inside(members, fast, target) for members in _by_slice(slow, math.prod(fast), target)]
         # (slow axes, fast axes) to one axis of each pair, the slow one first.
         pairs = [place for axis in range(len(fast)) for place in (axis, axis + len(fast))]
@@ -62,7 +61,7 @@ class HybridMesh(Mesh):
 def _by_slice(slow: tuple[int, ...], size: int, target: str | None) -> list[list[int]]:
     """The devices of each slice. Raises ValueError where the slices differ from the shape in number or size."""
     members: dict[int, list[int]] = {}
-    for device, slice_index in enumerate(slices(target)):
+    for device, slice_index in enumerate(topology.slices(target)):
         members.setdefault(slice_index, []).append(device)
     if math.prod(slow) != len(members):
         hint = (
@@ -79,8 +78,12 @@ def _by_slice(slow: tuple[int, ...], size: int, target: str | None) -> list[list
 
 def _inside(members: list[int], shape: tuple[int, ...], target: str | None) -> np.ndarray:
     """The devices of one slice in a grid, along the links of the chips for a TPU."""
-    devices = [all_devices(target)[i] for i in members] if target is None or not is_simulated(target) else []
+    devices = (
+        [topology.all_devices(target)[i] for i in members]
+        if target is None or not topology.is_simulated(target)
+        else []
+    )
     if not devices or devices[0].platform != "tpu":
         return np.array(members).reshape(shape)
     placed = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    return np.array([ordinal(device, target) for device in placed.reshape(-1)]).reshape(shape)
+    return np.array([topology.ordinal(device, target) for device in placed.reshape(-1)]).reshape(shape)

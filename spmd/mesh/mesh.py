@@ -10,15 +10,18 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..core.base.hints import did_you_mean
-from ..core.graph.source import ends_at_user_line
-from ..core.run.pjrt import processes
-from ..core.run.pjrt.devices import devices
-from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
-from ..core.sharding.text import open_dims, read
-from ..core.sharding.topology import num_devices, slices
-from ..core.sharding.value import Sharding
-from ..core.torch_state.graph_constants import constant_of_graphs
+from ..core import (
+    Dim,
+    Sharding,
+    Spec,
+    constant_of_graphs,
+    did_you_mean,
+    ends_at_user_line,
+    hardware,
+    processes,
+    specs,
+    topology,
+)
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
 
@@ -104,7 +107,7 @@ class Mesh:
         repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
         if repeated:
             raise MeshError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
-        count = len(devices()) if target is None else num_devices(target)
+        count = len(hardware.devices()) if target is None else topology.num_devices(target)
         unknown = sorted(i for i in ids if not 0 <= i < count)
         if unknown and target is not None:
             raise MeshError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
@@ -164,7 +167,7 @@ class Mesh:
         mesh.
         """
         name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
-        where = np.array(slices(self.target))[self.get_logical_mesh()]
+        where = np.array(topology.slices(self.target))[self.get_logical_mesh()]
         rows = np.moveaxis(where, self.axis_names.index(name), 0)
         return "dcn" if (rows != rows[:1]).any() else "ici"
 
@@ -223,12 +226,12 @@ class Mesh:
 
     def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
         here = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
-        text, left = open_dims(given)
+        text, left = specs.open_dims(given)
         if left and max(left) >= rank:
             raise ValueError(f"{caller}: {given} leaves dim {max(left)} open, but the tensor has {rank} dims")
-        sharding = Sharding.of_tiling(read(text, rank, self.device_ids, caller), (here,), target=self.target)
-        dims = [*sharding.spec.dims, *[UNSHARDED] * (rank - len(sharding.spec.dims))]
-        dims = [OPEN if i in left else dim for i, dim in enumerate(dims)]
+        sharding = Sharding.of_tiling(specs.read(text, rank, self.device_ids, caller), (here,), target=self.target)
+        dims = [*sharding.spec.dims, *[specs.UNSHARDED] * (rank - len(sharding.spec.dims))]
+        dims = [specs.OPEN if i in left else dim for i, dim in enumerate(dims)]
         return sharding.with_spec(sharding.spec._replace(dims=tuple(dims)))
 
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
@@ -240,8 +243,8 @@ class Mesh:
         used: dict[str, Axis] = {}
         dims = []
         for entry in spec:
-            if entry is UNCONSTRAINED:
-                dims.append(OPEN)
+            if entry is specs.UNCONSTRAINED:
+                dims.append(specs.OPEN)
                 continue
             axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
             names = tuple(self._axis(axis, spec, caller) for axis in axes)
@@ -323,7 +326,7 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     >>> spmd.torch_xla.get_1d_mesh("data").size() == len(spmd.device_ids())
     True
     """
-    ids = range(len(devices()))
+    ids = range(len(hardware.devices()))
     return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
 
 

@@ -2,9 +2,8 @@
 
 import functools
 
-from ..core.base.messages import say
-from ..core.graph.source import ends_at_user_line as ends_at_user_line
-from ..core.sharding.value import Sharding
+from ..core import Sharding, messages
+from ..core import ends_at_user_line as ends_at_user_line
 
 
 def note_idle(caller: str, shape: tuple[int, ...], sharding: Sharding) -> None:
@@ -18,11 +17,13 @@ def note_idle(caller: str, shape: tuple[int, ...], sharding: Sharding) -> None:
 def _note(caller: str, shape: tuple[int, ...], dim: int, ways: int, idle: int) -> None:
     if idle > 0:
         text = f"dim {dim} of {list(shape)} is split {ways} ways: {idle} of {ways} parts are padding alone and idle"
-        say(f"{caller}: {text}; make it a multiple of {ways}", "idle")
+        messages.say(f"{caller}: {text}; make it a multiple of {ways}", "idle")
 
 
 @functools.cache
 def note_whole(caller: str, shape: tuple[int, ...], dim: int, ways: int) -> None:
     """Prints, once for each shape, that each device computes all rows of a batch that the devices do not divide."""
     text = f"dim {dim} of {list(shape)} is not a multiple of the {ways} devices of the batch"
-    say(f"{caller}: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle")
+    messages.say(
+        f"{caller}: {text}: each device computes all of its {shape[dim]} rows; make it a multiple of {ways}", "idle"
+    )

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from ..core.sharding.spec import UNCONSTRAINED
+from ..core import UNCONSTRAINED
 
 Axis = str | int
 SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: jax's UNCONSTRAINED

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch._C import _distributed as kinds  # the base classes of torch.distributed.tensor's placements; imports nothing
 
-from ..core.sharding.spec import UNCONSTRAINED
-from ..core.sharding.value import Sharding
+from ..core import Sharding, specs
 from .partition_spec import PartitionSpec
 
 Placement = kinds.Placement
@@ -78,7 +77,7 @@ def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]
     """
     found: list[tuple[int, int] | None] = [None] * len(names)
     for dim, entry in enumerate(entries):
-        if entry is UNCONSTRAINED:
+        if entry is specs.UNCONSTRAINED:
             raise ValueError(f"placements: dim {dim} is left to the partitioner, for which there is no placement")
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         split = [names.index(str(axis)) for axis in axes]

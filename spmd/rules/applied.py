@@ -10,10 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core.base.hints import did_you_mean
-from ..core.record.tensor import XlaTensor
-from ..core.sharding.value import Sharding
-from ..core.torch_state.modules import ARRIVED, WAITING
+from ..core import Sharding, XlaTensor, did_you_mean, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
@@ -49,8 +46,8 @@ class Applied:
         for hook in self._hooks:
             hook.remove()
         for module, arrived in self._arrivals:
-            if module.__dict__.get(ARRIVED) is arrived:
-                del module.__dict__[ARRIVED]
+            if module.__dict__.get(module_moves.ARRIVED) is arrived:
+                del module.__dict__[module_moves.ARRIVED]
         self._hooks, self._arrivals = [], []
 
     def __enter__(self) -> "Applied":
@@ -72,7 +69,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
         _refuse_idle(rules, applied, specs, modules)
     for path, own in _by_module(specs).items():
         arrived = _Arrived(mesh, own, modules[path])
-        modules[path].__dict__[ARRIVED] = arrived
+        modules[path].__dict__[module_moves.ARRIVED] = arrived
         applied._arrivals.append((modules[path], arrived))
         arrived.mark(modules[path])
     if rules.checkpoint:
@@ -102,7 +99,7 @@ def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
 def _check_kept(model: nn.Module, mesh: Mesh, applied: Applied) -> None:
     """Raises ValueError where the units of a model, over another mesh, have sharded a tensor again."""
     for path, tensor in _tensors_of(model):
-        now = tensor._storage.sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
+        now = storage_of(tensor).sharding if path in applied.tensors and isinstance(tensor, XlaTensor) else None
         if now is not None and now.mesh_axes() != mesh.shape():
             applied.remove()
             raise ValueError(
@@ -208,7 +205,7 @@ class _Arrived:
     def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
         self.mesh, self.specs = mesh, specs
         self._module = None if module is None else weakref.ref(module)  # None: of a file, until it moves
-        WAITING.add(self)
+        module_moves.WAITING.add(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Arrived":
         return _Arrived(self.mesh, self.specs, None if self._module is None else memo.get(id(self._module())))
@@ -226,13 +223,13 @@ class _Arrived:
         self._module = weakref.ref(module)
         for name, spec in self.specs.items():
             tensor = _held(module, name)
-            if isinstance(tensor, XlaTensor) and (replaces or tensor._storage.sharding is None):
+            if isinstance(tensor, XlaTensor) and (replaces or storage_of(tensor).sharding is None):
                 marked(tensor, self.mesh.sharding(spec, tensor.dim(), "ShardingRules"))
 
     def to_come(self, tensor: torch.Tensor) -> Sharding | None:
         """The future sharding of a tensor of the module; None for another tensor."""
         module = None if self._module is None else self._module()
-        if module is None or module.__dict__.get(ARRIVED) is not self:
+        if module is None or module.__dict__.get(module_moves.ARRIVED) is not self:
             return None
         spec = next((spec for name, spec in self.specs.items() if _held(module, name) is tensor), None)
         return None if spec is None else self.mesh.sharding(spec, tensor.dim(), "ShardingRules")

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from ..core.graph.source import ends_at_user_line, user_line
+from ..core import ends_at_user_line, user_line
+from ..loops.recompute.checkpoint_policies import WORDS
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
-from ..recompute.checkpoint_policies import WORDS
 from .applied import Applied, apply
 from .model_plans import Axis, plans_of
 from .patterns import REGEX, Site, check, matches, near_site, site_of

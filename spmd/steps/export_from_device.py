@@ -12,8 +12,7 @@ from torch.export.exported_program import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..core.record.tensor import XlaTensor
-from ..core.torch_state.when_imported import Patch
+from ..core import Patch, XlaTensor
 
 
 def join_export() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..core.torch_state import modules
+from ..core import points
 
 # The classes of these modules, if a script has imported torch.export.
 _EXPORTED = ("torch.export._unlift", "_StatefulGraphModule"), ("torch.export.unflatten", "UnflattenedModule")
@@ -52,4 +52,4 @@ def _rewrite(node: fx.Node, device: torch.device) -> bool:
     return True
 
 
-modules.after_move.append(follow)
+points.after_move.append(follow)

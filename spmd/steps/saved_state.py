@@ -12,25 +12,19 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 from torch.utils._pytree import tree_leaves
 
-from ..core.base import seed
-from ..core.graph.graph import DeviceData
-from ..core.graph.meta import dense_meta
-from ..core.record.storage import Storage
-from ..core.record.tensor import OURS, XlaTensor, wrap
-from ..core.record.threads import enter_thread
-from ..core.run import abstract
-from ..core.torch_state.swap import exchange
+from ..core import DeviceData, Storage, XlaTensor, dense_meta, module_moves, seed, wrap
+from ..core.extend import Recording, record_calls, recordings, storages
 from ..rules.applied import moved
 from .exported_graphs import follow
 from .reachable import Reachable, outermost, refill
 
 
 @contextlib.contextmanager
-def abstractly(step: Any, arguments: Any, recording: abstract.Recording | None = None) -> Iterator[Reachable]:
+def abstractly(step: Any, arguments: Any, recording: Recording | None = None) -> Iterator[Reachable]:
     """Yields what is reachable from a step; in the context its calls are recorded without data, and nothing runs."""
-    enter_thread()
+    record_calls.enter_thread()
     reachable = Reachable(step, arguments)
-    with abstract.recorded(recording or abstract.Recording()), kept(reachable), without_data(reachable, arguments):
+    with recordings.recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
         yield reachable
 
 
@@ -59,7 +53,7 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
     if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
-        own = {name: value for name, value in tensor.__dict__.items() if name in OURS}
+        own = {name: value for name, value in tensor.__dict__.items() if name in storages.OURS}
         yield partial(_put_back, tensor, own)
     if tensor.is_leaf and tensor.requires_grad:
         # The hooks stay with the object whatever its data: annotations and units add some.
@@ -73,7 +67,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
 
 
 def _put_back(tensor: torch.Tensor, own: dict[str, Any]) -> None:
-    for name in OURS:
+    for name in storages.OURS:
         tensor.__dict__.pop(name, None)
     tensor.__dict__.update(own)
 
@@ -102,7 +96,7 @@ def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
         if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
             gradient = tensor.grad if tensor.is_leaf else None
             exchanged[id(tensor)] = tensor, made(tensor)
-            exchange(*exchanged[id(tensor)])
+            module_moves.exchange(*exchanged[id(tensor)])
             if gradient is not None:
                 tensor.grad = _abstract(gradient)
 
@@ -128,7 +122,7 @@ def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
         yield
     finally:
         for tensor, made in reversed(exchanged.values()):
-            exchange(tensor, made)
+            module_moves.exchange(tensor, made)
         for root in roots:
             follow(root)
 

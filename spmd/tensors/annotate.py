@@ -8,15 +8,19 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.aten import dynamic_dims
-from ..core.graph.graph import DeviceData
-from ..core.graph.source import ends_at_user_line
-from ..core.record import annotations
-from ..core.record.constraints import sharding_now, with_one_sharding, with_sharding
-from ..core.record.tensor import XlaTensor
-from ..core.run.pjrt.devices import devices
-from ..core.sharding.value import DEVICE, HOST, Sharding
-from ..core.torch_state import grad_shardings
+from ..core import (
+    DEVICE,
+    HOST,
+    DeviceData,
+    Sharding,
+    XlaTensor,
+    annotations,
+    ends_at_user_line,
+    grad_shardings,
+    hardware,
+    storage_of,
+    view_of,
+)
 from ..mesh.device_mesh import as_mesh
 from ..mesh.global_mesh import get_global_mesh, needed_mesh
 from ..mesh.mesh import Mesh
@@ -117,7 +121,7 @@ def mark_dynamic(
     for one in dims:
         if not -rank <= one < rank:
             raise IndexError(f"mark_dynamic: expected a dim from {-rank} to {rank - 1}, got {one}")
-    dynamic_dims.mark(target, [one % rank for one in dims], min, max)
+    annotations.mark(target, [one % rank for one in dims], min, max)
     return tensor
 
 
@@ -171,10 +175,10 @@ def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:
     count = len(layout.spec.dims)
     if count > rank:
         raise ValueError(f"{caller}: {layout!r} is for {count} dims, but the tensor has {rank}")
-    if layout.target is None and max(layout.device_ids) >= len(devices()):
+    if layout.target is None and max(layout.device_ids) >= len(hardware.devices()):
         raise ValueError(
             f"{caller}: {layout!r} is over devices up to {max(layout.device_ids)}, and this process sees "
-            f"{len(devices())}: ids 0 to {len(devices()) - 1}"
+            f"{len(hardware.devices())}: ids 0 to {len(hardware.devices()) - 1}"
         )
     return layout
 
@@ -211,7 +215,9 @@ class MarkShardingFunction(torch.autograd.Function):
     @staticmethod
     def forward(tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None) -> torch.Tensor:
         target = on_device(tensor, "mark_sharding_with_gradients")
-        return with_sharding(target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding_with_gradients"))
+        return annotations.with_sharding(
+            target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding_with_gradients")
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -247,7 +253,7 @@ class _Reshard(torch.autograd.Function):
 
     @staticmethod
     def forward(tensor: XlaTensor, layout: Sharding, back: Sharding | None) -> torch.Tensor:
-        return with_sharding(tensor, layout)
+        return annotations.with_sharding(tensor, layout)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -292,7 +298,7 @@ def reshard(
     [('data', None), (None, 'data')]
     """
     target = on_device(tensor, "reshard")
-    sharding = sharding_now(target)
+    sharding = annotations.sharding_now(target)
     if isinstance(partition_spec, Sharding) and mesh is None:
         layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
     elif mesh is None:
@@ -317,7 +323,7 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
         return tensor
     if said is not None:
         return reshard(tensor, layout)
-    is_data = here._view is None and type(here._storage.value) is DeviceData
+    is_data = view_of(here) is None and type(storage_of(here).value) is DeviceData
     return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
 
 
@@ -338,7 +344,7 @@ class _ShardAs(torch.autograd.Function):
 
     @staticmethod
     def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
-        return tuple(with_one_sharding(tensors))
+        return tuple(annotations.with_one_sharding(tensors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

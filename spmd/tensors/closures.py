@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ..core.run.syncs import AFTER, Synced
+from ..core import Synced, syncs
 
 
 def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
@@ -30,8 +30,8 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
     """
     if not callable(function):
         raise TypeError(f"on_sync: expected a function of a Synced, got {function!r}")
-    handle = RemovableHandle(AFTER)
-    AFTER[handle.id] = function
+    handle = RemovableHandle(syncs.AFTER)
+    syncs.AFTER[handle.id] = function
     return handle
 
 

@@ -6,14 +6,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.aten.copies import host_copy
-from ..core.graph.graph import DeviceData
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import user_frame, user_line
-from ..core.record.storage import Storage
-from ..core.record.tensor import XlaTensor, abstract, wrap
-from ..core.run.abstract import recording
-from ..core.run.pjrt import agreement, devices, processes, transfer
+from ..core import (
+    DeviceData,
+    Storage,
+    XlaTensor,
+    abstract,
+    dense_meta,
+    hardware,
+    processes,
+    recording,
+    tensor_meta,
+    transfer,
+    user_frame,
+    user_line,
+    wrap,
+)
 from ..mesh.mesh import Mesh
 from .simulated import simulate
 
@@ -49,18 +56,18 @@ def initialize(
             if requested not in (None, present):
                 raise RuntimeError(f"initialize: this process has joined others already, with {name}={present}")
         return
-    if devices.is_running():
+    if hardware.is_running():
         raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
     place = processes.find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
-    devices.prepare()
+    hardware.prepare()
     processes.start(
         place,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
         initialization_timeout_seconds=initialization_timeout_seconds,
     )
-    agreement.join()
+    processes.join()
 
 
 def process_index() -> int:
@@ -107,7 +114,7 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
     if processes.several():
         what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
-        agreement.agree_once(what, what.encode(), user_line())
+        processes.agree_once(what, what.encode(), user_line())
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording() is not None:
         return abstract(meta, sharding)
@@ -130,9 +137,9 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, XlaTensor):
         raise TypeError(f"full_tensor: expected a tensor on xla, got {type(tensor).__name__}")
     if processes.several():
-        what = f"full_tensor of {tensor._meta!r}"
-        agreement.agree(what, what.encode(), user_line())
-    return host_copy(tensor, "full_tensor", together=True)
+        what = f"full_tensor of {tensor_meta(tensor)!r}"
+        processes.agree(what, what.encode(), user_line())
+    return transfer.host_copy(tensor, "full_tensor", together=True)
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:

@@ -4,11 +4,7 @@ from typing import Any
 
 import torch
 
-from ..core.ops.offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
-from ..core.record.annotations import annotate, current_sharding
-from ..core.record.tensor import XlaTensor
-from ..core.run.pjrt.devices import default_sharding
-from ..core.sharding.value import HOST
+from ..core import HOST, XlaTensor, annotations, hardware, transfer
 from .annotate import on_device
 
 
@@ -25,7 +21,7 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """
     if not isinstance(name, str):
         raise TypeError(f"checkpoint_name: expected a name as text, got {name!r}")
-    return CHECKPOINT_NAME(tensor, name)
+    return transfer.CHECKPOINT_NAME(tensor, name)
 
 
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,7 +41,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory, x.tolist()
     ('pinned_host', [2.0, 2.0, 2.0, 2.0])
     """
-    return TO_HOST(on_device(tensor, "place_to_host"))
+    return transfer.TO_HOST(on_device(tensor, "place_to_host"))
 
 
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,7 +55,7 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory
     'device'
     """
-    return TO_DEVICE(on_device(tensor, "place_to_device"))
+    return transfer.TO_DEVICE(on_device(tensor, "place_to_device"))
 
 
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -91,6 +87,6 @@ def _offload_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for state in optimizer.state.values():
         for value in state.values():
             if type(value) is XlaTensor and value.dim():
-                sharding = current_sharding(value) or default_sharding()
+                sharding = annotations.current_sharding(value) or hardware.default_sharding()
                 if sharding.memory != HOST:
-                    annotate(value, sharding.with_spec(sharding.spec, HOST))
+                    annotations.annotate(value, sharding.with_spec(sharding.spec, HOST))

@@ -1,16 +1,18 @@
 """Counters, timers and the compile log of the library."""
 
-from ..core.base.counters import Collective as Collective
-from ..core.base.counters import CompileRecord as CompileRecord
-from ..core.base.counters import clear as clear
-from ..core.base.counters import compiles as compiles
-from ..core.base.counters import counter as counter
-from ..core.base.counters import counter_names as counter_names
-from ..core.base.counters import explain as explain
-from ..core.base.counters import fallback_ops as fallback_ops
-from ..core.base.counters import num_compiles as num_compiles
-from ..core.base.counters import num_loaded as num_loaded
-from ..core.base.counters import report as report
-from ..core.base.counters import timer as timer
-from ..core.base.move import Move as Move
-from ..core.programs.cache import trivial_dispatch_seconds as trivial_dispatch_seconds
+from ..core import Collective as Collective
+from ..core import CompileRecord as CompileRecord
+from ..core import Move as Move
+from ..core import counters as _counters
+
+clear = _counters.clear
+compiles = _counters.compiles
+counter = _counters.counter
+counter_names = _counters.counter_names
+explain = _counters.explain
+fallback_ops = _counters.fallback_ops
+num_compiles = _counters.num_compiles
+num_loaded = _counters.num_loaded
+report = _counters.report
+timer = _counters.timer
+trivial_dispatch_seconds = _counters.trivial_dispatch_seconds

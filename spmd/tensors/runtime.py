@@ -8,13 +8,8 @@ from typing import Any
 import jax
 import torch
 
-from ..core.base import seed as seeds
-from ..core.graph.source import at_user_line
-from ..core.record import annotations
-from ..core.record.tensor import XlaTensor
-from ..core.run import syncs
-from ..core.run.pjrt.devices import devices
-from ..core.sharding.topology import all_devices, slices
+from ..core import XlaTensor, annotations, at_user_line, hardware, storage_of, syncs, topology
+from ..core import seed as seeds
 from .annotate import on_device
 from .closures import end_step
 
@@ -40,7 +35,7 @@ def device_ids() -> list[int]:
     >>> 0 in spmd.device_ids()
     True
     """
-    return list(range(len(devices())))
+    return list(range(len(hardware.devices())))
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
     """
     if not isinstance(device_id, int) or isinstance(device_id, bool):
         raise TypeError(f"device_attributes: expected the id of a device, got {device_id!r}; spmd.device_ids() has all")
-    here = devices() if target is None else all_devices(target)
+    here = hardware.devices() if target is None else topology.all_devices(target)
     if not 0 <= device_id < len(here):
         raise ValueError(f"device_attributes: there is no device {device_id}; there are {len(here)}, ids from 0 on")
     device: Any = here[device_id]
@@ -97,7 +92,7 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
         process=device.process_index,
         coords=None if coords is None else tuple(coords),
         core=getattr(device, "core_on_chip", None),
-        slice_index=slices(target)[device_id],
+        slice_index=topology.slices(target)[device_id],
         memory=memory.get("bytes_limit"),
     )
 
@@ -209,4 +204,4 @@ def residence(tensor: torch.Tensor) -> str:
     >>> spmd.residence(x), spmd.residence(y)
     ('devices', 'devices')
     """
-    return annotations.residence(on_device(tensor, "residence")._storage.value)
+    return annotations.residence(storage_of(on_device(tensor, "residence")).value)

@@ -8,19 +8,28 @@ import jax
 import numpy as np
 import torch
 
-from ..core.graph.graph import DeviceData
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import ends_at_user_line, user_frame, user_line
-from ..core.record.annotations import current_sharding
-from ..core.record.storage import Storage
-from ..core.record.tensor import abstract, wrap
-from ..core.run import host_reads
-from ..core.run.abstract import recording
-from ..core.run.pjrt import agreement, devices, processes, transfer
-from ..core.run.pjrt.host import leaving
-from ..core.run.pjrt.transfer import ShardSlice, host_array, host_tensor
-from ..core.sharding.topology import ordinal
-from ..core.sharding.value import Sharding
+from ..core import (
+    DeviceData,
+    Sharding,
+    ShardSlice,
+    Storage,
+    abstract,
+    annotations,
+    dense_meta,
+    ends_at_user_line,
+    hardware,
+    leaving,
+    processes,
+    recording,
+    storage_of,
+    tensor_meta,
+    topology,
+    transfer,
+    user_frame,
+    user_line,
+    view_of,
+    wrap,
+)
 from .annotate import layout_of, on_device
 from .streamed import Filling, can_fill
 
@@ -57,7 +66,7 @@ class Shard:
     @property
     def shard_device(self) -> str:
         """The device in PyTorch/XLA's notation: "CPU:3"."""
-        return f"{devices.devices()[self.device].platform.upper()}:{self.device}"
+        return f"{hardware.devices()[self.device].platform.upper()}:{self.device}"
 
 
 XLAShard = Shard  # PyTorch/XLA's name
@@ -79,20 +88,23 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     [torch.Size([4, 2])]
     """
     target = on_device(tensor, "local_shards")
-    if target._view is not None:
+    if view_of(target) is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
-    leaving("local_shards", repr(target._meta))
-    with host_reads.leased(target._storage, "local_shards", on_device=True) as lease:
+    leaving("local_shards", repr(tensor_meta(target)))
+    with transfer.leased(storage_of(target), "local_shards", on_device=True) as lease:
         buffer, _ = lease.placed()
-        shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: ordinal(shard_slice.device))
-        return [_shard(shard_slice, buffer.shape, target._meta.shape) for shard_slice in shard_slices]
+        shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: topology.ordinal(shard_slice.device))
+        return [_shard(shard_slice, buffer.shape, tensor_meta(target).shape) for shard_slice in shard_slices]
 
 
 def _shard(shard_slice: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) -> Shard:
     bounds = [index.indices(dim) for index, dim in zip(shard_slice.index, padded, strict=True)]
     indices = tuple(slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True))
     return Shard(
-        host_tensor(np.asarray(shard_slice.data)), indices, ordinal(shard_slice.device), shard_slice.replica_id
+        transfer.host_tensor(np.asarray(shard_slice.data)),
+        indices,
+        topology.ordinal(shard_slice.device),
+        shard_slice.replica_id,
     )
 
 
@@ -138,19 +150,20 @@ def from_local_shards(
     full = _full_shape(tuple(first.shape), sharding, shape)
     if processes.several():
         what = f"from_local_shards of {dense_meta(full, dtype)!r} as {sharding!r}"
-        agreement.agree_once(what, what.encode(), user_line())
+        processes.agree_once(what, what.encode(), user_line())
     meta = dense_meta(full, dtype)
     placed = _placed(given, full, dtype, sharding, "from_local_shards")
     if recording() is not None:
         return abstract(meta, sharding)
     if not meta.numel:
         return wrap(
-            meta, Storage(DeviceData(meta, host=host_array(torch.empty(full, dtype=dtype, device="cpu"))), meta)
+            meta,
+            Storage(DeviceData(meta, host=transfer.host_array(torch.empty(full, dtype=dtype, device="cpu"))), meta),
         )
     parts = [
         part
         for shard_slice, data in placed
-        for part in transfer.upload_shard(host_array(data), shard_slice, full, sharding)
+        for part in transfer.upload_shard(transfer.host_array(data), shard_slice, full, sharding)
     ]
     buffer = transfer.joined(parts, full, sharding)
     device_data = DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame())
@@ -193,7 +206,7 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
     if not can_fill(target) and target.numel():
         raise ValueError("load_local_shards_: expected a dense tensor that is no view, got a view; pass its base")
     shape = tuple(target.shape)
-    sharding = (current_sharding(target) or devices.default_sharding()).closed()
+    sharding = (annotations.current_sharding(target) or hardware.default_sharding()).closed()
     placed = _placed(list(shards), shape, target.dtype, sharding, "load_local_shards_")
     if target.numel():
         filling = Filling(target)
@@ -211,7 +224,7 @@ def _placed(
 ) -> list[tuple[ShardSlice, torch.Tensor]]:
     """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
     shard_slices = transfer.shards_here(shape, sharding)
-    here = sorted(ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
+    here = sorted(topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
     data = dict(zip(_devices_of(shards, here, caller), shards, strict=True))
     found = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
     wide = sharding.shard_shape(shape)
@@ -251,7 +264,7 @@ def _devices_of(shards: list[Any], here: list[int], caller: str) -> list[int]:
 def _agreed(shard_slice: ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
     """The data of a shard, in memory of its own; raises ValueError where its devices were given different data."""
     inside = tuple(slice(0, dim) for dim in shard_slice.shape)
-    first, *others = [ordinal(device) for device in shard_slice.devices]
+    first, *others = [topology.ordinal(device) for device in shard_slice.devices]
     kept = data[first].detach()[inside].clone(memory_format=torch.contiguous_format)
     for other in others:
         if data[other] is not data[first] and not _same_bits(kept, data[other].detach()[inside]):
@@ -264,4 +277,4 @@ def _agreed(shard_slice: ShardSlice, data: dict[int, torch.Tensor], caller: str)
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if two tensors hold the same bytes, so that a NaN equals itself."""
-    return host_array(one).tobytes() == host_array(other).tobytes()
+    return transfer.host_array(one).tobytes() == transfer.host_array(other).tobytes()

@@ -4,12 +4,7 @@ import importlib.util
 
 import jax
 
-from ..core.base import messages
-from ..core.base.config import config, has_gpu, requested_cpu_devices, requested_hardware, unknown_variables
-from ..core.base.hints import did_you_mean
-from ..core.base.jax_private import num_tpu_chips
-from ..core.record.threads import AT_FIRST_USE
-from ..core.run.pjrt import devices, processes
+from ..core import config, did_you_mean, hardware, messages, points, processes, variables
 
 
 def simulate(num_devices: int, *, slices: int = 1) -> None:
@@ -37,7 +32,7 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
         return
     if num_devices % processes.count():
         raise ValueError(f"simulate: {num_devices} devices cannot be split over {processes.count()} processes")
-    if devices.is_running():
+    if hardware.is_running():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":
             config.num_slices = slices if slices > 1 else 0
@@ -56,23 +51,23 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
         )
     _say_overridden(own, platform)
     config.num_slices = slices if slices > 1 else 0
-    devices.use_cpu_devices(own)
+    hardware.use_cpu_devices(own)
 
 
 def _requested_platform() -> str:
     """The platform that the environment, or jax's config, names first; "" for none."""
-    named = jax.config.jax_platforms or requested_hardware().platform or ""  # type: ignore[attr-defined]
+    named = jax.config.jax_platforms or variables.requested_hardware().platform or ""  # type: ignore[attr-defined]
     return named.partition(",")[0]
 
 
 def _say_overridden(num_devices: int, platform: str) -> None:
     """Says what `simulate` overrides: other numbers of CPU devices, and an accelerator that jax would find."""
-    others = [f"{name} ({count})" for name, count in requested_cpu_devices().items() if count != num_devices]
+    others = [f"{name} ({count})" for name, count in variables.requested_cpu_devices().items() if count != num_devices]
     if others:
         messages.say(f"simulate makes {num_devices} CPU devices here, against {', '.join(others)}", "simulate")
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-    has_cuda = has_gpu() and any(map(importlib.util.find_spec, plugins))
-    if not platform and (has_cuda or num_tpu_chips()):
+    has_cuda = variables.has_gpu() and any(map(importlib.util.find_spec, plugins))
+    if not platform and (has_cuda or hardware.num_tpu_chips()):
         kind = "GPU" if has_cuda else "TPU"
         text = f"simulate computes on the CPU; set PJRT_DEVICE={kind}, or leave it out, for the {kind}"
         messages.say(text, "simulate")
@@ -80,8 +75,8 @@ def _say_overridden(num_devices: int, platform: str) -> None:
 
 def _say_unknown_variables() -> None:
     """Says which variables are named as flags of this library and set none."""
-    for variable, known in unknown_variables().items():
+    for variable, known in variables.unknown_variables().items():
         messages.say(f"{variable} sets nothing{did_you_mean(variable, known)}", "variables")
 
 
-AT_FIRST_USE.append(_say_unknown_variables)
+points.AT_FIRST_USE.append(_say_unknown_variables)

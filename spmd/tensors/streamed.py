@@ -7,22 +7,29 @@ from typing import Any
 import jax
 import torch
 
-from ..core.graph.errors import AbstractError
-from ..core.graph.graph import DeviceData
-from ..core.graph.meta import dense_meta
-from ..core.graph.source import user_frame, user_line
-from ..core.record.annotations import current_sharding
-from ..core.record.storage import LOCK
-from ..core.record.tensor import XlaTensor
-from ..core.run.abstract import recording
-from ..core.run.pjrt import devices, transfer
-from ..core.run.pjrt.transfer import ShardSlice
+from ..core import (
+    LOCK,
+    AbstractError,
+    DeviceData,
+    ShardSlice,
+    XlaTensor,
+    annotations,
+    dense_meta,
+    hardware,
+    recording,
+    storage_of,
+    tensor_meta,
+    transfer,
+    user_frame,
+    user_line,
+    view_of,
+)
 
 
 def can_fill(tensor: XlaTensor) -> bool:
     """True if a tensor's memory can be filled shard by shard: all of it is the tensor's, in torch's own order."""
-    meta = tensor._meta
-    return tensor._view is None and meta.numel > 0 and meta is dense_meta(meta.shape, meta.dtype)
+    meta = tensor_meta(tensor)
+    return view_of(tensor) is None and meta.numel > 0 and meta is dense_meta(meta.shape, meta.dtype)
 
 
 class Filling:
@@ -32,8 +39,8 @@ class Filling:
         if recording() is not None:
             raise AbstractError(f"loading data at {user_line()}: spmd.plan records the step and runs nothing")
         self.tensor = tensor
-        self.shape = tensor._meta.shape
-        self.sharding = current_sharding(tensor) or devices.default_sharding()
+        self.shape = tensor_meta(tensor).shape
+        self.sharding = annotations.current_sharding(tensor) or hardware.default_sharding()
         self.shards = transfer.shards_here(self.shape, self.sharding)
         self._when_done = when_done
         self._parts: list[jax.Array] = []
@@ -57,10 +64,10 @@ class Filling:
         """Makes an array in this sharding, padded as it is stored, the tensor's value."""
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
-            self.tensor._storage.write(
-                DeviceData(self.tensor._meta, buffer=buffer, sharding=self.sharding, source=user_frame())
+            storage_of(self.tensor).write(
+                DeviceData(tensor_meta(self.tensor), buffer=buffer, sharding=self.sharding, source=user_frame())
             )
-            self.tensor._storage.home = self.sharding
+            storage_of(self.tensor).home = self.sharding
         self._when_done()
 
 

@@ -197,7 +197,7 @@ class TestDevices:
         """XLA aborts the process at a name that it does not know."""
         script = """
             import os
-            from spmd.core import config
+            from spmd.core.base import config
             ours = list(config.XLA_DEFAULTS)
             unknown = {"xla_cpu_flag_of_no_version": 1, "xla_cpu_collective": 1}  # the second begins other names
             config.XLA_DEFAULTS.update({**unknown, "xla_dump_max_hlo_modules": 5})

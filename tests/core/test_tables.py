@@ -12,7 +12,7 @@ from spmd.core.graph import meta, source
 from spmd.core.passes import dynamic_places
 from spmd.core.record import annotations, call, reads, views
 from spmd.core.sharding import value
-from spmd.interop import call_jax
+from spmd.loops.interop import call_jax
 
 aten = torch.ops.aten
 MANY = 20_000

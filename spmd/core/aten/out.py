@@ -10,7 +10,7 @@ from ..ops import base_name
 from ..ops.registry import PLACEMENT_ARGUMENTS
 from ..record.overlap import check_operands, check_target
 from ..record.overloads import Handler, Plan, as_list, aten, makes_tensors
-from ..record.resolve import FORMS
+from ..record.resolve import OUT_FORMS
 from ..record.tensor import XlaTensor
 
 # A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
@@ -85,8 +85,6 @@ def _out_form(plan: Plan) -> Handler | None:
     """The handler of an `out=` overload, else None: runs the op without it and writes its results into the passed
     tensors, resized where they do not fit."""
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
-    if not outs:
-        return None
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:
@@ -135,4 +133,4 @@ def _check_out(plan: Plan, target: Any, operands: tuple[Any, ...]) -> None:
     check_operands(plan.name, target, operands, base=base)
 
 
-FORMS.append(_out_form)
+OUT_FORMS.append(_out_form)

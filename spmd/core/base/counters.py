@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 
-from . import pace, samples
+from . import samples
 from .forking import survives_fork
 from .move import Move
+from .pace import pace
 from .state import held
 
 

@@ -21,7 +21,7 @@ class Metric:
         self.samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
 
-class Place(NamedTuple):
+class CostlyPlace(NamedTuple):
     """A line of the user's that did something: its kind ("read", "fallback"), the call, the line."""
 
     kind: str
@@ -31,8 +31,8 @@ class Place(NamedTuple):
 
 _lock = survives_fork(threading.Lock())
 _metrics: dict[str, Metric] = {}
-_counts: Counter[Place] = Counter()
-_seconds: Counter[Place] = Counter()
+_counts: Counter[CostlyPlace] = Counter()
+_seconds: Counter[CostlyPlace] = Counter()
 
 
 def add(name: str, value: float) -> None:
@@ -66,7 +66,7 @@ class Transfer:
             add(self.data, self.num_bytes)
 
 
-def note(place: Place, seconds: float) -> int:
+def note(place: CostlyPlace, seconds: float) -> int:
     """Counts what a line did, and its seconds; returns the count."""
     with _lock:
         _counts[place] += 1
@@ -74,7 +74,7 @@ def note(place: Place, seconds: float) -> int:
         return _counts[place]
 
 
-def places() -> list[tuple[Place, int, float]]:
+def places() -> list[tuple[CostlyPlace, int, float]]:
     """Each line with the count and the seconds of what it did; the longest first."""
     with _lock:
         return [(place, _counts[place], seconds / 1e9) for place, seconds in _seconds.most_common()]

@@ -16,7 +16,20 @@ _is_jax_on = jax.profiler.TraceAnnotation.is_enabled
 _is_torch_on = torch.autograd._profiler_enabled
 
 # The programs that a trace of `spmd.profiler` has seen, by the numbers in its dispatch rows; None outside of one.
-programs: dict[int, Any] | None = None
+_programs: dict[int, Any] | None = None
+
+
+def keep_programs() -> None:
+    """Begins to keep the programs that run."""
+    global _programs
+    _programs = {}
+
+
+def kept_programs() -> dict[int, Any]:
+    """Ends it; returns the programs, by the numbers that `note_program` gave."""
+    global _programs
+    kept, _programs = _programs or {}, None
+    return kept
 
 
 def span(name: str, about: Callable[[], dict[str, Any]] = dict) -> AbstractContextManager[Any]:
@@ -32,9 +45,9 @@ def span(name: str, about: Callable[[], dict[str, Any]] = dict) -> AbstractConte
 
 def note_program(program: Any) -> int:
     """Keeps a program of the trace that is on; returns its number in it, 0 where none is on."""
-    if programs is None:
+    if _programs is None:
         return 0
-    programs[id(program)] = program
+    _programs[id(program)] = program
     return id(program)
 
 

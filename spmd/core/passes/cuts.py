@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable
 
-from ..base import pace
 from ..base.config import config
+from ..base.pace import pace
 from ..base.tables import Bounded
 from ..graph.graph import Graph
 from . import long_graphs, scan_layers

@@ -69,7 +69,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if platform != "cpu":
         return {}
     names = {node.op.name for node in graph.nodes}
-    if "spmd.recompute" in names:
+    if "spmd.loops.recompute" in names:
         return {**_KEEPING_BARRIERS}
     if "spmd.renew" in names:
         return {**_FREEING}

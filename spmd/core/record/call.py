@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..base import observation, pace, seed
+from ..base import observation, seed
 from ..base.config import config
 from ..base.dtypes import check_fits
 from ..base.interrupt import raise_held
 from ..base.observation import Scalar
+from ..base.pace import pace
 from ..graph.graph import DeviceData, Node, Value, results
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot

@@ -5,8 +5,8 @@ from types import CodeType, FrameType
 
 import torch
 
-from ..base import pace
 from ..base.config import config
+from ..base.pace import pace
 from ..graph import module_paths
 from ..graph.graph import Node, Value
 from ..graph.op import OpSpec

@@ -50,6 +50,11 @@ def number() -> int:
     return torch._C._get_obj_in_tls(_KEY) if _thread.is_of_autograd else _thread.number
 
 
+def has_several_recorders() -> bool:
+    """True if more than one thread has recorded."""
+    return is_several
+
+
 def is_run_here() -> Callable[[int], bool]:
     """Returns a predicate over recorder numbers: True for this thread and for threads that have ended, whose ops this
     thread's syncs run."""

@@ -19,8 +19,8 @@ PLANS: dict[Op, Plan] = {}
 # Handlers of overloads, and by name of ops whose overloads may be made later, which replace their rules.
 SPECIALS: dict[OpOverload, Handler] = {}
 BY_NAME: dict[str, Handler] = {}
-# Handlers of overloads by their schema, before rules.
-FORMS: list[Callable[[Plan], Handler | None]] = []
+# What gives the handler of an `out=` overload, or None.
+OUT_FORMS: list[Callable[[Plan], Handler | None]] = []
 # The check of the data among an op's arguments, by the op's name and whether it is in place; None where there is none.
 DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
 # What runs an op that has neither a rule nor a decomposition, or returns NotImplemented.
@@ -73,8 +73,8 @@ def _handler(plan: Plan) -> Handler | None:
     special = SPECIALS.get(overload) or BY_NAME.get(overload._schema.name)
     if special is not None or plan.is_list:
         return special
-    for form_of in FORMS:
-        form = form_of(plan)
+    if any(argument.is_out for argument in overload._schema.arguments):
+        form = next(filter(None, (form_of(plan) for form_of in OUT_FORMS)), None)
         if form is not None:
             return form
     if plan.rule is not None:

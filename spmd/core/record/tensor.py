@@ -246,6 +246,26 @@ def handle_calls_by(handler: Callable[..., Any]) -> None:
 _make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is called for every result
 
 
+def storage_of(tensor: XlaTensor) -> Storage:
+    """The storage that a tensor reads and writes; a view shares that of its base."""
+    return tensor._storage
+
+
+def view_of(tensor: XlaTensor) -> Any:
+    """The steps from the storage to a tensor's elements (`views.View`); None where it has all of them."""
+    return tensor._view
+
+
+def tensor_meta(tensor: XlaTensor) -> Meta:
+    """The shape, strides and dtype of a tensor."""
+    return tensor._meta
+
+
+def set_storage(tensor: XlaTensor, storage: Storage, view: Any) -> None:
+    """Has a tensor read and write another storage, through a view, or None for all of it."""
+    tensor._storage, tensor._view = storage, view
+
+
 def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:
     """A torch tensor over a storage."""
     tensor = _make_wrapper(

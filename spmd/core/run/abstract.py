@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..base import counters, pace
+from ..base import counters
+from ..base.pace import pace
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..sharding.value import Sharding

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base import counters, interrupt, pace, spans
+from ..base import counters, interrupt, spans
+from ..base.pace import pace
 from ..base.state import held
 from ..graph.graph import DeviceData, Graph, is_data, topological
 from ..graph.source import ends_at_user_line, user_line

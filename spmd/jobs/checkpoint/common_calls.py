@@ -1,8 +1,6 @@
 """Calls that all processes make: compared before anything is written or read, and their words to each other."""
 
-from ...core.base import observation
-from ...core.graph.source import user_line
-from ...core.run.pjrt import agreement, processes
+from ...core import observation, processes, user_line
 from ..exchange import Words
 from .all_or_none import Alone, Exchange
 
@@ -18,4 +16,4 @@ def agree(what: str) -> None:
     if observing is not None:
         observing.reads.append(f"{what} at {user_line()}")
     if processes.several():
-        agreement.agree(what, what.encode(), user_line())
+        processes.agree(what, what.encode(), user_line())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...core.graph.meta import dense_meta
+from ...core import dense_meta
 from . import manifest
 from .places import Place, UrlPath, bytes_at, place_of
 from .step_saving import numbers

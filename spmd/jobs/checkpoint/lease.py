@@ -13,7 +13,7 @@ import time
 import uuid
 from typing import Any
 
-from ...core.base import messages
+from ...core import messages
 from .all_or_none import SaveError
 from .places import UrlPath
 

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...core.base.hints import did_you_mean
-from ...core.graph.source import ends_at_user_line
-from ...core.record.tensor import XlaTensor
+from ...core import XlaTensor, did_you_mean, ends_at_user_line, storage_of, view_of
 from ...tensors.bare_names import bare_name
 from ...tensors.streamed import can_fill
 from .files import Contents, Stored, open_checkpoint
@@ -166,7 +164,7 @@ def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
 
 def _identity(value: Any) -> int:
     """The same number for all names of one tensor (tied weights)."""
-    return id(value._storage) if isinstance(value, XlaTensor) and value._view is None else id(value)
+    return id(storage_of(value)) if isinstance(value, XlaTensor) and view_of(value) is None else id(value)
 
 
 def compared(state: dict[str, Any], contents: Contents) -> LoadedNames:

@@ -10,9 +10,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core.base import messages
-from ...core.run.pjrt import devices, held, processes
-from ...core.run.syncs import sync
+from ...core import hardware, messages, processes, syncs
 from . import common_calls as calls
 from . import preemption, state_entries
 from .all_or_none import Exchange
@@ -78,13 +76,11 @@ class CheckpointManager:
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"CheckpointManager: expected {name} to be {least} or more, got {value!r}")
         self.folder = place_of(folder)
-        self._storage: Storage = (
-            StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
-        )
+        self._kept: Storage = StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
         self.save_interval, self.keep = save_interval, keep
         self.async_, self.on_preemption = async_, on_preemption
         self._room: Callable[[], float] = (
-            (lambda: held.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
+            (lambda: hardware.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
         )
         self._writer: Writer | None = None
         self.last_save: SaveReport | None = None
@@ -131,16 +127,14 @@ class CheckpointManager:
         self.wait()
         calls.agree(f"CheckpointManager.save of step {step}")
         found = state_entries.checked(state, "CheckpointManager.save")
-        sync()
+        syncs.sync()
         staged = StagedState(self._room)
         try:
             values = {path: state_entries.described(path, value, staged.put) for path, value in found.items()}
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
-            self._writer = Writer(
-                self._storage, staged, description, calls.exchange(), self.keep, self.last_save, began
-            )
+            self._writer = Writer(self._kept, staged, description, calls.exchange(), self.keep, self.last_save, began)
         except BaseException:
             staged.close()
             raise
@@ -160,7 +154,7 @@ class CheckpointManager:
 
     def all_steps(self) -> list[int]:
         """The committed steps, in order."""
-        return list(self._storage.steps())
+        return list(self._kept.steps())
 
     def latest_step(self) -> int | None:
         """The committed step with the highest number; None if there is none."""
@@ -188,7 +182,7 @@ class CheckpointManager:
         exchange = calls.exchange()
         chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
         try:
-            Restoring(StepReader(self._storage.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
+            Restoring(StepReader(self._kept.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
             failure: Exception | None = None
         except Exception as error:
             failure = self._explained(error, chosen["step"])
@@ -209,11 +203,11 @@ class CheckpointManager:
         """
         self.wait()
         chosen = self._chosen(step, False)
-        reader = StepReader(self._storage.path(chosen["place"]))
+        reader = StepReader(self._kept.path(chosen["place"]))
         return planned(reader, state, chosen["step"], processes.count())
 
     def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
-        steps = self._storage.steps()
+        steps = self._kept.steps()
         if not steps or (step is not None and step not in steps):
             what = "no committed step" if step is None else f"no committed step {step}"
             have = f"; it has {', '.join(map(str, steps))}" if steps else ""
@@ -249,7 +243,7 @@ class CheckpointManager:
         self.wait()
         chosen = self._chosen(step, False)
         try:
-            StepReader(self._storage.path(chosen["place"])).verify()
+            StepReader(self._kept.path(chosen["place"])).verify()
         except DamagedError as error:
             raise self._explained(error, chosen["step"]) from error
         return chosen["step"]
@@ -279,5 +273,5 @@ def _facts() -> dict[str, Any]:
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "jax": jax.__version__}
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions,
-        "processes": processes.count(), "devices": len(devices.devices()),
+        "processes": processes.count(), "devices": len(hardware.devices()),
     }  # fmt: skip

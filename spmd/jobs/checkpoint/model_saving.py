@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ...core.graph.source import ends_at_user_line
-from ...core.run.syncs import sync
+from ...core import ends_at_user_line, syncs
 from ...tensors.bare_names import bare_name
 from . import common_calls as calls
 from .all_or_none import by_first, check_parts, publish_part
@@ -81,7 +80,7 @@ def save_checkpoint(
     place = place_of(path)
     tensors = _named(state)
     calls.agree(f"save_checkpoint in {place}")
-    sync()
+    syncs.sync()
     staged = StagedState(lambda: math.inf, is_copied=False)
     try:
         for name, tensor in tensors.items():

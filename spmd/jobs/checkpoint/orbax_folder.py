@@ -10,15 +10,20 @@ import jax
 import numpy as np
 import torch
 
-from ...core.base.dtypes import to_numpy_dtype
-from ...core.graph.source import user_line
-from ...core.record.tensor import XlaTensor
-from ...core.run.host_reads import leased
-from ...core.run.pjrt import agreement, processes, transfer
-from ...core.run.syncs import sync
-from ...core.sharding.partitioner import compiler_context
-from ...core.sharding.spec import Dim, Spec
-from ...core.sharding.value import Sharding
+from ...core import (
+    Dim,
+    Sharding,
+    Spec,
+    XlaTensor,
+    compiler_context,
+    dtypes,
+    processes,
+    storage_of,
+    syncs,
+    tensor_meta,
+    transfer,
+    user_line,
+)
 from ...tensors.streamed import Filling, can_fill
 from .loading import LoadedNames, Rename, compared, differ
 from .priming import prime_optimizer
@@ -57,7 +62,7 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
     if place.exists() and not force:
         raise FileExistsError(f"save_orbax: {place} is there already; pass another folder, or force=True to replace it")
     _agree(f"save_orbax of {place}")
-    sync()
+    syncs.sync()
     with contextlib.ExitStack() as leases:
         tree = _tree(state, "", nested, leases)
         with compiler_context():  # 64-bit types stay
@@ -168,7 +173,7 @@ def _metadata(checkpointer: Any, place: Any) -> Any:
 
 def _agree(what: str) -> None:
     if processes.several():
-        agreement.agree(what, what.encode(), user_line())
+        processes.agree(what, what.encode(), user_line())
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -218,8 +223,10 @@ def _array(tensor: XlaTensor, leases: contextlib.ExitStack) -> jax.Array:
     """The array of a tensor in its logical shape, kept from being overwritten while the leases last."""
     if not can_fill(tensor):  # a view, or dims in another order
         tensor = tensor.detach().clone(memory_format=torch.contiguous_format)  # type: ignore[assignment]
-    shape = tensor._meta.shape
-    lease = leases.enter_context(leased(tensor._storage, "saving a checkpoint", on_device=True, together=True))
+    shape = tensor_meta(tensor).shape
+    lease = leases.enter_context(
+        transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True, together=True)
+    )
     buffer, sharding = lease.placed()
     target = _even(sharding, shape)
     return buffer if target is sharding else transfer.move(buffer, shape, sharding, target)
@@ -346,11 +353,11 @@ def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> An
         return orbax.ArrayRestoreArgs(
             sharding=filling.sharding.jax,
             global_shape=filling.sharding.padded_shape(filling.shape),
-            dtype=to_numpy_dtype(filling.tensor.dtype),
+            dtype=dtypes.to_numpy_dtype(filling.tensor.dtype),
             strict=False,  # it pads
         )
     if isinstance(target, torch.Tensor):
-        return orbax.RestoreArgs(restore_type=np.ndarray, dtype=to_numpy_dtype(target.dtype))
+        return orbax.RestoreArgs(restore_type=np.ndarray, dtype=dtypes.to_numpy_dtype(target.dtype))
     return orbax.RestoreArgs(restore_type=None if getattr(entry, "shape", None) is None else np.ndarray)
 
 

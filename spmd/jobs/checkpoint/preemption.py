@@ -6,7 +6,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from ...core.run.pjrt import processes
+from ...core import processes
 
 
 class _Signal:

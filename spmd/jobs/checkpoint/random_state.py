@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core.base import seed
+from ...core import seed
 
 
 class RandomState:

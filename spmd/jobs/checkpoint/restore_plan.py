@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.record.annotations import current_sharding
-from ...core.record.tensor import XlaTensor
-from ...core.run.pjrt import devices, transfer
-from ...core.sharding.value import Sharding
+from ...core import Sharding, XlaTensor, annotations, hardware, transfer
 from ...tensors.streamed import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
@@ -115,7 +112,7 @@ class _Counting(Restoring):
 
     def _fill_now(self, target: torch.Tensor, name: str) -> None:
         if isinstance(target, XlaTensor) and can_fill(target):
-            self._count_shards(name, current_sharding(target) or devices.default_sharding(), target.dtype)
+            self._count_shards(name, annotations.current_sharding(target) or hardware.default_sharding(), target.dtype)
             return
         whole = self._whole(name)
         if isinstance(target, XlaTensor):
@@ -125,7 +122,10 @@ class _Counting(Restoring):
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
         stored = self.reader.tensors[name]
-        sharding, dtype = current_sharding(parameter) or devices.default_sharding(), dtype_of(stored["dtype"])
+        sharding, dtype = (
+            annotations.current_sharding(parameter) or hardware.default_sharding(),
+            dtype_of(stored["dtype"]),
+        )
         if self._is_like(parameter, name):
             self._count_shards(name, sharding, dtype)
         else:

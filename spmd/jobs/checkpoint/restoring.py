@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.base.hints import did_you_mean
-from ...core.record.annotations import current_sharding
-from ...core.record.tensor import XlaTensor
-from ...core.run.placement import placed_like
+from ...core import XlaTensor, annotations, did_you_mean, storage_of, transfer, view_of
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
 from ...tensors.streamed import can_fill
@@ -194,17 +191,17 @@ class Restoring:
         """A new tensor on the devices of a parameter: sharded like it where it has its shape, else replicated."""
         stored = self.reader.tensors[name]
         if not self._is_like(parameter, name):
-            return placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
+            return transfer.placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
         made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]), device="xla")
-        sharding = current_sharding(parameter)
+        sharding = annotations.current_sharding(parameter)
         if sharding is not None:
             mark_sharding(made, sharding)
-            made._storage.sharding = parameter._storage.sharding  # type: ignore[attr-defined]
+            storage_of(made).sharding = storage_of(parameter).sharding  # type: ignore[arg-type]  # it is on xla
         self._fill(made, name)
         return made
 
     def _is_like(self, parameter: XlaTensor, name: str) -> bool:
-        is_whole = parameter.numel() > 0 and parameter._view is None
+        is_whole = parameter.numel() > 0 and view_of(parameter) is None
         return is_whole and self.reader.tensors[name]["shape"] == list(parameter.shape)
 
     def _fill(self, target: torch.Tensor, name: str) -> None:

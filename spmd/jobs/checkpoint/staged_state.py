@@ -9,12 +9,7 @@ import jax
 import numpy as np
 import torch
 
-from ...core.aten.copies import host_copy
-from ...core.graph.lent import Lender
-from ...core.record.tensor import XlaTensor
-from ...core.run.host_reads import lent_to
-from ...core.run.pjrt.transfer import host_array
-from ...core.sharding.value import Sharding
+from ...core import Sharding, XlaTensor, storage_of, transfer, view_of
 from ...tensors.streamed import can_fill
 from .step_saving import Shard
 
@@ -39,7 +34,7 @@ class StagedState:
 
     def __init__(self, room: Callable[[], float], *, is_copied: bool = True) -> None:
         self._is_copied = is_copied
-        self.lender = Lender(room)
+        self.lender = transfer.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         self._names: dict[Any, str] = {}  # by what tied weights share
         self._texts: dict[tuple[Sharding, int], dict[str, Any]] = {}
@@ -57,7 +52,7 @@ class StagedState:
         facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         if isinstance(tensor, XlaTensor):
             if can_fill(tensor):
-                loan = lent_to(self.lender, tensor._storage, _CALL)
+                loan = transfer.lent_to(self.lender, storage_of(tensor), _CALL)
                 _, members = self._arrays.setdefault(id(loan.array), (loan.array, []))
                 if members:
                     self.lender.give_back(loan.array)  # it is lent once
@@ -66,7 +61,7 @@ class StagedState:
                 self.tensors[path] = {**facts, "on_host": False, "sharding": text}
                 return path
             # A view has no shards of its own; each process has all of it.
-            self._on_host[path] = host_copy(tensor, _CALL, together=True)
+            self._on_host[path] = transfer.host_copy(tensor, _CALL, together=True)
         elif tensor.layout is not torch.strided or tensor.is_meta:
             raise TypeError(f"CheckpointManager: {path} is a {tensor.layout} tensor on {tensor.device}, without data")
         else:
@@ -94,7 +89,7 @@ class StagedState:
         host at a time: one that is written and one on its way."""
         for name, tensor in self._on_host.items():
             if tensor.numel():
-                data = host_array(tensor).reshape(-1).view(np.uint8).data
+                data = transfer.host_array(tensor).reshape(-1).view(np.uint8).data
                 yield Shard(name, (0,) * tensor.dim(), tuple(tensor.shape), data)
         waiting = [
             (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
@@ -131,7 +126,7 @@ def identity(tensor: torch.Tensor) -> Any:
     if not isinstance(tensor, XlaTensor):
         place = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
         return place, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-    return id(tensor._storage) if tensor._view is None else id(tensor)
+    return id(storage_of(tensor)) if view_of(tensor) is None else id(tensor)
 
 
 def _first_copies(array: jax.Array) -> list[tuple[tuple[slice, ...], jax.Array]]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ...core.base import messages
+from ...core import messages
 from .all_or_none import Exchange
 from .places import Place
 from .staged_state import StagedState

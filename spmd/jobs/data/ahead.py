@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from ...core.base import forking
+from ...core import forking
 
 _Pulled = TypeVar("_Pulled")
 _Ready = TypeVar("_Ready")

@@ -8,9 +8,7 @@ from typing import Any
 
 import jax
 
-from ...core.base.config import config
-from ...core.run.pjrt import processes
-from ...core.run.pjrt.agreement import ProcessError
+from ...core import ProcessError, config, processes
 from .resumable import Iteration, Position
 from .trees import leaves, name_of
 

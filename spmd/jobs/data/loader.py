@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...core.graph.source import ends_at_user_line
+from ...core import ends_at_user_line
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.mesh import Mesh
 from .ahead import Ahead, going_on

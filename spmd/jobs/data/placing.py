@@ -8,15 +8,21 @@ import jax
 import numpy as np
 import torch
 
-from ...core.base.dtypes import to_torch_dtype
-from ...core.graph.graph import DeviceData
-from ...core.graph.meta import Meta, dense_meta
-from ...core.graph.source import user_frame, user_line
-from ...core.record.storage import Storage
-from ...core.record.tensor import abstract, wrap
-from ...core.run.abstract import recording
-from ...core.run.pjrt import agreement, processes, transfer
-from ...core.sharding.value import Sharding
+from ...core import (
+    DeviceData,
+    Meta,
+    Sharding,
+    Storage,
+    abstract,
+    dense_meta,
+    dtypes,
+    processes,
+    recording,
+    transfer,
+    user_frame,
+    user_line,
+    wrap,
+)
 from ...mesh.mesh import Mesh
 from ...mesh.notes import note_idle
 from ...mesh.partition_spec import PartitionSpec
@@ -166,7 +172,7 @@ class Placing:
             value = value.detach()
         if tuple(value.shape) == shape and kept is None and not self._is_in_place:
             return transfer.host_array(value) if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
-        dtype = value.dtype if isinstance(value, torch.Tensor) else to_torch_dtype(value.dtype)
+        dtype = value.dtype if isinstance(value, torch.Tensor) else dtypes.to_torch_dtype(value.dtype)
         taken = value if kept is None or not shape else value[:kept]
         made = torch.empty(shape, dtype=dtype, device="cpu")
         if tuple(taken.shape) != shape:
@@ -194,7 +200,7 @@ def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
 
 
 def _placed(array: np.ndarray, sharding: Sharding) -> Placed:
-    meta = dense_meta(transfer.global_shape(array.shape, sharding), to_torch_dtype(array.dtype))
+    meta = dense_meta(transfer.global_shape(array.shape, sharding), dtypes.to_torch_dtype(array.dtype))
     sharding = sharding if meta.numel else sharding.replicated()  # there is nothing to shard
     return Placed(meta, transfer.upload_part(array, meta.shape, sharding), sharding)
 
@@ -224,7 +230,7 @@ def tensors(tree: Any) -> Any:
     if processes.several():
         parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
         what = f"a loader's batch of {parts}"
-        agreement.agree_once(what, what.encode(), user_line())
+        processes.agree_once(what, what.encode(), user_line())
     source = user_frame()
 
     def tensor(_: Path, placed: Placed) -> torch.Tensor:

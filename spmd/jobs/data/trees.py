@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core.base.dtypes import NUMPY_TO_TORCH
+from ...core import dtypes
 
 Path = tuple[Any, ...]  # keys, positions and field names from the batch to a leaf
 
 
 def is_data(value: Any) -> bool:
     """True for a tensor and for a numpy array of numbers."""
-    return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype in NUMPY_TO_TORCH)
+    return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype in dtypes.NUMPY_TO_TORCH)
 
 
 def moves(value: Any) -> bool:

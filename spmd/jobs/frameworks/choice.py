@@ -6,7 +6,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from collections.abc import Callable
 from typing import Any
 
-from ...core.torch_state.when_imported import patch_when_imported
+from ...core import patch_when_imported
 from ...names.compat.finder import install
 from . import accelerate_device, fabric, lightning_trainer, trainer
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...core.run.pjrt import processes
+from ...core import processes
 from ...mesh.mesh import Mesh
 from ...names.compat.finder import resolve
 from ...names.torch_xla.parallel_loader import MpDeviceLoader

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...core.run.pjrt import processes
+from ...core import processes
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from ...names.compat.finder import resolve

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ...core.base.hints import did_you_mean
+from ...core import did_you_mean
 
 _wrapped: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 

@@ -16,13 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core.base.config import config, known_variables, unknown_variables
-from ...core.base.hints import did_you_mean
-from ...core.checks.miscompiles import MISCOMPILES
-from ...core.programs.persistent import disk
-from ...core.run.pjrt import devices
-from ...core.sharding.topology import PLUGINS
-from ...core.torch_state.install import OTHER_OWNERS
+from ...core import config, did_you_mean, hardware, options, topology, variables
 
 NAME = "torch-spmd"
 OK, NOTE, WRONG = "ok", "note", "WRONG"
@@ -122,7 +116,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _clashes() -> Iterator[Finding]:
-    for name in OTHER_OWNERS:
+    for name in variables.OTHER_OWNERS:
         if importlib.util.find_spec(name) is not None:
             yield Finding(
                 NOTE,
@@ -132,21 +126,23 @@ def _clashes() -> Iterator[Finding]:
 
 
 def _variables() -> Iterator[Finding]:
-    for variable, value in known_variables().items():
+    for variable, value in variables.known_variables().items():
         yield Finding(OK, "variable", f"{variable}={value}")
-    for variable, known in unknown_variables().items():
+    for variable, known in variables.unknown_variables().items():
         yield Finding(WRONG, "variable", f"{variable} sets nothing{did_you_mean(variable, known)}")
 
 
 def _devices() -> Iterator[Finding]:
-    found = devices.devices()
+    found = hardware.devices()
     first = found[0]
     memory = (first.memory_stats() or {}).get("bytes_limit")
     size = f", {memory / 2**30:,.0f} GiB each" if memory else ""
     yield Finding(OK, "devices", f"{len(found)} x {first.device_kind} ({first.platform}){size}")
     for path, kind in _ACCELERATORS.items():
         if Path(path).exists() and first.platform == "cpu":
-            yield Finding(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {PLUGINS[kind]}")
+            yield Finding(
+                NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {topology.PLUGINS[kind]}"
+            )
     for plugin in ("jax-cuda12-plugin", "jax-cuda13-plugin"):
         version = _installed(plugin)
         if version is not None and _numbers(version) != _numbers(jax.__version__):
@@ -154,8 +150,8 @@ def _devices() -> Iterator[Finding]:
 
 
 def _miscompiles() -> Iterator[Finding]:
-    platform = devices.devices()[0].platform
-    for row in MISCOMPILES:
+    platform = hardware.devices()[0].platform
+    for row in options.MISCOMPILES:
         if platform in row.platforms and row.is_here():
             yield Finding(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
 
@@ -168,7 +164,7 @@ def _cache() -> Iterator[Finding]:
     if not folder.is_dir():
         yield Finding(OK, "cache", f"{folder}, which the first compilation makes")
         return
-    if hasattr(os, "geteuid") and not disk.is_private(folder.stat()):
+    if hasattr(os, "geteuid") and not options.is_private(folder.stat()):
         yield Finding(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
         return
     sizes = [path.stat().st_size for path in folder.rglob("*.program")]
@@ -180,11 +176,11 @@ def _cache() -> Iterator[Finding]:
 
 
 def _limits() -> Iterator[Finding]:
-    memory = devices.host_memory()
+    memory = hardware.host_memory()
     if memory is not None:
         yield Finding(OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included")
-    if devices.resource is not None:
-        soft, hard = devices.resource.getrlimit(devices.resource.RLIMIT_NOFILE)
+    if hardware.resource is not None:
+        soft, hard = hardware.resource.getrlimit(hardware.resource.RLIMIT_NOFILE)
         few = 0 <= soft < _FEW_FILES
         advice = f"; loaders with many workers need more: ulimit -n {hard}" if few else ""
         yield Finding(NOTE if few else OK, "open files", f"{soft}{advice}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ...core.base.config import variables_of_process
+from ...core import variables
 
 _PERIOD = 0.1  # seconds between two looks
 _GRACE = 4.0  # seconds in which the others end by themselves once one has failed, and again after SIGTERM
@@ -77,11 +77,11 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
     try:
         for index in range(count):
             log = None if index == 0 else logs / f"process-{index}.txt"
-            variables = variables_of_process(index, count, port, devices)
+            own = variables.variables_of_process(index, count, port, devices)
             with open(os.devnull if log is None else log, "wb") as file:
                 output = {} if log is None else {"stdout": file, "stderr": subprocess.STDOUT}
                 stdin = None if index == 0 else subprocess.DEVNULL
-                popen = subprocess.Popen(command, env=variables, stdin=stdin, **output)  # type: ignore[call-overload]
+                popen = subprocess.Popen(command, env=own, stdin=stdin, **output)  # type: ignore[call-overload]
             started.append(_Process(index, popen, log))
         failed = _first_failed(started)
         if failed is not None and not ended_by:

@@ -12,10 +12,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
-from ...core.base.config import launched
-from ...core.record.tensor import XlaTensor
-from ...core.run.pjrt import devices, processes
-from ...core.torch_state.when_imported import guarded
+from ...core import XlaTensor, guarded, hardware, processes, variables
 from ...tensors.launch import initialize
 
 _TIMEOUT = timedelta(minutes=30)  # torch's own for gloo
@@ -27,7 +24,7 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
     The first process keeps the store at a free port, which the others learn from jax's own. Source:
     `torch.distributed.rendezvous`, `torch_xla.distributed.xla_backend`.
     """
-    if not processes.several() and (launched().num_processes or 1) > 1 and not devices.is_running():
+    if not processes.several() and (variables.launched().num_processes or 1) > 1 and not hardware.is_running():
         initialize()
     rank, size = processes.index(), processes.count()
     if size == 1:

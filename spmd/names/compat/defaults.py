@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core.base.config import config, has_variable
+from ...core import config, variables
 from .torch_xla_names import HINTS
 
 _before: list[tuple[str, Any]] = []  # the fallback and the einsum of the time before
@@ -15,7 +15,7 @@ _before: list[tuple[str, Any]] = []  # the fallback and the einsum of the time b
 def begin() -> None:
     """Has ops without a rule run on the CPU, unless SPMD_FALLBACK says otherwise, and `einsum` take several dtypes."""
     _before.append((config.fallback, torch.functional.einsum))
-    if not has_variable("fallback"):
+    if not variables.has_variable("fallback"):
         config.fallback = "cpu"
     torch.einsum = torch.functional.einsum = _promoting(torch.functional.einsum)
     torch.ops.xla.__class__ = _Ops

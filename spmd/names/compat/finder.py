@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...core.base.hints import did_you_mean
+from ...core import did_you_mean
 from . import defaults
 from .torch_xla_names import HINTS, NAMES, VERSION
 

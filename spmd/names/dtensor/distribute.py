@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import Replicate
 
-from ...core.record.tensor import XlaTensor
+from ...core import XlaTensor
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.placements import placements_of as placements_of

@@ -20,8 +20,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from ...core.base.hints import did_you_mean
-from ...core.sharding.value import Sharding
+from ...core import Sharding, did_you_mean
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
 from ...tensors.annotate import on_device, resharded

@@ -1,6 +1,6 @@
 """PyTorch/XLA's names: a script that has `torch_xla.distributed.spmd` as `xs` imports this package as `xs`."""
 
-from ...interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
+from ...loops.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from ...manual.shard_map import disable_manual_sharding as disable_manual_sharding
 from ...manual.shard_map import enable_manual_sharding as enable_manual_sharding
 from ...mesh.global_mesh import get_global_mesh as get_global_mesh

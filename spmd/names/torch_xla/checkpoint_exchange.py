@@ -17,9 +17,7 @@ from torch.distributed import is_initialized
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.utils import _DistWrapper
 
-from ...core.graph.source import user_line
-from ...core.run.pjrt import agreement, processes
-from ...core.torch_state.when_imported import guarded
+from ...core import guarded, processes, user_line
 from ...jobs.exchange import Words
 
 _PIECE = 1 << 20  # characters of one word
@@ -35,7 +33,7 @@ class _Exchange(_DistWrapper):
 
     def __init__(self, group: Any, use_dist: bool, coordinator_rank: int) -> None:
         super().__init__(None, False, coordinator_rank)
-        agreement.agree("torch.distributed.checkpoint", b"torch.distributed.checkpoint", user_line())
+        processes.agree("torch.distributed.checkpoint", b"torch.distributed.checkpoint", user_line())
         self._words, self._calls = Words(), itertools.count()
         self.rank = self._words.index
         self.is_coordinator = self.rank == coordinator_rank

@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ...core.base.config import config
-from ...core.programs.options import compiled_with, text_of
-from ...core.run.syncs import Synced
+from ...core import Synced, compiled_with, config
+from ...core import options as core_options
 from ...tensors.closures import on_sync
 from ...tensors.runtime import sync
 from ...tools.explain.recompile import Guard
@@ -82,7 +81,7 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
     >>> import spmd
     >>> spmd.torch_xla.compiled_step.set_custom_compile_options({})
     """
-    config.compiler_options = text_of(options)
+    config.compiler_options = core_options.text_of(options)
 
 
 def _refuse(synced: Synced) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from ...core.run.pjrt.devices import devices
+from ...core import hardware
 from ...jobs.data.trees import Path, mapped, moves, name_of
 from ...mesh.mesh import Mesh
 from .sharding_spec import ShardingSpec
@@ -38,7 +38,7 @@ _state = _State()
 def launched(is_single: bool) -> Iterator[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
     before = _state.num_replicas, _state.has_loader
-    _state.num_replicas, _state.has_loader = 1 if is_single else len(devices()), False
+    _state.num_replicas, _state.has_loader = 1 if is_single else len(hardware.devices()), False
     try:
         yield
     finally:
@@ -74,7 +74,7 @@ def note_loader() -> None:
 
 def spec_of_rows(dim: int) -> ShardingSpec:
     """The sharding of a joined batch: the rows, in this dim, over all devices."""
-    count = len(devices())
+    count = len(hardware.devices())
     return ShardingSpec(Mesh(range(count), (count,), ("data",)), (*[None] * dim, "data"))
 
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from ...core.base import counters, samples
-from ...core.run import executables
+from ...core import counters, points, samples
 
 
 class _Ends:
@@ -68,7 +67,7 @@ def begin() -> None:
     """
     if not _ends:
         _ends.append(_Ends(lambda nanoseconds: samples.add("ExecuteTime", nanoseconds)))
-        executables.on_launch.append(_ends[0].note)
+        points.on_launch.append(_ends[0].note)
 
 
 def settle() -> None:

@@ -8,7 +8,7 @@ import jax
 import torch
 from torch import nn
 
-from ...interop.call_jax import call_jax
+from ...loops.interop.call_jax import call_jax
 from ...tensors.annotate import on_device
 
 

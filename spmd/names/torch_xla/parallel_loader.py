@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from ...core.run.pjrt import devices, processes
-from ...core.sharding.value import Sharding
+from ...core import Sharding, hardware, processes
 from ...jobs.data.ahead import Ahead, going_on
 from ...jobs.data.placing import tensors, uploaded
 from ...jobs.data.trees import Path, mapped, moves
@@ -163,7 +162,7 @@ class _Uploads:
         self._device = torch.device(device)
         self._sharding = sharding
         self._trailing = trailing
-        self._is_alone = len(devices.devices()) == 1
+        self._is_alone = len(hardware.devices()) == 1
 
     def prepare(self, batch: Any) -> Any:
         """Uploads what can be: returns the batch with a `Placed` in the place of each such tensor."""
@@ -208,7 +207,7 @@ class _Uploads:
         if self._trailing[path] is None:
             return None
         if spec is None:
-            return devices.default_sharding() if self._is_alone else None
+            return hardware.default_sharding() if self._is_alone else None
         # With several processes the full values of each are compared, by the program that reads them.
         found = _fitted(spec, value.dim()).xla_spec(value) if spec.minibatch or not processes.several() else None
         return None if found is None else found.closed()

@@ -5,10 +5,7 @@ from typing import Any
 
 import torch
 
-from ...core.base.hints import did_you_mean
-from ...core.record.annotations import current_sharding
-from ...core.record.tensor import XlaTensor
-from ...core.sharding.value import Sharding
+from ...core import Sharding, XlaTensor, annotations, did_you_mean, storage_of, view_of
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.mesh import Mesh
 from ...mesh.placements import are_placements, placements_of
@@ -21,8 +18,8 @@ def _is_sharded(tensor: Any) -> bool:
     """True for a tensor on xla that is annotated or sharded."""
     if not isinstance(tensor, XlaTensor):
         return False
-    sharding = current_sharding(tensor)
-    annotation = tensor._storage.sharding if tensor._view is None else tensor._view.sharding
+    sharding = annotations.current_sharding(tensor)
+    annotation = storage_of(tensor).sharding if view_of(tensor) is None else view_of(tensor).sharding
     return sharding is not None and (annotation is not None or not sharding.is_replicated())
 
 
@@ -132,7 +129,7 @@ class _Copy(Shard):
 def _local_shards(tensor: XlaTensor) -> list[Shard]:
     """`spmd.local_shards`, with PyTorch/XLA's indices."""
     found = local_shards(tensor)  # a sync: the sharding is known after it
-    is_replicated = sharding_type(current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
+    is_replicated = sharding_type(annotations.current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
     return [_Copy(shard) for shard in found] if is_replicated else found
 
 
@@ -140,7 +137,7 @@ def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> pr
     """An attribute that is read of a tensor's sharding and rank; `missing` where it has no sharding."""
 
     def found(tensor: XlaTensor) -> Any:
-        sharding = current_sharding(tensor)
+        sharding = annotations.current_sharding(tensor)
         return missing if sharding is None else read(sharding, tensor.dim())
 
     return property(found)
@@ -157,7 +154,7 @@ def _redistribute(
 
     Over the axes that are not in `device_mesh` the tensor keeps its sharding.
     """
-    sharding = current_sharding(tensor)
+    sharding = annotations.current_sharding(tensor)
     if placements is None and sharding is None:
         raise ValueError("redistribute: expected placements, got none, and the tensor has no sharding to use instead")
     if placements is None and sharding is not None:

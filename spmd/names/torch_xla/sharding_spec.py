@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...core.sharding.value import Sharding
+from ...core import Sharding
 from ...mesh.mesh import Mesh
 from ...tensors.annotate import mark_sharding
 from ...tensors.launch import from_process_local

@@ -8,12 +8,8 @@ from typing import Any
 
 import torch
 
-from ...core.base import seed as seeds
-from ...core.graph.source import user_line
-from ...core.record.tensor import XlaTensor
-from ...core.run.pjrt import agreement, processes
-from ...core.run.pjrt.devices import devices
-from ...core.run.pjrt.held import mem_get_info, memory_allocated
+from ...core import XlaTensor, hardware, processes, user_line
+from ...core import seed as seeds
 from ...jobs.data.trees import mapped, moves
 from ...tensors.closures import end_step
 from ...tensors.launch import full_tensor
@@ -54,7 +50,7 @@ def device_type() -> str:
     >>> spmd.torch_xla.xla_model.device_type()
     'CPU'
     """
-    platform = devices()[0].platform.upper()
+    platform = hardware.devices()[0].platform.upper()
     return "CUDA" if platform == "GPU" else platform
 
 
@@ -96,7 +92,7 @@ def xla_device_kind(device: Any = None) -> str:
     >>> spmd.torch_xla.xla_model.xla_device_kind("xla:0")
     'cpu'
     """
-    return str(devices()[0].device_kind)
+    return str(hardware.devices()[0].device_kind)
 
 
 def is_xla_tensor(tensor: torch.Tensor) -> bool:
@@ -147,7 +143,7 @@ def real_devices() -> list[str]:
     'CPU:0'
     """
     kind = device_type()
-    return [f"{kind}:{i}" for i in range(len(devices()))]
+    return [f"{kind}:{i}" for i in range(len(hardware.devices()))]
 
 
 def _check_kind(devkind: str | None) -> None:
@@ -379,7 +375,7 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     >>> sorted(spmd.torch_xla.xla_model.get_memory_info())
     ['bytes_limit', 'bytes_used']
     """
-    return {"bytes_used": memory_allocated(), "bytes_limit": mem_get_info()[1]}
+    return {"bytes_used": hardware.memory_allocated(), "bytes_limit": hardware.mem_get_info()[1]}
 
 
 def get_stablehlo_bytecode(tensors: Tensors | None = None) -> bytes:
@@ -404,7 +400,7 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
     """
     if processes.several():
         what = f"rendezvous {tag!r}"
-        agreement.agree(what, what.encode(), user_line())
+        processes.agree(what, what.encode(), user_line())
     return [payload]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...interop import call_jax as core_call_jax
+from ...loops.interop import call_jax as core_call_jax
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.mesh import Mesh
 from ...tensors.annotate import mark_sharding, mark_sharding_with_gradients

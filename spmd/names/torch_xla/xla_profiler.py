@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ...core.run.pjrt.processes import index
+from ...core import processes
 from ...tensors.runtime import sync
 from ...tools.profiler import profile_server, traces
 from ...tools.profiler.traces import Trace as Trace
@@ -59,7 +59,7 @@ def start_server(port: int, only_on_master: bool = True) -> int | None:
     >>> port = spmd.torch_xla.xla_profiler.start_server(0)
     >>> spmd.profiler.stop_server()
     """
-    return None if only_on_master and index() else profile_server.start_server(port)
+    return None if only_on_master and processes.index() else profile_server.start_server(port)
 
 
 def trace(

@@ -8,11 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core.base.config import config
-from ...core.base.counters import counter
-from ...core.record.precision import matmul_precision
-from ...core.run.pjrt import processes
-from ...core.run.pjrt.devices import devices
+from ...core import config, counters, hardware, options, processes
 from ...tensors.runtime import global_runtime_device_attributes
 from . import data_parallel
 from .xla_model import device_type
@@ -78,7 +74,7 @@ def global_runtime_device_count() -> int:
     >>> spmd.torch_xla.xla_runtime.global_runtime_device_count() == len(spmd.device_ids())
     True
     """
-    return len(devices())
+    return len(hardware.devices())
 
 
 def addressable_runtime_device_count() -> int:
@@ -88,7 +84,7 @@ def addressable_runtime_device_count() -> int:
     >>> spmd.torch_xla.xla_runtime.addressable_runtime_device_count() == len(spmd.device_ids())
     True
     """
-    return sum(device.process_index == jax.process_index() for device in devices())
+    return sum(device.process_index == jax.process_index() for device in hardware.devices())
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
@@ -147,7 +143,7 @@ def get_num_cached_compilation_graph() -> int:
     >>> spmd.torch_xla.xla_runtime.get_num_cached_compilation_graph() >= 0
     True
     """
-    return counter("programs_compiled") + counter("programs_loaded")
+    return counters.counter("programs_compiled") + counters.counter("programs_loaded")
 
 
 def get_master_ip() -> str:
@@ -201,7 +197,7 @@ def get_mat_mul_precision() -> str:
     >>> spmd.torch_xla.xla_runtime.get_mat_mul_precision()
     'highest'
     """
-    precision = matmul_precision()
+    precision = options.matmul_precision()
     return "default" if precision == "medium" else precision
 
 

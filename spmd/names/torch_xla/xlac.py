@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.record.tensor import XlaTensor
-from ...core.run import syncs
-from ...core.sharding.value import Sharding
+from ...core import Sharding, XlaTensor, syncs
 from ...tensors.annotate import get_sharding, mark_sharding, on_device
 from ...tensors.runtime import sync
 from .sharding_spec import ShardingType, sharding_type

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...core.torch_state.when_imported import patch_when_imported
+from ...core import patch_when_imported
 from .graph_calls import GraphCall
 
 # The last two are those of PyTorch/XLA before 2.1.

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from ...core.record.tensor import XlaTensor
+from ...core import XlaTensor, storage_of
 from .lines import WithLines
 
 
@@ -38,7 +38,7 @@ class Body:
     def function(self, graph: Any, captured: Sequence[Any]) -> Callable[..., Any]:
         """Returns the traced function, with the values that it captures."""
         # Two tuples in the closure: a recomputation holds back the first one (`backend.recompute`).
-        are_held = [type(one) is XlaTensor and not one._storage.is_parameter for one in captured]
+        are_held = [type(one) is XlaTensor and not storage_of(one).is_parameter for one in captured]
         activations = tuple(one for one, is_held in zip(captured, are_held, strict=True) if is_held)
         others = tuple(one for one, is_held in zip(captured, are_held, strict=True) if not is_held)
 

@@ -44,15 +44,15 @@ TAKEN = (
     Taken(f"{_CONTROL}.scan.scan", bodies=("fn",)),
     Taken(f"{_CONTROL}.while_loop.while_loop", bodies=("cond_fn", "body_fn")),
     Taken(f"{_CONTROL}.cond.cond", bodies=("true_fn", "false_fn")),
-    Taken("spmd.recompute.recompute.recomputed", bodies=("function",)),
-    Taken("spmd.interop.call_jax.call_jax"),
-    Taken("spmd.interop.custom_call.stablehlo_custom_call"),
+    Taken("spmd.loops.recompute.recompute.recomputed", bodies=("function",)),
+    Taken("spmd.loops.interop.call_jax.call_jax"),
+    Taken("spmd.loops.interop.custom_call.stablehlo_custom_call"),
     Taken("spmd.core.aten.fused.linear_cross_entropy"),
 )  # fmt: skip
 
 # Functions of constants: their result is a constant of the graph.
 PURE = tuple(
-    f"spmd.recompute.checkpoint_policies.{name}"
+    f"spmd.loops.recompute.checkpoint_policies.{name}"
     for name in (
         "as_policy", "save_and_offload_only_these_names", "save_any_names_but_these", "save_from_both_policies",
         "save_only_these_names",
@@ -60,12 +60,12 @@ PURE = tuple(
 )  # fmt: skip
 
 # Classes of context managers: a graph makes, enters and leaves them. A `Mesh` is one, too.
-CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_sharding")
+CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.manual.reading.use_sharding")
 
 # Functions and files of Python that only calls such functions, or that does nothing in a graph (the hook of a buffer):
 # Dynamo traces it.
 TRACED = (
-    "spmd.core.torch_state.modules._hold", "spmd.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
+    "spmd.core.torch_state.modules._hold", "spmd.loops.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
 TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py", "names/torch_xla/xla_loops.py")

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ...core.base import counters
-from ...core.graph.graph import is_unpadded
-from ...core.record import body
-from ...core.record.tensor import XlaTensor
+from ...core import BodyError, XlaTensor, counters, storage_of
+from ...core.extend import body, walks
 from ...loops.recorded_call import RecordedCall, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of
@@ -49,7 +47,7 @@ class GraphCall:
             others = [None if type(value) is XlaTensor else value for value in inputs]
             try:
                 call = RecordedCall("spmd.call", self._function(others), tensors)
-            except (NotImplementedError, body.BodyError) as error:
+            except (NotImplementedError, BodyError) as error:
                 self._why_not = str(error)
                 self._tell(self._why_not)
                 return self._op_by_op(inputs)
@@ -78,7 +76,7 @@ class GraphCall:
 def _is_padded(tensor: XlaTensor) -> bool:
     """True for data with a dim that is marked as dynamic: from op to op it stays padded, so one program has all
     lengths."""
-    return is_unpadded(tensor._storage.value)
+    return walks.is_unpadded(storage_of(tensor).value)
 
 
 def _key(value: Any) -> Any:

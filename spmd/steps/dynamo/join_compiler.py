@@ -1,6 +1,6 @@
 """The patches of torch.compile, applied when torch imports Dynamo."""
 
-from ...core.torch_state.when_imported import Patch
+from ...core import Patch
 from .backends import join_backends
 from .tensors import join_tracing
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Interpreter
 
-from ...core.graph.source import is_library
+from ...core.extend import user_lines
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 
@@ -15,7 +15,7 @@ def place_of(node: Any) -> tuple[str, int, str]:
     """Returns the file, line and function of the user's innermost line behind a node of a graph."""
     found = ("unknown file", 0, "unknown")
     for file, line, name in _FRAME.findall(node.stack_trace or "") if node is not None else ():
-        if not is_library(_code(file, int(line), name)):
+        if not user_lines.is_library(_code(file, int(line), name)):
             found = file, int(line), name
     return found
 

@@ -11,9 +11,7 @@ from typing import Any
 
 from torch.utils._pytree import tree_flatten
 
-from ...core.base import seed
-from ...core.graph.meta import Meta
-from ...core.record.tensor import XlaTensor
+from ...core import Meta, XlaTensor, seed, tensor_meta
 from ...loops.capture import Capture
 from .calls import Body, Call
 
@@ -68,7 +66,7 @@ class OnStandIns:
 
 def like(value: Any) -> Any:
     """Returns what a tensor is like; anything else as it is."""
-    return Like(value._meta.layout, value.requires_grad) if type(value) is XlaTensor else value
+    return Like(tensor_meta(value).layout, value.requires_grad) if type(value) is XlaTensor else value
 
 
 def _made(capture: Capture, one: Any) -> Any:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from ...core.record.tensor import XlaTensor
-from ...core.torch_state.when_imported import patch_when_imported
+from ...core import XlaTensor, patch_when_imported
 
 # Packages of which no frame is traced: a call of one is between two graphs.
 _NOT_TRACED = ("fsdp", "jax", "spmd")

@@ -24,10 +24,9 @@ from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from ...core.graph.meta import meta_of
-from ...core.record import body as recording
-from ...core.record.tensor import XlaTensor
-from ...core.sharding.spec import UNCONSTRAINED
+from ...core import XlaTensor, specs
+from ...core.extend import body as recording
+from ...core.extend import meta_of
 from . import functions as table
 from .calls import Body, Call, Enter, Place, leave
 from .functions import Taken
@@ -174,7 +173,7 @@ class _Arguments:
         ):
             found = _object(value)
             is_data = dataclasses.is_dataclass(found) and vars(type(found))["__dataclass_params__"].frozen
-            if value.source is None or not (callable(found) or is_data or found is UNCONSTRAINED):
+            if value.source is None or not (callable(found) or is_data or found is specs.UNCONSTRAINED):
                 kind = getattr(value.python_type(), "__name__", "value")
                 _break(self.function, f"an argument is a {kind} that no guard can be on")
             install_guard(value.source.make_guard(GuardBuilder.ID_MATCH))

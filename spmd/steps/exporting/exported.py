@@ -10,11 +10,8 @@ from typing import Any
 import torch
 from jax import export as jax_export
 
-from ...core.base import sealed_json
-from ...core.graph.source import user_line
-from ...core.record.tensor import XlaTensor
-from ...core.run.pjrt import agreement, processes
-from ...core.run.pjrt.transfer import host_array
+from ...core import XlaTensor, processes, transfer, user_line
+from ...core.extend import running
 from ...jobs.checkpoint.files import SAFETENSORS
 from ...tensors.launch import full_tensor
 
@@ -68,9 +65,9 @@ class Exported:
             (folder / PROGRAM).write_bytes(self.serialized)
         write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(sealed_json.text(self.manifest))
+            (folder / MANIFEST).write_text(running.text(self.manifest))
         if processes.several():
-            agreement.agree("an exported program that is written", b"", user_line())
+            processes.agree("an exported program that is written", b"", user_line())
 
     def __repr__(self) -> str:
         program = self.manifest["program"]
@@ -111,4 +108,4 @@ def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> No
         for tensor in tensors.values():
             whole = on_host(tensor)
             if file is not None:
-                file.write(host_array(whole).tobytes())
+                file.write(transfer.host_array(whole).tobytes())

@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.base import seed
-from ...core.graph.graph import DeviceData, Graph, pack_numbers, topological
-from ...core.graph.meta import dense_meta
-from ...core.graph.source import describe as line_of
-from ...core.record.constraints import sharding_now
-from ...core.record.storage import Storage, pending
-from ...core.record.tensor import XlaTensor, wrap
-from ...core.run import abstract
-from ...core.run.execute import graph_of, roots_of
-from ...core.run.placement import meshes_met
-from ...core.run.syncs import sync
+from ...core import (
+    DeviceData,
+    Storage,
+    XlaTensor,
+    annotations,
+    dense_meta,
+    seed,
+    storage_of,
+    syncs,
+    tensor_meta,
+    view_of,
+    wrap,
+)
+from ...core.extend import Graph, Recording, pending, schedule, user_lines, walks
 from ..reachable import Reachable
 from ..saved_state import abstractly
 from .nested_values import Description, describe, rebuild
@@ -86,13 +89,13 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     """
     tensors: list[tuple[str, torch.Tensor]] = []
     inputs = {"args": describe(tuple(args), "args", tensors), "kwargs": describe(dict(kwargs), "kwargs", tensors)}
-    sync()
+    syncs.sync()
     given = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
     call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
     optimizers = Reachable(step, None).optimizers
-    recording = abstract.Recording()
+    recording = Recording()
     with ready(optimizers):
-        sync()
+        syncs.sync()
         with abstractly(step, None, recording) as reachable:
             names = StateNames(reachable)
             taken: list[_Taken] = []
@@ -142,7 +145,8 @@ def _without_data(tensor: torch.Tensor) -> XlaTensor:
     if tensor.layout is not torch.strided:
         raise TypeError(f"export: expected dense tensors, got one of {tensor.layout}")
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    sharding = sharding_now(tensor).closed() if type(tensor) is XlaTensor and sharding_now(tensor) else None  # type: ignore[union-attr]
+    now = annotations.sharding_now(tensor) if type(tensor) is XlaTensor else None
+    sharding = None if now is None else now.closed()
     made = wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
 
@@ -161,11 +165,9 @@ class _Taken:
     num_draws: int
 
 
-def _take(
-    step: Any, args: Any, kwargs: Any, recording: abstract.Recording, number: int, given: Sequence[XlaTensor]
-) -> _Taken:
+def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, given: Sequence[XlaTensor]) -> _Taken:
     seed.set_state((_SEEDS[number % 2], number % 2 * _FAR))
-    before, num_programs = [tensor._storage.value for tensor in given], len(recording.programs)
+    before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
     with seed.noted() as draws:
         result = step(*args, **kwargs)
     if len(recording.programs) != num_programs:
@@ -180,29 +182,29 @@ def _take(
             raise TypeError(f"export: {path} is on {tensor.device}; a program returns tensors of the device xla")
     returned = [_whole(tensor) for _, tensor in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in pending() if storage.data is not None}
-    wanted = dict.fromkeys([*(tensor._storage for tensor in returned), *written])
-    roots = roots_of(wanted)
+    wanted = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
+    roots = schedule.roots_of(wanted)
     if not roots and returned:  # arguments and state as they are: the program copies them
         returned = [tensor.detach().clone() for tensor in returned]  # type: ignore[misc]
-        wanted = dict.fromkeys(tensor._storage for tensor in returned)
-        roots = roots_of(wanted)
+        wanted = dict.fromkeys(storage_of(tensor) for tensor in returned)
+        roots = schedule.roots_of(wanted)
     if not roots:
         raise ValueError("export: the step computes nothing on the device; export the function that computes")
-    mesh, *others = meshes_met(list(wanted), *topological([value for value, _ in roots])).values()
+    mesh, *others = schedule.meshes_met(list(wanted), *walks.topological([value for value, _ in roots])).values()
     if others or mesh.target is not None:
         raise ValueError("export: expected one mesh, of devices that are here; the step is on several, or on others")
-    graph = graph_of(roots, mesh)
+    graph = schedule.graph_of(roots, mesh)
     taken = _Taken(
-        graph, outputs, list(returned), [storage for _, storage in roots], written, before, pack_numbers(graph.nodes),
-        len(draws),
+        graph, outputs, list(returned), [storage for _, storage in roots], written, before,
+        walks.pack_numbers(graph.nodes), len(draws),
     )  # fmt: skip
-    sync()
+    syncs.sync()
     return taken
 
 
 def _whole(tensor: XlaTensor) -> XlaTensor:
     """A returned tensor as one that is no view."""
-    return tensor if tensor._view is None else tensor.detach().clone()  # type: ignore[return-value]
+    return tensor if view_of(tensor) is None else tensor.detach().clone()  # type: ignore[return-value]
 
 
 def _read(
@@ -212,7 +214,7 @@ def _read(
     paths: list[str],
     given: Sequence[XlaTensor],
     names: StateNames,
-    recording: abstract.Recording,
+    recording: Recording,
 ) -> RecordedCall:
     """Compares two equal recordings, and reads a call from them."""
     graph = last.graph
@@ -236,23 +238,23 @@ def _read(
         root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
     }
     roots = {storage: root for root, storage in enumerate(last.storages)}
-    unchanged = {tensor._storage: place for place, tensor in enumerate(given)}
+    unchanged = {storage_of(tensor): place for place, tensor in enumerate(given)}
     results = [
-        roots[tensor._storage] if tensor._storage in roots else _unchanged(tensor, unchanged, sources, len(given))
+        roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, unchanged, sources, len(given))
         for tensor in last.returned
     ]
     return RecordedCall(
-        graph, inputs, last.outputs, paths, [tensor._meta for tensor in given],
-        [tensor._storage.sharding for tensor in given], arguments, state, sources, overwrites, results, draws,
+        graph, inputs, last.outputs, paths, [tensor_meta(tensor) for tensor in given],
+        [storage_of(tensor).sharding for tensor in given], arguments, state, sources, overwrites, results, draws,
     )  # fmt: skip
 
 
 def _unchanged(tensor: Any, given: dict[Storage, int], sources: Sequence[State], num_arguments: int) -> int:
     """The ~place of a returned tensor that the call does not compute."""
-    if tensor._storage in given:
-        return ~given[tensor._storage]
+    if storage_of(tensor) in given:
+        return ~given[storage_of(tensor)]
     for place, source in enumerate(sources):
-        if getattr(source.tensor, "_storage", None) is tensor._storage:
+        if isinstance(source.tensor, XlaTensor) and storage_of(source.tensor) is storage_of(tensor):
             return ~(num_arguments + place)
     raise ValueError(
         "export: the step returns data that it neither computes nor takes as an argument; leave it out of the result"
@@ -307,8 +309,8 @@ def _changes(graph: Graph, kind: str, place: int, one: float, other: float) -> V
         own = node.op.numbers.count(kind) if node.numbers else 0
         if place < own:
             return ValueError(
-                f"export: a number of {line_of(node)} was {one!r} in one call and {other!r} in the next; a program has "
-                "one: compute it from tensors, or pass it as an argument (a learning rate as a tensor)"
+                f"export: a number of {user_lines.describe(node)} was {one!r} in one call and {other!r} in the next; a "
+                "program has one: compute it from tensors, or pass it as an argument (a learning rate as a tensor)"
             )
         place -= own
     raise AssertionError("each number is of an op")

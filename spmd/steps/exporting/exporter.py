@@ -12,17 +12,8 @@ import torch
 from jax import export as jax_export
 from torch import nn
 
-from ...core.base.config import config
-from ...core.base.jax_private import without_shardings
-from ...core.graph.graph import Graph, pack_numbers
-from ...core.graph.source import describe, user_line
-from ...core.lower.build import build
-from ...core.lower.constants import has_complex
-from ...core.programs.options import options_of
-from ...core.run.pjrt import agreement, processes
-from ...core.sharding.partitioner import compiler_context
-from ...core.sharding.tracing import program_devices
-from ...core.sharding.value import Sharding
+from ...core import Sharding, compiler_context, config, options, processes, user_line
+from ...core.extend import Graph, program_devices, regions, user_lines, walks, without_shardings
 from .exported import FORMAT, VERSION, Exported, needs_flatbuffers
 from .exported_call import Draws, RecordedCall, record
 
@@ -83,8 +74,8 @@ def export(
     exported = _lowered(recorded, program, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
-        what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {agreement.digest('program', mark)}"
-        agreement.agree(what, mark, user_line())
+        what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
+        processes.agree(what, mark, user_line())
     serialized = bytes(exported.serialize())
     return Exported(
         serialized, _manifest(recorded, program, exported, serialized), [source.tensor for source in recorded.sources]
@@ -125,8 +116,10 @@ def _lowered(
     call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
     graph, draws = call.graph, call.draws
-    compute = build(graph, describe)
-    floats, integers = (np.array(numbers, kind) for numbers, kind in zip(pack_numbers(graph.nodes), "dq", strict=True))
+    compute = regions.build(graph, user_lines.describe)
+    floats, integers = (
+        np.array(numbers, kind) for numbers, kind in zip(walks.pack_numbers(graph.nodes), "dq", strict=True)
+    )
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = jnp.asarray(integers)
@@ -186,9 +179,9 @@ def _manifest(
             "calling_convention_version": lowered.calling_convention_version,
             "platforms": list(lowered.platforms),
             "partitioner": config.partitioner,
-            "compiler_options": {graph.mesh.platform: options_of(graph)},
+            "compiler_options": {graph.mesh.platform: options.options_of(graph)},
             "num_draws": call.draws.num,
-            "has_complex": has_complex(graph),
+            "has_complex": regions.has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),
         "device_ids": list(graph.mesh.device_ids),

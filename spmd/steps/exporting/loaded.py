@@ -11,26 +11,30 @@ import numpy as np
 import torch
 from jax import export as jax_export
 
-from ...core.base import in_flight, sealed_json, seed
-from ...core.base.jax_private import compile_lowered, use_shardy_partitioner, without_shardings
-from ...core.graph import lent
-from ...core.graph.errors import AbstractError
-from ...core.graph.graph import DeviceData
-from ...core.graph.meta import dense_meta
-from ...core.graph.source import user_frame, user_line
-from ...core.lower.constants import hide
-from ...core.record.constraints import sharding_now
-from ...core.record.storage import LOCK, Storage
-from ...core.record.tensor import XlaTensor, wrap
-from ...core.run import host_reads
-from ...core.run.abstract import recording
-from ...core.run.pjrt import agreement, processes, runs, transfer
-from ...core.run.pjrt.devices import devices
-from ...core.run.syncs import sync
-from ...core.sharding.partitioner import compiler_context
-from ...core.sharding.spec import Spec
-from ...core.sharding.tracing import program_devices
-from ...core.sharding.value import Sharding
+from ...core import (
+    LOCK,
+    AbstractError,
+    DeviceData,
+    Sharding,
+    Spec,
+    Storage,
+    XlaTensor,
+    annotations,
+    compiler_context,
+    dense_meta,
+    hardware,
+    processes,
+    recording,
+    seed,
+    storage_of,
+    syncs,
+    transfer,
+    user_frame,
+    user_line,
+    view_of,
+    wrap,
+)
+from ...core.extend import compile_lowered, program_devices, regions, running, use_shardy_partitioner, without_shardings
 from ...jobs.checkpoint.files import open_checkpoint
 from ...jobs.checkpoint.streaming import fill_shards
 from ...mesh.global_mesh import get_global_mesh
@@ -70,7 +74,7 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
-    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
+    manifest = running.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
     if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
         raise ValueError(
             f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "
@@ -119,9 +123,9 @@ class LoadedProgram:
         self._order = _devices(manifest, mesh)
         self._mark: bytes = manifest["program"]["sha256"].encode()
         if processes.several():
-            what = f"load_exported on the devices {self._order}, its {agreement.digest('program', self._mark)}"
-            agreement.agree(what, self._mark + repr(self._order).encode(), user_line())
-        platform = devices()[self._order[0]].platform
+            what = f"load_exported on the devices {self._order}, its {processes.digest('program', self._mark)}"
+            processes.agree(what, self._mark + repr(self._order).encode(), user_line())
+        platform = hardware.devices()[self._order[0]].platform
         if platform not in manifest["program"]["platforms"]:
             raise ValueError(
                 f"load_exported: the program was exported for {', '.join(manifest['program']['platforms'])}, and the "
@@ -180,7 +184,7 @@ class LoadedProgram:
             options = self.manifest["program"]["compiler_options"].get(platform, {})
             lowered = jitted.lower(*self._structs)
             if self.manifest["program"]["has_complex"]:
-                hide(lowered.compiler_ir())
+                regions.hide(lowered.compiler_ir())
             return compile_lowered(lowered, options)
 
     def _donated(self) -> list[int]:
@@ -197,13 +201,11 @@ class LoadedProgram:
         with torch.no_grad():
             placed: list[Any] = [self._placed(place, tensor) for place, tensor in enumerate(given)]
         tensors = [*placed, *self.state.values()]
-        sync()
+        syncs.sync()
         with contextlib.ExitStack() as leases:
-            buffers = [
-                leases.enter_context(host_reads.leased(tensor._storage, "a loaded program", on_device=True)).placed()[0]
-                for tensor in tensors
-            ]
-        lent.spare(buffers, self._donated())
+            held = [transfer.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
+            buffers = [leases.enter_context(lease).placed()[0] for lease in held]
+        running.spare(buffers, self._donated())
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]
@@ -211,12 +213,12 @@ class LoadedProgram:
         if draw:
             arrays.append(np.array(draw, np.int64))
         if processes.several():
-            what = f"a run of a loaded program, its draws {draw}, {agreement.digest('program', self._mark)}"
-            agreement.note(what, self._mark + repr(draw).encode(), user_line())
-        in_flight.make_room(len(self._order))
+            what = f"a run of a loaded program, its draws {draw}, {processes.digest('program', self._mark)}"
+            processes.note(what, self._mark + repr(draw).encode(), user_line())
+        running.make_room(len(self._order))
         with self._context():
             made = self._program(*arrays)
-        runs.note_run(made[0], lambda: None)
+        hardware.note_run(made[0], lambda: None)
         whole = [*given, *self.state.values()]
         values = [self._taken(place, array) for place, array in enumerate(made)]
         for result, place in self._overwrites.items():
@@ -247,7 +249,7 @@ class LoadedProgram:
     def _placed(self, place: int, tensor: Any) -> torch.Tensor:
         """The argument in the layout of the program."""
         layout = self._shardings[place]
-        if tensor._view is None and sharding_now(tensor) is layout:
+        if view_of(tensor) is None and annotations.sharding_now(tensor) is layout:
             return tensor
         return reshard(tensor.detach(), layout)
 
@@ -282,11 +284,12 @@ class LoadedProgram:
 
 def _overwrite(target: Any, made: Any, *, is_ours: bool) -> None:
     """Writes a result over state, whose memory it has, or over an argument."""
-    if is_ours and target._view is None:
+    if is_ours and view_of(target) is None:
         torch.autograd.graph.increment_version(target)
         with LOCK:
-            target._storage.write(made._storage.value)
-            target._storage.home = made._storage.value.sharding
+            value: Any = storage_of(made).value
+            storage_of(target).write(value)
+            storage_of(target).home = value.sharding
         return
     with torch.no_grad():
         target.copy_(made)
@@ -304,7 +307,7 @@ def _dtype(text: dict[str, Any]) -> torch.dtype:
 def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
     """The devices of the program, in its order."""
     count: int = manifest["num_devices"]
-    here = len(devices())
+    here = len(hardware.devices())
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
     if mesh is None:

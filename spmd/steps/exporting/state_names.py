@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor, wrap
+from ...core import Storage, XlaTensor, storage_of, view_of, wrap
 from ..reachable import Reachable, outermost
 
 Named = tuple[str, str, torch.Tensor]
@@ -38,18 +37,18 @@ class StateNames:
             self._add(f"state.{len(self._named)}", "state", tensor)
 
     def _add(self, name: str, role: str, tensor: Any) -> None:
-        if isinstance(tensor, XlaTensor) and tensor._storage not in self._named:
+        if isinstance(tensor, XlaTensor) and storage_of(tensor) not in self._named:
             unique, number = name, 1
             while unique in self._taken:
                 number += 1
                 unique = f"{name}.{number}"
             self._taken.add(unique)
-            if tensor._view is not None:
-                tensor = wrap(tensor._storage.meta, tensor._storage)
-            self._named[tensor._storage] = unique, role, tensor
+            if view_of(tensor) is not None:
+                tensor = wrap(storage_of(tensor).meta, storage_of(tensor))
+            self._named[storage_of(tensor)] = unique, role, tensor
 
     def _name_of(self, tensor: Any) -> str:
-        found = self.of(getattr(tensor, "_storage", None))
+        found = self.of(storage_of(tensor) if isinstance(tensor, XlaTensor) else None)
         return found[0] if found is not None else ""
 
     def of(self, storage: Storage | None) -> Named | None:

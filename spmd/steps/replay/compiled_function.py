@@ -14,17 +14,25 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...core.base import counters, forking, interrupt, messages, observation
-from ...core.graph.graph import DeviceData, is_data
-from ...core.graph.source import user_line
-from ...core.programs.options import compiled_with
-from ...core.record import body
-from ...core.record.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
-from ...core.record.tensor import XlaTensor
-from ...core.run import syncs
-from ...core.run.abstract import recording
-from ...core.run.pjrt import processes
-from ...core.sharding.value import DEVICE
+from ...core import (
+    DEVICE,
+    LOCK,
+    DeviceData,
+    XlaTensor,
+    compiled_with,
+    counters,
+    forking,
+    messages,
+    observation,
+    processes,
+    recording,
+    storage_of,
+    syncs,
+    tensor_meta,
+    user_line,
+    view_of,
+)
+from ...core.extend import LIVE, SYNC_LOCK, Watch, body, running, storages, walks
 from ...tensors.closures import end_step
 from .guards import Guards
 from .observed_call import ObservedCall, RefusedError, is_number
@@ -158,10 +166,10 @@ class CompiledFunction(Generic[P, R]):
         if not kind.entries:
             return False, None, "no earlier call can be replayed"
         cause: Change | str = ""
-        with SYNC_LOCK, LOCK, interrupt.later():
+        with SYNC_LOCK, LOCK, running.later():
             if _is_pending():
                 syncs.sync()
-            if any(ref() is not None for ref in ASIDE) or _is_pending():
+            if any(ref() is not None for ref in storages.ASIDE) or _is_pending():
                 return False, None, "values of other threads, or values that could not be compiled, are pending"
             for entry in kind.entries:
                 why = entry.stale(flat)
@@ -172,7 +180,7 @@ class CompiledFunction(Generic[P, R]):
                 cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
             else:
                 return False, None, cause
-            watch = syncs.Watch()
+            watch = Watch()
             result = entry.replay.run(flat, vectors)
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
@@ -231,7 +239,7 @@ class CompiledFunction(Generic[P, R]):
     def _key_of(self, item: Any) -> Any:
         """The kind of one argument, which is the same for all calls that one recording may serve."""
         if type(item) is XlaTensor:
-            storage, view = item._storage, item._view
+            storage, view = storage_of(item), view_of(item)
             value = storage.value
             placed = value.sharding if type(value) is DeviceData and value.host is None else storage.sharding
             if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
@@ -240,7 +248,7 @@ class CompiledFunction(Generic[P, R]):
             while view is not None:
                 rules.append(view.rule)
                 view = view.parent
-            return item._meta, placed, item.requires_grad, *rules
+            return tensor_meta(item), placed, item.requires_grad, *rules
         if isinstance(item, torch.Tensor):
             return "cpu", tuple(item.shape), item.dtype, item.requires_grad, item.device
         if type(item) is float:  # a guard, and where it changes a formula
@@ -263,13 +271,13 @@ class _Static:
 
 
 def _is_pending() -> bool:
-    return any((storage := ref()) is not None and not is_data(storage.value) for ref in LIVE)
+    return any((storage := ref()) is not None and not walks.is_data(storage.value) for ref in LIVE)
 
 
 def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor on xla the place of the first one over the same storage."""
     first: dict[int, int] = {}
-    return tuple(first.setdefault(id(item._storage), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
+    return tuple(first.setdefault(id(storage_of(item)), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
 
 
 def _is_traced() -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...core.base.observation import Observation, Scalar
+from ...core.extend import Observation, Scalar
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "add": ("{} + {}", operator.add),

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
-from ...core.base.config import config
-from ...core.passes import nans
+from ...core import config
+from ...core.extend import nans
 from ...mesh.global_mesh import get_global_mesh
 from .dict_versions import OF_ATTRIBUTES, versions
 from .snapshot import Change, Held, Kind, Snapshot, is_same

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ...core.graph.graph import DeviceData
-from ...core.graph.source import user_line
-from ...core.record.tensor import XlaTensor
+from ...core import DeviceData, XlaTensor, storage_of, user_line, view_of
 from .formulas import Formulas
 
 _METADATA = frozenset({
@@ -37,7 +35,7 @@ class Upload:
     def again(self, tensor: torch.Tensor) -> DeviceData | None:
         """The host data of another tensor, moved in the same way; None where it is not the same kind of move."""
         made = self.function(tensor, *self.args, **self.kwargs)
-        value = made._storage.value if type(made) is XlaTensor and made._view is None else None
+        value = storage_of(made).value if type(made) is XlaTensor and view_of(made) is None else None
         return value if type(value) is DeviceData else None
 
 
@@ -85,7 +83,7 @@ class HostTensor(torch.Tensor):
                 return _number(uses, own[0])
             if name in _MOVES and len(own) == 1:
                 made = func(*args, **kwargs)
-                value = made._storage.value if type(made) is XlaTensor else None
+                value = storage_of(made).value if type(made) is XlaTensor else None
                 if type(value) is DeviceData:
                     uses.uploads[value] = Upload(own[0], func, args[1:], kwargs)
                     return made

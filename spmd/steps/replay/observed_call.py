@@ -14,12 +14,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ...core.base.observation import observed
-from ...core.graph.graph import DeviceData, next_serial
-from ...core.graph.source import user_line
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor
-from ...core.run import syncs
+from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
+from ...core.extend import walks
 from . import formulas as core_formulas
 from .formulas import Formulas, Numbers
 from .host_tensors import HostUses, watched
@@ -117,19 +113,19 @@ class ObservedCall:
         tensors = [tensor for _, tensor in self.before.tensors.values()]
         self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
         # Tensors that are arguments alone are others at the next call.
-        state = {id(tensor._storage) for tensor in tensors if type(tensor) is XlaTensor}
+        state = {id(storage_of(tensor)) for tensor in tensors if type(tensor) is XlaTensor}
         self.arguments = {
             place: item
             for place, item in enumerate(flat)
             if isinstance(item, torch.Tensor)
-            and (id(item._storage) not in state if type(item) is XlaTensor else id(item) not in self.paths)
+            and (id(storage_of(item)) not in state if type(item) is XlaTensor else id(item) not in self.paths)
         }
         tensors += self.arguments.values()
         self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
         gradients = [tensor.grad for tensor in self.trainable]
         self.had_gradient = [gradient is not None for gradient in gradients]
         held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
-        storages = [tensor._storage for tensor in held]
+        storages = [storage_of(tensor) for tensor in held]
         # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
         self.references = {id(storage.ref): storage.ref for storage in storages}
         self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
@@ -143,8 +139,8 @@ class ObservedCall:
         self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
         self.uses = HostUses(self.formulas, follow=True)
         streams = _streams()
-        self.first = next_serial()
-        with observed(self.observation):
+        self.first = walks.next_serial()
+        with observation.observed(self.observation):
             on_cpu = [tensor for tensor in tensors if type(tensor) is torch.Tensor]
             with contextlib.ExitStack() as stack:
                 stack.enter_context(watched(on_cpu, self.counters, self.uses))
@@ -180,11 +176,11 @@ class ObservedCall:
         ]
         old += [(change.container, change.key, change.old) for change in changes]
         self.replaced = [
-            (container, key, tensor._meta, tensor._storage.ref)
+            (container, key, tensor_meta(tensor), storage_of(tensor).ref)
             for container, key, tensor in old
             if type(tensor) is XlaTensor
-            and tensor._view is None
-            and sum(storage is tensor._storage for storage in storages) == 1
+            and view_of(tensor) is None
+            and sum(storage is storage_of(tensor) for storage in storages) == 1
         ]
         self.kept_gradient = [
             tensor.grad is gradient for tensor, gradient in zip(self.trainable, gradients, strict=True)
@@ -195,7 +191,7 @@ class ObservedCall:
         self.moved = [
             self.paths.get(id(tensor), "an argument")
             for tensor, storage in zip(held, storages, strict=True)
-            if tensor._storage is not storage and id(tensor) in alive
+            if storage_of(tensor) is not storage and id(tensor) in alive
         ]
         self.changes = [change.settled() for change in changes]
         stale = {key for box, key in self.volatile - self.followed if key in self._read_by(self._codes)}

@@ -7,13 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten
 
-from ...core.graph.graph import DeviceData
-from ...core.graph.meta import Meta
-from ...core.programs.program import Program
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor
-from ...core.record.views import View
-from ...core.sharding.value import Sharding
+from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
+from ...core.extend import Program, View
 from .host_tensors import Upload
 from .observed_call import ObservedCall, RefusedError
 from .snapshot import Change, Kind, missing
@@ -125,7 +120,7 @@ class Recipe:
         }
         for place, item in call.arguments.items():
             if type(item) is XlaTensor:
-                self._known[id(item._storage.ref)] = Given(place)
+                self._known[id(storage_of(item).ref)] = Given(place)
         self._fresh: dict[int, Result] = {}
         self.storages: list[Storage] = []
         self._results = {
@@ -225,7 +220,7 @@ class Recipe:
         return change.container, change.key, self._tensor(change.new, change.path)
 
     def _tensor(self, tensor: Any, what: str) -> NewTensor:
-        storage = tensor._storage
+        storage = storage_of(tensor)
         over: Any = self._fresh.get(id(storage)) or self._known.get(id(storage.ref))
         if over is None:
             raise RefusedError(f"{what} is no result of its programs")
@@ -234,7 +229,7 @@ class Recipe:
                 f"{what} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
                 "or move backward() into it"
             )
-        return NewTensor(over, tensor._meta, tensor._view, storage.sharding, tensor.is_inference())
+        return NewTensor(over, tensor_meta(tensor), view_of(tensor), storage.sharding, tensor.is_inference())
 
     def _result_of(self, item: Any) -> Any:
         call = self._call

@@ -10,17 +10,20 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ...core.base import seed
-from ...core.base.observation import DrawNumber, Scalar
-from ...core.graph.graph import DeviceData, buffers_of, pack_numbers, refill
-from ...core.graph.store import Store
-from ...core.programs import failing
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor, wrap
-from ...core.run import executables
-from ...core.run.pjrt import transfer
-from ...core.run.placement import bring
-from ...core.sharding.value import Sharding
+from ...core import (
+    DeviceData,
+    Sharding,
+    Storage,
+    XlaTensor,
+    points,
+    seed,
+    storage_of,
+    tensor_meta,
+    transfer,
+    view_of,
+    wrap,
+)
+from ...core.extend import DrawNumber, Scalar, Store, executables, schedule, walks
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
 from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
@@ -39,7 +42,7 @@ class Numbers:
         self._counts: list[list[tuple[int, int]]] = []
         wanted: dict[int, int] = {}
         for run, one in zip(recipe.runs, call.observation.ran, strict=True):
-            floats, integers = pack_numbers(one.graph.nodes)
+            floats, integers = walks.pack_numbers(one.graph.nodes)
             if run.program.numbers is not None:
                 by_float, by_integer = run.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
@@ -175,7 +178,7 @@ class Known:
         self._has_gradient = [had for _, had, _ in recipe.gradients]
 
     def _data_now(self) -> list[list[Any]]:
-        return [[tensor._storage for tensor in self._tensors], [tensor._meta for tensor in self._tensors]]
+        return [[storage_of(tensor) for tensor in self._tensors], [tensor_meta(tensor) for tensor in self._tensors]]
 
     def _facts_now(self) -> list[list[Any]]:
         trainable = self._trainable
@@ -228,7 +231,7 @@ class Replay:
         places = {root.place for run in recipe.runs for root in run.roots if isinstance(root, State)}
         self._written = [recipe.storages[place] for place in sorted(places)]
         written = {id(storage) for storage in self._written}
-        self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
+        self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
         self._known = Known(recipe, call)
         self._data: list[Any] | None = None
         self._replaced: list[Storage] = []
@@ -258,11 +261,11 @@ class Replay:
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
-            if type(tensor) is not XlaTensor or tensor._meta is not meta or tensor._view is not None:
+            if type(tensor) is not XlaTensor or tensor_meta(tensor) is not meta or view_of(tensor) is not None:
                 return "a tensor that the call replaces has another shape"
-            if type(tensor._storage.value) is not DeviceData:
+            if type(storage_of(tensor).value) is not DeviceData:
                 return "a tensor has no data"
-            self._replaced.append(tensor._storage)
+            self._replaced.append(storage_of(tensor))
         for origin in self._of_host:
             source = Found(flat, self._data, self._replaced, []).source(origin, self.recipe.storages)
             if source is not None and source.host is None:
@@ -277,7 +280,7 @@ class Replay:
         if sharding is not None and value.host is None and value.sharding is not sharding:
             return f"a tensor {value.meta!r} is sharded as {value.sharding!r}, not {sharding!r}"
         if sharding is not None:
-            bring([value], [sharding])
+            schedule.bring([value], [sharding])
         return ""
 
     def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
@@ -349,7 +352,7 @@ class Found(NamedTuple):
             case State(place):
                 return storages[place]
             case Given(place):
-                return self.flat[place]._storage
+                return storage_of(self.flat[place])
         return self.replaced[over.place]
 
     def source(self, origin: Origin, storages: Sequence[Storage]) -> Any:
@@ -426,14 +429,14 @@ class _Task:
 
     def refuse(self) -> None:
         """Raises CollectiveError for a program that `spmd.allow` does not allow."""
-        for look in executables.before_run:
+        for look in points.before_run:
             look(self._run.program)
 
     def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
-            buffers = buffers_of(self._owners)
+            buffers = walks.buffers_of(self._owners)
             for at, origin, sharding, is_donated in self._others:
                 buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
             return buffers
@@ -442,9 +445,9 @@ class _Task:
         try:
             buffers = executables.launch(program, self._run.num_devices, arguments, numbers)
         except jax.errors.JaxRuntimeError as error:
-            raise failing.explain(program, error) from error
+            raise executables.explain(program, error) from error
         for at, owner in self._into:
-            refill(owner, buffers[at])
+            walks.refill(owner, buffers[at])
         new: list[DeviceData | None] = [None] * len(self._run.roots)
         for at, places, sharding in self._new:
             self._give(buffers[at], places, sharding, found, new)
@@ -454,7 +457,7 @@ class _Task:
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
         data = self._data_of(found, origin)
-        bring([data], [sharding])
+        schedule.bring([data], [sharding])
         buffer, _ = data.placed()
         # Its tensor may be held elsewhere, and read later.
         return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...core.record.tensor import XlaTensor
+from ...core import XlaTensor
 from ..reachable import global_names
 
 _LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})

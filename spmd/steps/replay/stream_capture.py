@@ -6,8 +6,7 @@ transformers looks at the values of attention masks, to leave out those that mas
 import functools
 from typing import Any
 
-from ...core.base import observation
-from ...core.torch_state.when_imported import patch_when_imported
+from ...core import observation, patch_when_imported
 
 
 @functools.cache

@@ -13,10 +13,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ...core.aten.copies import HOST_HANDLERS
-from ...core.ops import RULES
-from ...core.record.overloads import is_foreach
-from ...core.record.resolve import SPECIALS, new_plan, no_rule
+from ...core.extend import calls, rules
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,14 +65,18 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 def _place(overload: OpOverload) -> Place:
     name = str(overload)
-    if overload in SPECIALS:
-        how = "host" if SPECIALS[overload] in HOST_HANDLERS else "special"
-        return Place(name, how, *_where(SPECIALS[overload]))
-    plan = new_plan(overload)
-    if plan.rule is not None and overload in RULES:
+    if overload in calls.SPECIALS:
+        how = "host" if calls.SPECIALS[overload] in calls.HOST_HANDLERS else "special"
+        return Place(name, how, *_where(calls.SPECIALS[overload]))
+    plan = calls.new_plan(overload)
+    if plan.rule is not None and overload in rules.RULES:
         return Place(name, "rule", *_where(plan.rule.function))
-    if is_foreach(overload) or any(argument.is_out for argument in overload._schema.arguments) or plan.rule is not None:
-        is_lowered = plan.rule is not None or plan.handler is not None or is_foreach(overload)
+    if (
+        calls.is_foreach(overload)
+        or any(argument.is_out for argument in overload._schema.arguments)
+        or plan.rule is not None
+    ):
+        is_lowered = plan.rule is not None or plan.handler is not None or calls.is_foreach(overload)
         return Place(
             name,
             "derived" if is_lowered else "none",
@@ -85,7 +86,7 @@ def _place(overload: OpOverload) -> Place:
         return Place(name, "decomposition", *_where(decomposition_table[overload]))
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
         return Place(name, "special")
-    if plan.handler is no_rule:
+    if plan.handler is calls.no_rule:
         is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
         is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
         return Place(name, "decomposition" if is_composite and is_factory else "none")
@@ -132,7 +133,9 @@ Where torch's CPU and GPU kernels differ, or C++ leaves it open:
 def document(tests: Path) -> str:
     """Returns the text of docs/ops.md. It reads the tests, so it needs a checkout."""
     named, dtypes = _named_in_sharded_tests(tests), _database_dtypes()
-    packets = {str(overload._overloadpacket) for overload in (*RULES, *SPECIALS) if overload.namespace == "aten"}
+    packets = {
+        str(overload._overloadpacket) for overload in (*rules.RULES, *calls.SPECIALS) if overload.namespace == "aten"
+    }
     packets |= {f"aten.{name}" for name in dtypes if hasattr(torch.ops.aten, name)}
     rows = []
     for name in sorted(packets):

@@ -8,12 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ...core.graph.source import THREADS, forward_line, user_line
-from ...core.passes import nans
-from ...core.record.call import dispatch
-from ...core.record.tensor import XlaTensor
-from ...core.record.watching import after_own_op, watcher, watching
-from ...core.run.syncs import sync
+from ...core import XlaTensor, points, syncs, tensor_meta, user_line
+from ...core.extend import THREADS, calls, nans, storages, user_lines
 
 
 @contextlib.contextmanager
@@ -29,25 +25,25 @@ def eager() -> Iterator[None]:
     >>> spmd.get_stablehlo()
     ''
     """
-    sync()
-    with watching(_run_now):
+    syncs.sync()
+    with storages.watching(_run_now):
         yield
-    sync()
+    syncs.sync()
 
 
 def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    made = dispatch(func, types, args, kwargs)
-    sync(wait=True)
+    made = calls.dispatch(func, types, args, kwargs)
+    syncs.sync(wait=True)
     return made
 
 
 def _run_own_op() -> None:
     """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
-    if watcher() is _run_now:
-        sync(wait=True)
+    if storages.watcher() is _run_now:
+        syncs.sync(wait=True)
 
 
-after_own_op.append(_run_own_op)
+points.after_own_op.append(_run_own_op)
 
 
 @contextlib.contextmanager
@@ -80,7 +76,7 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     nans.look_for(nans.NAN | nans.INFINITE if inf else nans.NAN)
     try:
         yield
-        sync()
+        syncs.sync()
     finally:
         nans.look_for(before)
 
@@ -116,7 +112,7 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     reference = fn if cpu is None else cpu
     reference, given = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
-    with watching(comparison):
+    with storages.watching(comparison):
         made = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
         _compare_whole(made, reference, given)
@@ -146,14 +142,14 @@ class _Comparison:
 
     def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.inside:
-            return dispatch(func, types, args, kwargs)
+            return calls.dispatch(func, types, args, kwargs)
         self.inside = True
         try:
             if torch.Tag.nondeterministic_seeded in func.tags:
                 self.is_random = True
-                return dispatch(func, types, args, kwargs)
+                return calls.dispatch(func, types, args, kwargs)
             copies, keywords = tree_map(_operand, (args, kwargs))
-            made = dispatch(func, types, args, kwargs)
+            made = calls.dispatch(func, types, args, kwargs)
             self._compare(func, (made, args, kwargs), copies, keywords)
             return made
         finally:
@@ -172,13 +168,13 @@ class _Comparison:
         problem = _difference(actual if written else actual[0], expected)
         if problem is not None:
             operands = [value for value in tree_flatten(actual[1:])[0] if isinstance(value, XlaTensor)]
-            shapes = ", ".join(repr(tensor._meta) for tensor in operands)
+            shapes = ", ".join(repr(tensor_meta(tensor)) for tensor in operands)
             raise AssertionError(f"check: {func}({shapes}) differs from the CPU: {problem}. Called at {_line()}")
 
 
 def _line() -> Any:
     node = torch._C._current_autograd_node()
-    line = None if node is None else forward_line(THREADS.backward.base + node._sequence_nr())
+    line = None if node is None else user_lines.forward_line(THREADS.backward.base + node._sequence_nr())
     return user_line() if line is None else f"the backward of {line}"
 
 

@@ -5,10 +5,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.base.counters import Collective
-from ...core.graph.errors import RefusedError
-from ...core.programs.program import Program
-from ...core.run import executables
+from ...core import Collective, points
+from ...core.extend import Program, RefusedError
 from ..hlo.hlo_collectives import KINDS
 
 _thread = threading.local()  # .limits: the contexts that this thread is in, the innermost last
@@ -42,8 +40,8 @@ class Limit(contextlib.ContextDecorator):
     def __enter__(self) -> "Limit":
         if not hasattr(_thread, "limits"):
             _thread.limits = []
-        if _refuse not in executables.before_run:  # before the first of them, no run pays for it
-            executables.before_run.append(_refuse)
+        if _refuse not in points.before_run:  # before the first of them, no run pays for it
+            points.before_run.append(_refuse)
         _thread.limits.append(self)
         return self
 

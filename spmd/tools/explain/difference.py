@@ -5,13 +5,8 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from ...core.base import messages
-from ...core.graph.graph import DeviceData, Graph, Node
-from ...core.graph.op import PADDED, OpSpec
-from ...core.graph.source import Line, node_line
-from ...core.programs.program import Program
-from ...core.programs.requested import Requested
-from ...core.sharding.value import Sharding
+from ...core import DeviceData, Sharding, messages
+from ...core.extend import PADDED, Graph, Line, Node, OpSpec, Program, Requested, user_lines
 
 _LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
 _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
@@ -85,7 +80,7 @@ def _is_reshaped(old: OpSpec, new: OpSpec) -> bool:
 
 def _read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
     reader = next((node for node in nodes if any(operand is device_data for operand in node.operands)), None)
-    return "" if reader is None else f"; {reader.op.name} reads it at {node_line(reader)}"
+    return "" if reader is None else f"; {reader.op.name} reads it at {user_lines.node_line(reader)}"
 
 
 # --- the setting ------------------------------------------------------------------------------------------------------
@@ -136,13 +131,13 @@ def _first_change(before: Requested, graph: Graph, start: int) -> str:
         kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
         gone, new = high - low, end - begin
     if kind == "insert":
-        return f"{_op_of(news[0].op)} is new{_more(new)} at {node_line(news[0])}"
+        return f"{_op_of(news[0].op)} is new{_more(new)} at {user_lines.node_line(news[0])}"
     if kind == "delete":
         return f"{_op_of(olds[0])} is gone{_more(gone)}; it was at {before.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
-        return f"op {node.op.name} instead of {old.name} at {node_line(node)}"
-    return f"{_changed_op(old, node, graph)} at {node_line(node)}"
+        return f"op {node.op.name} instead of {old.name} at {user_lines.node_line(node)}"
+    return f"{_changed_op(old, node, graph)} at {user_lines.node_line(node)}"
 
 
 def _more(count: int) -> str:

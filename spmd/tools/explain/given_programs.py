@@ -4,11 +4,8 @@ program is missing."""
 from pathlib import Path
 from typing import Any
 
-from ...core.base import messages
-from ...core.graph.graph import Graph
-from ...core.graph.source import Line
-from ...core.programs.persistent.setting import process, readable
-from ...core.programs.requested import Requested, listing
+from ...core import messages
+from ...core.extend import Graph, Line, Requested, listing, persistent
 from . import program_folder
 from .listing import listed_difference, num_common
 
@@ -33,7 +30,7 @@ def load_programs(path: str | Path) -> int:
         ...
     ValueError: load_programs: expected a folder that plan.save_program or spmd.warm has written, of version 1; ...
     """
-    path = Path(path) / process()
+    path = Path(path) / persistent.process()
     folder = program_folder.add(path)
     difference = _setting_difference(folder.setting)
     if difference:
@@ -43,7 +40,7 @@ def load_programs(path: str | Path) -> int:
 
 
 def _setting_difference(before: Any) -> str:
-    now = readable()
+    now = persistent.readable()
     for name in {**now, **before}:
         was, value = before.get(name), now.get(name)
         if was != value:

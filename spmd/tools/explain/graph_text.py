@@ -3,11 +3,9 @@
 import itertools
 import sys
 
-from ...core.base.config import config
-from ...core.base.jax_private import distributed_state as processes
-from ...core.graph.graph import DeviceData, Graph, Value, origin, result_index
-from ...core.graph.source import node_line
-from ...core.programs.program import Program
+from ...core import DeviceData, config
+from ...core.extend import Graph, Program, Value, user_lines, walks
+from ...core.extend import distributed_state as processes
 
 # The most lines of a graph; its middle is left out.
 _LINES = 60
@@ -23,11 +21,11 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
     places = {node: f"%{place}" for place, node in enumerate(graph.nodes)}
 
     def named(value: Value) -> str:
-        maker = origin(value)
+        maker = walks.origin(value)
         if maker is None:
             assert type(value) is DeviceData, "what no op computes is data"
             return inputs[value]
-        return places[maker] + (f".{result_index(value)}" if len(maker.op.metas) > 1 else "")
+        return places[maker] + (f".{walks.result_index(value)}" if len(maker.op.metas) > 1 else "")
 
     lines = []
     for node in graph.nodes:
@@ -38,7 +36,7 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
         operands, sharding = _short(list(map(named, node.operands))), node.op.sharding
         as_marked = "" if sharding is None else f" {sharding!r}"
         made = f"{places[node]} = {node.op.name}({operands}) -> {_short(metas)}{as_marked}"
-        lines.append(f"{made}  {node_line(node)}"[:_COLUMNS])
+        lines.append(f"{made}  {user_lines.node_line(node)}"[:_COLUMNS])
     if len(lines) > most:
         left = len(lines) - most
         lines[most // 2 : -most // 2] = [f"... {left:,} ops ..."]

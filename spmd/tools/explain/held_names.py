@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...core.graph.source import is_library
+from ...core.extend import user_lines
 
 
 def held_name(tensor: torch.Tensor) -> str:
@@ -19,7 +19,7 @@ def held_name(tensor: torch.Tensor) -> str:
     state = variable = ""
     frame = sys._getframe(1)
     while frame is not None:
-        is_users = not is_library(frame.f_code)
+        is_users = not user_lines.is_library(frame.f_code)
         for name, value in [*frame.f_locals.items()]:
             # The type, as a proxy of an object that is gone raises at its class.
             if issubclass(type(value), (nn.Module, Optimizer)):

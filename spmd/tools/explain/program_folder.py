@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.base import sealed_json
-from ...core.programs.persistent import disk
+from ...core import points
+from ...core.extend import running
 
 MANIFEST = "programs.json"
 VERSION = 1  # of the manifest
@@ -52,7 +52,7 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    found = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    found = running.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
     version = None if found is None else found.get("version")
     if found is None or version != VERSION:
         raise ValueError(
@@ -61,8 +61,8 @@ def add(path: str | Path) -> ProgramFolder:
         )
     made = ProgramFolder(folder, found["setting"], tuple(found["programs"]))
     _known[folder] = made
-    if content not in disk.given_by:
-        disk.given_by.append(content)
+    if content not in points.given_by:
+        points.given_by.append(content)
     return made
 
 
@@ -70,7 +70,7 @@ def remove(path: str | Path) -> None:
     """Takes no programs from a folder any more."""
     _known.pop(Path(path).expanduser().resolve(), None)
     if not _known:
-        disk.given_by.remove(content)
+        points.given_by.remove(content)
 
 
 def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, Any], programs: list[Any]) -> None:
@@ -90,7 +90,7 @@ def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, An
     for digest, body in files.items():
         _write(folder / f"{digest}{SUFFIX}", body)
     manifest = {"version": VERSION, "setting": setting, "programs": programs}
-    _write(folder / MANIFEST, sealed_json.text(manifest).encode())
+    _write(folder / MANIFEST, running.text(manifest).encode())
 
 
 def _write(file: Path, body: bytes) -> None:

@@ -5,10 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from ...core.graph.errors import RefusedError
-from ...core.graph.graph import Graph
-from ...core.graph.source import Line
-from ...core.programs import cache
+from ...core import points
+from ...core.extend import Graph, Line, RefusedError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,8 +43,8 @@ class Guard(contextlib.ContextDecorator):
     def __enter__(self) -> "Guard":
         if not hasattr(_thread, "guards"):
             _thread.guards = []
-        if _refuse not in cache.before_compiling:
-            cache.before_compiling.append(_refuse)
+        if _refuse not in points.before_compiling:
+            points.before_compiling.append(_refuse)
         _thread.guards.append(self)
         return self
 

@@ -4,10 +4,8 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ...core.base import counters, messages
-from ...core.graph.source import Line
-from ...core.programs import cache
-from ...core.programs.compile_log import short
+from ...core import counters, messages
+from ...core.extend import Line, executables
 from .difference import is_of_shapes
 
 # The number of ops from which a program counts as long.
@@ -19,12 +17,12 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
     process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
     count = counters.counter("programs_compiled") + counters.num_loaded() + 1
-    number, parts = cache.part()
+    number, parts = executables.part()
     known = [f"{number:,} of {parts:,}"] if parts > 1 else []
     known += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
     of = f" ({'; '.join(known)})" if known else ""
     what = f"compiling program {count:,}{of}, {num_ops:,} ops"
-    why = f"{line.short()}: {short(cause)}{_advice(num_ops, cause)}"
+    why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
     started = time.monotonic()
 
     def describe() -> str:

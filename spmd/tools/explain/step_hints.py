@@ -3,11 +3,8 @@
 import sys
 from dataclasses import dataclass
 
-from ...core.base import counters, samples
-from ...core.base.config import config
-from ...core.graph.graph import Graph
-from ...core.graph.source import Line
-from ...core.programs.program import Program
+from ...core import CompileRecord, config, counters, samples
+from ...core.extend import CostlyPlace, Graph, Line, Program
 from .difference import is_of_shapes
 
 _FIRST = "first program of this sync"
@@ -61,7 +58,7 @@ def hints() -> list[Hint]:
         for place, count, seconds in samples.places()
         if place.kind != "read" or count >= _READS
     ]
-    again: dict[str, list[counters.CompileRecord]] = {}
+    again: dict[str, list[CompileRecord]] = {}
     for record in counters.compiles():
         if not _is_first(record):
             again.setdefault(record.line, []).append(record)
@@ -69,15 +66,15 @@ def hints() -> list[Hint]:
     return sorted(found, key=lambda hint: -hint.seconds)
 
 
-def _is_first(record: counters.CompileRecord) -> bool:
+def _is_first(record: CompileRecord) -> bool:
     return record.name != "step" or _FIRST in record.cause
 
 
-def _of_place(place: samples.Place, count: int, seconds: float) -> Hint:
+def _of_place(place: CostlyPlace, count: int, seconds: float) -> Hint:
     return Hint(place.kind, place.line, count, seconds, place.call, _ADVICE[place.kind])
 
 
-def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
+def _of_compiles(line: str, records: list[CompileRecord]) -> Hint:
     cause = records[-1].cause
     advice = _ADVICE["shape" if is_of_shapes(cause) or "the length is no operand" in cause else "compile"]
     return Hint("compile", line, len(records), sum(record.seconds for record in records), cause, advice)
@@ -85,15 +82,15 @@ def _of_compiles(line: str, records: list[counters.CompileRecord]) -> Hint:
 
 def note_read(call: str, line: Line, seconds: float) -> None:
     """Notes a read that waited so long for the device."""
-    _note(samples.Place("read", call, str(line)), seconds, _READS)
+    _note(CostlyPlace("read", call, str(line)), seconds, _READS)
 
 
 def note_fallback(op: str, line: Line, seconds: float) -> None:
     """Notes an op that ran on the CPU."""
-    _note(samples.Place("fallback", op, str(line)), seconds, 1)
+    _note(CostlyPlace("fallback", op, str(line)), seconds, 1)
 
 
-def _note(place: samples.Place, seconds: float, first: int) -> None:
+def _note(place: CostlyPlace, seconds: float, first: int) -> None:
     count = samples.note(place, seconds)
     if config.hints and (count == first or (count >= 10 and str(count).strip("0") == "1")):
         total = next(seconds for one, _, seconds in samples.places() if one == place)

@@ -1,10 +1,7 @@
 """Steps for which the device waits, as recording them takes longer than running them: one hint, with what to do."""
 
-from ...core.base import counters, messages
-from ...core.base.tables import Bounded
-from ...core.graph.source import Line
-from ...core.programs.program import Program
-from ...core.run.pjrt import runs
+from ...core import counters, hardware, messages
+from ...core.extend import Bounded, Line, Program
 
 STEPS = 50  # in a row
 LEAST_OPS = 100  # of a program that is a step
@@ -65,4 +62,4 @@ def forget() -> None:
 
 
 def note_run(program: Program) -> None:
-    note_launch(id(program), len(program.entries), program.line, is_idle=runs.is_idle())
+    note_launch(id(program), len(program.entries), program.line, is_idle=hardware.is_idle())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...core.checks.hlo import Computation, Instruction, Module, arrays
+from ...core.extend import Computation, Instruction, Module, arrays
 from .hlo_collectives import Placed
 
 Shape = tuple[int, ...]

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from ...core.checks.hlo import Computation, Instruction, Module, arrays
+from ...core.extend import Computation, Instruction, Module, arrays
 
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.checks.hlo import Computation, Instruction, Module, arrays, num_bytes
+from ...core.extend import Computation, Instruction, Module, arrays, num_bytes
 from .costs import product_flops
 
 PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention", "other kernels"

@@ -9,11 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.base.counters import Collective
-from ...core.checks.hlo import Computation, Instruction, Module, num_bytes
-from ...core.graph.graph import Graph
-from ...core.sharding.topology import Target, all_devices, slices, stand_in
-from ...core.sharding.value import Sharding
+from ...core import Collective, Sharding, topology
+from ...core.extend import Computation, Graph, Instruction, Module, Target, num_bytes
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -291,7 +288,7 @@ def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, 
     """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
     meshes = list(meshes)
     order = meshes[0].device_ids
-    target = meshes[0].target if meshes[0].target is not None else stand_in()
+    target = meshes[0].target if meshes[0].target is not None else topology.stand_in()
     found = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
     size = max((len(group) for group in found), default=1)
     pairs = text.startswith("source") or "->" in text
@@ -299,7 +296,7 @@ def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, 
         found = [pair for pair in found if pair[0] != pair[1]]
     if size == 1 or not found:
         return (), 1, ""
-    link = _link(found, order, slices(target))
+    link = _link(found, order, topology.slices(target))
     for mesh in meshes:
         named = _axes_over(found, mesh, order, is_exact=not pairs)
         if named:
@@ -318,7 +315,7 @@ def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[
         named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
     else:
         named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
-    place = {all_devices(target)[device].id: i for i, device in enumerate(order)}
+    place = {topology.all_devices(target)[device].id: i for i, device in enumerate(order)}
     return [tuple(place[number] for number in group) for group in named]
 
 

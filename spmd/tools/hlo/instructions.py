@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...core.checks.hlo import Computation, Instruction, Module, num_bytes
+from ...core.extend import Computation, Instruction, Module, num_bytes
 from .hlo_collectives import collective_kind, joined, node_index, scope_of
 
 _WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one

@@ -4,11 +4,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from ...core.base.config import config
-from ...core.checks.hlo import Module
-from ...core.graph.graph import Graph
-from ...core.programs import compile_log
-from ...core.programs.program import Program
+from ...core import config
+from ...core.extend import Graph, Module, Program, executables
 from .costs import repeated_flops
 from .gpu_kernels import flops_of
 from .hlo_collectives import KINDS, collectives
@@ -22,7 +19,7 @@ def of_program(program: Program, graph: Graph) -> dict[str, Any]:
     notes, graph = graph.notes, graph.recorded or graph
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
-    counted = compile_log.num_flops(program.executable)
+    counted = executables.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
     module = Module(text) if counts or " while(" in text or not is_counted else None

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...core.graph.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ...core.sharding.value import Sharding
+from ...core import DeviceData, Sharding
+from ...core.extend import Graph, Node, Value, walks
 
 Shape = tuple[int, ...]
 Entries = tuple[Any, ...]  # of a spec, as a user writes it: an axis, a tuple of axes or None for each dim
@@ -65,11 +65,11 @@ class Layouts:
         self.marks: dict[Any, list[Sharding]] = {}
         for node in graph.nodes:
             if node.op.name == "mark_sharding" and node.op.sharding is not None:
-                self.marks.setdefault(value_name(node.operands[0]), []).append(node.op.sharding)
+                self.marks.setdefault(walks.value_name(node.operands[0]), []).append(node.op.sharding)
 
     def known(self, value: Value) -> Sharding | None:
         """The layout that an annotation, or data, gives a value."""
-        node = origin(value)
+        node = walks.origin(value)
         found = self.inputs.get(value) if type(value) is DeviceData else None if node is None else node.op.sharding
         return None if found is None or found.is_open else found
 
@@ -136,7 +136,7 @@ class Layouts:
         yield from ((node, f"operand {place}", operand) for place, operand in enumerate(node.operands))
         yield node, "the result", node
         while todo and len(seen) < _MOST:
-            for before in map(origin, todo.pop(0).operands):
+            for before in map(walks.origin, todo.pop(0).operands):
                 if before is not None and before not in seen:
                     seen.add(before)
                     todo.append(before)

@@ -4,9 +4,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from ...core.base.counters import Collective
-from ...core.graph.graph import Graph, Node
-from ...core.graph.source import lines_of, node_line, source_of
+from ...core import Collective
+from ...core.extend import Graph, Node, user_lines
 from .hlo_collectives import Exchange, Placed
 
 Exchanges = tuple[Exchange, ...]
@@ -21,7 +20,7 @@ def exchanges(found: Iterable[Placed], graph: Graph) -> Exchanges:
 
 def _op(one: Placed, graph: Graph) -> str:
     """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
-    name = "" if one.node is None else source_of(graph.nodes[one.node]).op.name
+    name = "" if one.node is None else user_lines.source_of(graph.nodes[one.node]).op.name
     if not one.joined:
         return name
     is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
@@ -34,12 +33,12 @@ def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda 
     paths: returns the path of the module that an op belongs to, or "".
     """
     rows: list[Exchange] = []
-    lines = lines_of(graph.nodes) if found else []
+    lines = user_lines.lines_of(graph.nodes) if found else []
     for row, place in found:
         line = path = ""
         if place is not None:
-            source = source_of(node := graph.nodes[place])
-            line = str(own if (own := node_line(source)).code is not None else lines[place])
+            source = user_lines.source_of(node := graph.nodes[place])
+            line = str(own if (own := user_lines.node_line(source)).code is not None else lines[place])
             path = paths(node) if row.op == source.op.name else ""  # a combined one has several
         rows.append((dataclasses.replace(row, line=line, path=path), None))
     return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))

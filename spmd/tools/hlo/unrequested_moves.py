@@ -13,10 +13,8 @@ from typing import Any
 
 import torch
 
-from ...core.base.move import Move
-from ...core.checks.hlo import Module
-from ...core.graph.graph import Graph, Node, Value, origin
-from ...core.graph.source import line_of, source_of
+from ...core import Move
+from ...core.extend import Graph, Module, Node, Value, user_lines, walks
 from .chains import Chain, chain_of
 from .hlo_collectives import Placed, scope_of
 from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of
@@ -58,7 +56,9 @@ def listed(
     paths: returns the path of the module that an op belongs to, or "".
     """
     return tuple(
-        dataclasses.replace(move, line=str(line_of(graph.nodes[place], graph.nodes)), path=paths(graph.nodes[place]))
+        dataclasses.replace(
+            move, line=str(user_lines.line_of(graph.nodes[place], graph.nodes)), path=paths(graph.nodes[place])
+        )
         for move, place in found
         if move.largest > above
     )
@@ -82,7 +82,7 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
         return None, place
     move = Move(
         "given up" if is_given_up else "move",
-        source_of(node).op.name,
+        user_lines.source_of(node).op.name,
         collectives=tuple(dict.fromkeys(row.kind for row in rows)),
         axes=axes,
         largest=max(row.bytes for row in rows),
@@ -93,7 +93,7 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
     changed = {axis for _, axis in cuts(value.before) ^ cuts(value.after or value.before)} if value.before else set()
     if is_given_up and chain.afters[0] in chain.befores:  # it comes back: updated, or by two annotations
         value = value._replace(after=value.before)
-    op, before, after = source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
+    op, before, after = user_lines.source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
     name = _markable(value)
     is_advised = name and after not in ("", before) and not undoes(before, after, unused)
     mark = f"mark_sharding of {name}, {list(value.shape)}, as {after}" if is_advised else ""
@@ -113,12 +113,12 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
 def _markable(moved: Moved) -> str:
     """The moved value as one that a step can annotate: of a backward op the forward result that it reads, else ""."""
     value: Value = moved.node
-    if moved.name.startswith("operand") and source_of(moved.node).sequence >= 0:
+    if moved.name.startswith("operand") and user_lines.source_of(moved.node).sequence >= 0:
         value = moved.node.operands[int(moved.name.split()[1])]
-    maker = origin(value)
-    if maker is None or source_of(maker).sequence >= 0:  # a parameter or an input, or a gradient
+    maker = walks.origin(value)
+    if maker is None or user_lines.source_of(maker).sequence >= 0:  # a parameter or an input, or a gradient
         return ""
-    return f"{'the result' if value is not moved.node else moved.name} of {source_of(maker).op.name}"
+    return f"{'the result' if value is not moved.node else moved.name} of {user_lines.source_of(maker).op.name}"
 
 
 def undoes(before: str, after: str, unused: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core.graph.graph import Graph
+from ...core.extend import Graph
 from .report import Plan
 
 
@@ -17,7 +17,7 @@ def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
     nodes = [node for graph in programs for node in graph.nodes]
     state = plan.state + plan.inputs
     if plan.temporaries >= state:
-        if all(node.op.name != "spmd.recompute" for node in nodes):
+        if all(node.op.name != "spmd.loops.recompute" for node in nodes):
             said.append("activation checkpointing of each layer (torch.utils.checkpoint), which keeps only its input")
         said.append("a smaller batch per device, or a mesh axis that also splits the sequence or the features")
     if state > plan.temporaries or (plan.memory is not None and 2 * state > plan.memory):

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ...core.base.config import config
+from ...core import config
 
 
 def calibration_file() -> Path:

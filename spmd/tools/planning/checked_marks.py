@@ -8,19 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...core.base import counters
-from ...core.base.move import Move
-from ...core.graph.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ...core.graph.meta import Meta
-from ...core.graph.op import OpSpec
-from ...core.graph.source import Line, line_of, source_of
-from ...core.lower.lower import LoweringError
-from ...core.programs.compiler import compile_graph
-from ...core.programs.program import Program
-from ...core.record.annotations import mark_op, unmarked_op
-from ...core.run import executables
-from ...core.sharding.spec import OPEN, Spec
-from ...core.sharding.value import Sharding
+from ...core import DeviceData, Meta, Move, Sharding, Spec, annotations, counters, specs
+from ...core.extend import Graph, Line, LoweringError, Node, OpSpec, Program, Value, executables, user_lines, walks
 from ..hlo.shard_layouts import Entries, spec_text
 from ..hlo.unrequested_moves import Placement, undoes
 from .graph_edits import Edits, edited, is_mark
@@ -76,9 +65,9 @@ class _Search:
         best: tuple[Any, Move, tuple[Value, Sharding]] | None = None
         left_to_try = _TRIES
         for value, sharding in itertools.chain(self.helped, self._candidates(move, place)):
-            key = value_name(value), sharding
+            key = walks.value_name(value), sharding
             if key not in self.tried:
-                self.tried[key] = _compiled(self.graph, {value_name(value): sharding}, self.line)
+                self.tried[key] = _compiled(self.graph, {walks.value_name(value): sharding}, self.line)
                 left_to_try -= 1
             tried = self.tried[key]
             if tried is not None and self._removes(move, place, *tried):
@@ -114,7 +103,7 @@ class _Search:
         seen = set()
 
         def is_new(value: Value, sharding: Sharding | None) -> bool:
-            key = value_name(value), sharding
+            key = walks.value_name(value), sharding
             is_fresh = sharding is not None and key not in seen and sharding is not _layout(graph, value)
             seen.add(key)
             return is_fresh and not self._is_undone(value, sharding)
@@ -143,7 +132,7 @@ class _Search:
 
     def _wish(self, value: Value) -> Sharding | None:
         """The layout that XLA chooses for an annotated value, or for an input, without its own."""
-        key = value_name(value)
+        key = walks.value_name(value)
         if key not in self.wishes:
             self.wishes[key] = _chosen_without(self.graph, value, self.line)
         return self.wishes[key]
@@ -160,13 +149,15 @@ def _compiled(graph: Graph, edits: Edits, line: Line) -> tuple[list[Placement], 
 
 
 def _op(meta: Meta, sharding: Sharding | None) -> OpSpec:
-    return unmarked_op(meta) if sharding is None else mark_op(meta, sharding)
+    return annotations.unmarked_op(meta) if sharding is None else annotations.mark_op(meta, sharding)
 
 
 def _program(graph: Graph, line: Line) -> Program | None:
     with counters.silent():
         try:
-            return compile_graph(executables.formed(graph), "plan", line, "an annotation is tried", is_planned=True)
+            return executables.compile_graph(
+                executables.formed(graph), "plan", line, "an annotation is tried", is_planned=True
+            )
         except (LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
             return None
 
@@ -183,7 +174,7 @@ def _layout(graph: Graph, value: Value) -> Sharding | None:
 def _chosen_without(graph: Graph, value: Value, line: Line) -> Sharding | None:
     """The layout that XLA chooses for a value without its annotation; for an input that of a copy of it, where every
     device has the input whole."""
-    is_open = graph.mesh.with_spec(Spec((OPEN,) * len(value.meta.shape)))
+    is_open = graph.mesh.with_spec(Spec((specs.OPEN,) * len(value.meta.shape)))
     edits: Edits = {value: None} if is_mark(value) else {value: graph.mesh.replicated(), ("copy", value): is_open}
     made, places = edited(graph, edits, _op)
     of = made.nodes[places.index(graph.nodes.index(value))] if is_mark(value) else made.nodes[0]
@@ -201,14 +192,14 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     readers: dict[Any, list[Node]] = {}
     for one in graph.nodes:
         for operand in one.operands:
-            readers.setdefault(origin(operand) or operand, []).append(one)
+            readers.setdefault(walks.origin(operand) or operand, []).append(one)
     behind = [*_downstream([node], readers)]
     beside = (operand for one in behind for operand in one.operands)
     found: dict[Any, Value] = {}
     for value in (*_upstream([moved]), *behind, *_upstream(node.operands), *_upstream(beside)):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
-            found.setdefault(value_name(value), value)
-    plain = [one for one in dict.fromkeys((moved, node)) if value_name(one) not in found and type(one) is Node]
+            found.setdefault(walks.value_name(value), value)
+    plain = [one for one in dict.fromkeys((moved, node)) if walks.value_name(one) not in found and type(one) is Node]
     return [*list(found.values())[:_VALUES], *plain] or [node]
 
 
@@ -222,11 +213,11 @@ def _upstream(values: Iterable[Value]) -> Iterator[Value]:
         if not todo:
             return
         value = todo.pop(0)
-        if value_name(value) in seen:
+        if walks.value_name(value) in seen:
             continue
-        seen.add(value_name(value))
+        seen.add(walks.value_name(value))
         yield value
-        maker = origin(value)
+        maker = walks.origin(value)
         if maker is not None and not is_mark(value):
             todo += maker.operands
 
@@ -268,17 +259,19 @@ def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
     rank, shape = len(value.meta.shape), list(value.meta.shape)
     after, now = spec_text(sharding.partition_spec(rank)), _layout(graph, value)
     instead = "" if now is None else f" instead of {spec_text(now.partition_spec(rank))}"
-    node = origin(value)
+    node = walks.origin(value)
     if node is None:
         reader = next(one for one in graph.nodes if value in one.operands)
-        of = f"the input {shape} that {source_of(reader).op.name} reads at {_place(graph, reader)}"
+        of = f"the input {shape} that {user_lines.source_of(reader).op.name} reads at {_place(graph, reader)}"
     else:
-        name = "gradient" if source_of(node).sequence >= 0 else "result"  # of a gradient in a hook of its tensor
-        of = f"the {name} {shape} of {source_of(node).op.name} at {_place(graph, node)}"
+        name = (
+            "gradient" if user_lines.source_of(node).sequence >= 0 else "result"
+        )  # of a gradient in a hook of its tensor
+        of = f"the {name} {shape} of {user_lines.source_of(node).op.name} at {_place(graph, node)}"
     return f"mark_sharding of {of} as {after}{instead}"
 
 
 def _place(graph: Graph, node: Node) -> str:
     """The file and the number of an op's line."""
-    found = line_of(node, graph.nodes)
+    found = user_lines.line_of(node, graph.nodes)
     return "an unknown line" if found.code is None else f"{found.code.co_filename}:{found.number}"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.base.config import gpu_memory_fraction
-from ...core.sharding.gpus import GPUS, add_description
+from ...core import topology, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Chip:
     @property
     def usable_bytes(self) -> int:
         """The memory for programs: of a GPU what the allocator of jax takes."""
-        return int(self.memory_bytes * gpu_memory_fraction()) if self.is_gpu else self.memory_bytes
+        return int(self.memory_bytes * variables.gpu_memory_fraction()) if self.is_gpu else self.memory_bytes
 
     @property
     def clock(self) -> float | None:
@@ -81,7 +80,7 @@ def _tpu(
 
 
 def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float, host: float) -> Chip:
-    gpu = GPUS[name]
+    gpu = topology.GPUS[name]
     source = f"data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s a GPU"
     return Chip(
         name, peak, gpu.memory_bytes, link, source, bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64,
@@ -102,11 +101,11 @@ CHIPS = {
     "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
-    GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
-    GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
-    GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
-    GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12, 64e9),
-    GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12, 32e9),
+    topology.GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
+    topology.GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    topology.GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    topology.GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12, 64e9),
+    topology.GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12, 32e9),
 }
 
 
@@ -168,7 +167,7 @@ def describe_gpu(
         raise ValueError(
             f"describe_gpu: {kind[1]!r} is another GPU already; give device_description_str a name of its own"
         )
-    add_description(name, text)
+    topology.add_description(name, text)
     CHIPS[kind[1]] = chip
 
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from typing import ClassVar
 
-from ...core.base.counters import Collective
-from ...core.checks.hlo import Computation, Instruction, Module, num_bytes
+from ...core import Collective
+from ...core.extend import Computation, Instruction, Module, num_bytes
 from ..hlo.hlo_collectives import collective_kind
 from .chips import Chip
 

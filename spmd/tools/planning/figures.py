@@ -9,18 +9,8 @@ from typing import Any
 
 import torch
 
-from ...core.base import counters
-from ...core.base.counters import Collective
-from ...core.base.move import Move
-from ...core.checks.hlo import Module
-from ...core.graph.graph import Graph, Node
-from ...core.graph.meta import Meta
-from ...core.graph.source import Line, line_of, node_line, source_of
-from ...core.passes import scan_layers
-from ...core.programs.program import Program
-from ...core.run import executables
-from ...core.sharding.topology import all_devices, slices, stand_in
-from ...core.sharding.value import DEVICE, Sharding
+from ...core import DEVICE, Collective, Meta, Move, Sharding, counters, topology
+from ...core.extend import Graph, Line, Module, Node, Program, executables, stretches, user_lines
 from ..hlo.costs import cycles, kernels
 from ..hlo.traffic import table
 from ..hlo.unrequested_moves import Placement, listed
@@ -105,8 +95,8 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
     chip = chip_of(next(iter(mesh.jax.device_set)))
-    target = mesh.target if mesh.target is not None else stand_in()
-    nodes, devices = slices(target), all_devices(target)
+    target = mesh.target if mesh.target is not None else topology.stand_in()
+    nodes, devices = topology.slices(target), topology.all_devices(target)
     of_device = tuple(nodes[device] for device in mesh.device_ids)
     return Figures(
         argument_bytes=record.argument_bytes,
@@ -140,7 +130,7 @@ def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: boo
 def _why_no_loops(program: Program, graph: Graph) -> str:
     if program.loops:
         return ""
-    return "XLA would copy the stacks of their weights" if program.is_unrolled else scan_layers.why_not(graph)
+    return "XLA would copy the stacks of their weights" if program.is_unrolled else stretches.why_not(graph)
 
 
 def _peak(memory: Any, is_reported: bool) -> int:
@@ -218,9 +208,9 @@ def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple
 
 def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
     """The text of a value: meta, sharding, op, module and line."""
-    sharding, line = node.op.sharding, node_line(source_of(node))
+    sharding, line = node.op.sharding, user_lines.node_line(user_lines.source_of(node))
     how = "unsharded, unless the compiler shards it"
     if sharding is not None:
         how = f"as {sharding.partition_spec(len(meta.shape))}"
-    where = line if line.code is not None else line_of(node, graph.nodes)
+    where = line if line.code is not None else user_lines.line_of(node, graph.nodes)
     return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"

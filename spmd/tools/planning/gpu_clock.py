@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...core.checks.hlo import Computation, Instruction, Module
+from ...core.extend import Computation, Instruction, Module
 from ..hlo.gpu_kernels import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from ..hlo.hlo_collectives import groups_of
 from .chips import Chip

@@ -4,10 +4,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
-from ...core.graph.graph import DeviceData, Graph, Node, TupleElement, Value, between, origin, results, value_name
-from ...core.graph.meta import Meta
-from ...core.graph.op import OpSpec
-from ...core.sharding.value import Sharding
+from ...core import DeviceData, Meta, Sharding
+from ...core.extend import Graph, Node, OpSpec, TupleElement, Value, walks
 
 # The value -> its layout; None: no annotation. By `value_name`, of inputs and of recorded values; ("copy", input): of a
 # copy of an input, which all ops read in its place.
@@ -33,10 +31,10 @@ def edited(graph: Graph, edits: Edits, mark_op: Callable[[Meta, Sharding | None]
     places: list[int] = []
 
     def value(one: Value) -> Value:
-        found = now.get(value_name(one))
+        found = now.get(walks.value_name(one))
         if found is not None or type(one) is DeviceData:
             return one if found is None else found
-        maker = now[origin(one)]
+        maker = now[walks.origin(one)]
         return TupleElement(maker, one.index) if type(one) is TupleElement else maker  # type: ignore[arg-type]
 
     def add(op: Any, like: Node, operands: tuple[Value, ...], place: int) -> Node:
@@ -55,9 +53,9 @@ def edited(graph: Graph, edits: Edits, mark_op: Callable[[Meta, Sharding | None]
             op = mark_op(node.meta, edits[node])
         now[node] = add(op, node, tuple(map(value, node.operands)), place)
         for result in _marked(node, edits):
-            sharding = edits[value_name(result)]
+            sharding = edits[walks.value_name(result)]
             assert sharding is not None, "a value without an annotation has none to take away"
-            now[value_name(result)] = add(mark_op(result.meta, sharding), node, (value(result),), -1)
+            now[walks.value_name(result)] = add(mark_op(result.meta, sharding), node, (value(result),), -1)
     pinned = [_pinned(graph, place, edits) for place in range(len(graph.roots))]
     made = dataclasses.replace(
         graph, nodes=nodes, roots=list(map(value, graph.roots)), shardings=shardings, pinned=pinned
@@ -69,7 +67,7 @@ def _marked(node: Node, edits: Edits) -> list[Value]:
     """The results of an op that get an annotation of their own."""
     if is_mark(node):
         return []
-    return [one for one in results(node) if value_name(one) in edits]
+    return [one for one in walks.results(node) if walks.value_name(one) in edits]
 
 
 def _pinned(graph: Graph, place: int, edits: Edits) -> Sharding | None:
@@ -78,7 +76,7 @@ def _pinned(graph: Graph, place: int, edits: Edits) -> Sharding | None:
         if onto == place and edits.get(data) is not None:
             return edits[data]
     root = graph.roots[place]
-    return edits[value_name(root)] if value_name(root) in edits and is_mark(root) else graph.pinned[place]
+    return edits[walks.value_name(root)] if walks.value_name(root) in edits and is_mark(root) else graph.pinned[place]
 
 
 def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
@@ -88,7 +86,7 @@ def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
         if data not in edits or onto is None:
             continue
-        for node in between([graph.roots[onto]], [data]):
+        for node in walks.between([graph.roots[onto]], [data]):
             for value in (node, *node.operands):
                 if value.meta.shape == data.meta.shape:
                     its = now.get(value) if type(value) is DeviceData else value.op.sharding if is_mark(value) else None

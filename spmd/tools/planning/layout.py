@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.base.move import Move
-from ...core.graph.graph import DeviceData
-from ...core.record.tensor import XlaTensor
-from ...core.run.pjrt import devices
+from ...core import DeviceData, Move, XlaTensor, hardware, storage_of
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
@@ -89,12 +86,12 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
     for root in roots:
         for path, tensor, is_buffer in tensors_of(root):
             assert isinstance(tensor, XlaTensor)
-            value: Any = tensor._storage.value
+            value: Any = storage_of(tensor).value
             own = value.sharding if type(value) is DeviceData else None
-            sharding = own or tensor._storage.sharding or devices.default_sharding()
+            sharding = own or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
             spec = PartitionSpec(*sharding.partition_spec(rank))
-            size = shard_bytes(tensor._storage.value, sharding)
+            size = shard_bytes(storage_of(tensor).value, sharding)
             rows.append(
                 Row(
                     path,

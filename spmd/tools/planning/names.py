@@ -9,11 +9,8 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
-from ...core.graph.graph import DeviceData, Node, Value, next_serial, origin, result_index
-from ...core.graph.module_paths import plain_name
-from ...core.graph.source import source_of
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor
+from ...core import DeviceData, Storage, XlaTensor, storage_of
+from ...core.extend import Node, Value, user_lines, walks
 from ...steps.reachable import Reachable, outermost
 
 _SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
@@ -47,13 +44,13 @@ class Calls:
             after.remove()
 
     def _begin(self, module: nn.Module, args: Any) -> None:
-        self._open.append((next_serial(), torch._C._autograd._get_sequence_nr()))
+        self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         serial, number = self._open.pop()
         path = self.paths.get(id(module))
         if path is not None:
-            now = next_serial(), torch._C._autograd._get_sequence_nr()
+            now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
             self.spans.append(Span((serial, now[0]), (number, now[1]), path))
 
     def path_of(self, node: Node) -> str:
@@ -71,7 +68,7 @@ def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     paths: dict[int, str] = {}
     for root in outermost(modules):
         for name, module in root.named_modules():
-            paths.setdefault(id(module), plain_name(root, name))
+            paths.setdefault(id(module), user_lines.plain_name(root, name))
     return paths
 
 
@@ -85,7 +82,7 @@ class Roles:
             for state in optimizer.state.values():
                 for tensor in tree_leaves(state):
                     if isinstance(tensor, XlaTensor):
-                        self.roles[tensor._storage] = "optimizer state"
+                        self.roles[storage_of(tensor)] = "optimizer state"
             for group in optimizer.param_groups:
                 self._take(group["params"])
         paths = _paths(reachable.modules)
@@ -93,14 +90,14 @@ class Roles:
             self._take(module._parameters.values())
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if isinstance(tensor, XlaTensor):
-                    self.names.setdefault(tensor._storage, f"{paths[id(module)]}.{name}".lstrip("."))
+                    self.names.setdefault(storage_of(tensor), f"{paths[id(module)]}.{name}".lstrip("."))
 
     def _take(self, parameters: Any) -> None:
         for parameter in parameters:
             if isinstance(parameter, XlaTensor):
-                self.roles[parameter._storage] = "parameters"
+                self.roles[storage_of(parameter)] = "parameters"
                 if isinstance(parameter.grad, XlaTensor):
-                    self.roles[parameter.grad._storage] = "gradients"
+                    self.roles[storage_of(parameter.grad)] = "gradients"
 
     def of(self, device_data: DeviceData) -> str:
         """The role of an input of a program."""
@@ -123,7 +120,7 @@ def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
         held = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
         if held:
             return held[0] if len(held) == 1 else _shared(held)
-    return calls.path_of(source_of(node))
+    return calls.path_of(user_lines.source_of(node))
 
 
 # The ops of an FSDP unit on a parameter before a layer reads it.
@@ -132,8 +129,8 @@ _SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach"
 
 def _stored(value: Value) -> Any:
     """The value before its renewals, annotations and casts."""
-    while (maker := origin(value)) is not None and maker.op.name in _SAME:
-        value = maker.operands[result_index(value)]
+    while (maker := walks.origin(value)) is not None and maker.op.name in _SAME:
+        value = maker.operands[walks.result_index(value)]
     return value
 
 

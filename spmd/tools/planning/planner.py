@@ -10,15 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.base.config import config, gpu_memory_fraction
-from ...core.graph.graph import DeviceData, Graph, Node
-from ...core.graph.source import Line, ends_at_user_line, line_of, node_line, source_of, user_line
-from ...core.programs.options import compiled_with
-from ...core.run import abstract, executables
-from ...core.run.pjrt import devices
-from ...core.run.syncs import sync
-from ...core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
-from ...core.sharding.value import DEVICE, Sharding
+from ...core import (
+    DEVICE,
+    DeviceData,
+    Sharding,
+    compiled_with,
+    config,
+    ends_at_user_line,
+    hardware,
+    syncs,
+    topology,
+    user_line,
+    variables,
+)
+from ...core.extend import Graph, Line, Node, Recording, Target, executables, user_lines
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
@@ -180,7 +185,7 @@ def planned(
             with stage("recording the step"):
                 step_recorded = _record(step, args, kwargs, layouts, lay)
             target = _checked(target, step_recorded.programs)
-            with standing_in(target):
+            with topology.standing_in(target):
                 try:
                     found = _chosen(step_recorded, line)
                 except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
@@ -216,17 +221,17 @@ class Recorded:
 def _record(
     step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: ApplyRules | None
 ) -> Recorded:
-    recording = abstract.Recording(layouts)
+    recording = Recording(layouts)
     with abstractly(step, (args, kwargs), recording) as reachable:
         calls = Calls(reachable.modules)
         roots = roots_of(reachable.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
-        sync()
+        syncs.sync()
         first, first_made = len(recording.programs), len(recording.made)
         with calls.noted():
             result = step(*args, **kwargs)
-            sync()
+            syncs.sync()
         programs = recording.programs[first:]
         roles = Roles(Reachable(step, (args, kwargs)))
         inputs = {device_data for graph in programs for device_data in graph.inputs}
@@ -262,8 +267,8 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
     for graph in programs:
         for node in graph.nodes:
             if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
-                found = node_line(source_of(node))
-                return str(found if found.code is not None else line_of(node, graph.nodes))
+                found = user_lines.node_line(user_lines.source_of(node))
+                return str(found if found.code is not None else user_lines.line_of(node, graph.nodes))
     return ""
 
 
@@ -280,10 +285,10 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
             findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
     state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
-    mesh = max(shardings, key=lambda one: len(one.device_ids), default=devices.default_sharding())
+    mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
     recorded = Recorded([], [], set(), {}, {}, state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
-    with standing_in(target):
+    with topology.standing_in(target):
         made = _planned(recorded, target, line)
     note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
     peak = parameters + buffers
@@ -297,7 +302,7 @@ def bytes_of(roles: Roles) -> dict[str, int]:
     for storage, role in roles.roles.items():
         device_data = storage.value
         if type(device_data) is DeviceData:
-            sharding = device_data.sharding or storage.sharding or devices.default_sharding()
+            sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
             sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data, sharding)
     return sizes
 
@@ -314,10 +319,10 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
     if named:
         return named.pop()
     if target is not None:
-        count = num_devices(target)
+        count = topology.num_devices(target)
         for graph in programs:
             size = len(graph.mesh.device_ids)
-            if size > count or (1 < size < count and not is_simulated(target)):
+            if size > count or (1 < size < count and not topology.is_simulated(target)):
                 raise ValueError(
                     f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
                     f"the mesh of the target's devices: spmd.Mesh(range({count}), ..., target={target!r})"
@@ -420,9 +425,9 @@ def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
         return chip.usable_bytes
     if target is not None:
         return None if chip is None else chip.usable_bytes
-    host = devices.host_memory()
+    host = hardware.host_memory()
     if host is not None:
-        return host // len(all_devices())
+        return host // len(topology.all_devices())
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")
 
@@ -446,8 +451,8 @@ _MANY_OPS = 200  # from which on compiling may take long enough for a note
 def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
     """Notes that the target has more devices than these meshes."""
     used = len({device for mesh in meshes for device in mesh.device_ids})
-    if target is not None and used < num_devices(target):
-        count = num_devices(target)
+    if target is not None and used < topology.num_devices(target):
+        count = topology.num_devices(target)
         yield (
             f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
             f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
@@ -456,8 +461,9 @@ def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
 
 def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:
     if chip is not None and chip.is_gpu and target is not None:
+        fraction = variables.gpu_memory_fraction()
         yield (
-            f"memory: {gpu_memory_fraction():.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
+            f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
             "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
         )
     if any(row.is_sliced for one in figures for row in one.collectives):

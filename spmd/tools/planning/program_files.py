@@ -5,17 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.graph.graph import Graph
-from ...core.graph.source import Line
-from ...core.graph.store_rows import file_of_stack
-from ...core.programs import stored
-from ...core.programs.options import compiled_with
-from ...core.programs.persistent.setting import process, readable
-from ...core.programs.program import Program
-from ...core.programs.requested import Requested, listing
-from ...core.run import executables
-from ...core.sharding.topology import Target, standing_in
-from ...core.sharding.value import DEVICE
+from ...core import DEVICE, compiled_with, topology
+from ...core.extend import Graph, Line, Program, Requested, Target, executables, file_of_stack, listing, persistent
 from ..explain import program_folder
 
 
@@ -47,7 +38,7 @@ def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, l
 
 def compile_all(recorded: Recordings) -> int:
     """Compiles what has no program yet; returns the number of different programs."""
-    with standing_in(recorded.target), compiled_with(recorded.options):
+    with topology.standing_in(recorded.target), compiled_with(recorded.options):
         return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})
 
 
@@ -60,21 +51,23 @@ def save(recorded: Recordings, path: str | Path) -> int:
         raise ValueError(f"save_program: {recorded.why_not}")
     files: dict[str, bytes] = {}
     listings: dict[str, dict[str, Any]] = {}
-    with standing_in(recorded.target), compiled_with(recorded.options):
+    with topology.standing_in(recorded.target), compiled_with(recorded.options):
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
             formed = executables.formed(graph, may_scan=not program.is_unrolled)
-            why_not = stored.why_not_kept(formed) or ("it calls Python while it runs" if program.calls_host else "")
+            why_not = executables.why_not_kept(formed) or (
+                "it calls Python while it runs" if program.calls_host else ""
+            )
             if why_not:
                 raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
-            digest, content = stored.file_of(program, formed)
+            digest, content = executables.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
                 listings[digest] = listing(Requested(graph, 0), program)
                 files |= _stacks(program, formed)
-        setting = readable()
+        setting = persistent.readable()
     program_folder.write(
-        Path(path) / process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+        Path(path) / persistent.process(), files, setting, [{"file": name, **listings[name]} for name in listings]
     )
     return len(files)
 

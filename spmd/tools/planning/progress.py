@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ...core.base import messages
-from ...core.base.state import held
+from ...core import messages
+from ...core.extend import held
 
 
 class _Thread(threading.local):

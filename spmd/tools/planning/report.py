@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...core.base.counters import Collective
-from ...core.base.move import Move
+from ...core import Collective, Move
 from .layout import Finding, Row
 from .program_files import Recordings, save
 from .step_time import Term

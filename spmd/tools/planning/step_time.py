@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...core.checks.hlo import Module
+from ...core.extend import Module
 from . import gpu_clock, tpu_clock
 from .calibrated_constants import calibrated
 from .chips import Chip

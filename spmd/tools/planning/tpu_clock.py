@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...core.checks.hlo import Computation, Instruction, Module
+from ...core.extend import Computation, Instruction, Module
 from ..hlo.costs import is_attention, kernel_flops, line_cycles
 from ..hlo.hlo_collectives import chain_of, collective_kind, groups_of, kind_between_slices, kind_in, links_of
 from .chips import Chip

@@ -14,7 +14,7 @@ import jax
 import torch
 from torch.nn.functional import conv2d, scaled_dot_product_attention
 
-from ...core.sharding.topology import all_devices
+from ...core import topology
 from ...manual import all_reduce, shard_map
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec as P
@@ -47,8 +47,8 @@ def calibrate(file: Path | None = None, sizes: Sizes | None = None) -> dict[str,
     collective's latency (`planning/gpu_clock.py`, `tpu_clock.py`). Collectives need several devices. Raises
     RuntimeError for a device whose peaks are not known, such as a CPU.
     """
-    kind = all_devices()[0].device_kind
-    chip = chip_of(all_devices()[0])
+    kind = topology.all_devices()[0].device_kind
+    chip = chip_of(topology.all_devices()[0])
     if chip is None:
         raise RuntimeError(
             f"calibrate: expected a TPU or a GPU whose peaks are known, got {kind!r} (spmd.describe_gpu)"
@@ -90,7 +90,7 @@ def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
     else:
         assert chip.clock is not None, "a TPU's"
         found = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "attention": attention}
-    count = len(all_devices())
+    count = len(topology.all_devices())
     if count > 1:
         mesh = Mesh(range(count), (count,), ("all",))
         latency = one.seconds(_sum_over(mesh), one.random(count, 64, dtype=low))

@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ...core.checks.hlo import Module
-from ...core.programs.program import Program
+from ...core.extend import Module, Program
 from ..hlo.instructions import Origin, origins
 
 _SHOWN = 3  # names in a row's title; its arguments have all

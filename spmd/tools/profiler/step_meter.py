@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ...core.base import counters
+from ...core import counters
 from ..planning import Plan
 
 Batch = TypeVar("Batch")

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ...core.base.spans import PREFIX
-from ...core.programs.program import Program
+from ...core.extend import PREFIX, Program
 from .labels import Label, labels_of
 
 MODULE = "jit_spmd"  # XLA's name of every program that this library compiles

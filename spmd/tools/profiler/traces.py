@@ -10,10 +10,8 @@ from typing import Any
 
 import jax
 
-from ...core.base import spans
-from ...core.base.config import config
-from ...core.base.state import held
-from ...core.run.pjrt import processes, runs
+from ...core import config, hardware, processes
+from ...core.extend import held, running
 from . import trace_files
 
 
@@ -65,13 +63,13 @@ def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
         path = Path(folder)
         if processes.several():  # jax names its files by the host, which several processes may share
             path = path / f"process_{processes.index()}"
-        runs.wait()  # what ran before is none of the trace
+        hardware.wait()  # what ran before is none of the trace
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = int(python)
         jax.profiler.start_trace(str(path), profiler_options=options)
         noting = held(config, module_paths=True)
         noting.__enter__()
-        spans.programs = {}
+        running.keep_programs()
         _open = path, noting
 
 
@@ -90,12 +88,12 @@ def stop_trace() -> Path:
         if _open is None:
             raise RuntimeError("stop_trace: no trace is on; call spmd.profiler.start_trace(folder) first")
         (path, noting), _open = _open, None
-        programs, spans.programs = spans.programs or {}, None
+        programs = running.kept_programs()
         noting.__exit__(None, None, None)
         try:
-            runs.wait()
+            hardware.wait()
         finally:
-            spans.end_recording()
+            running.end_recording()
             jax.profiler.stop_trace()
         return trace_files.complete(path, programs)
 

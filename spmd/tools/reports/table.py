@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ...core.base.counters import Collective
+from ...core import Collective
 from ..planning.layout import Finding, Row
 from ..planning.report import Plan
 from ..suggestions.suggestion import Suggestion, Trial, precision_name

@@ -9,13 +9,8 @@ from typing import Any, overload
 
 import torch
 
-from ...core.graph.graph import DeviceData, origin
-from ...core.graph.source import Line, node_line, source_of
-from ...core.record import annotations
-from ...core.record.storage import LOCK, SYNC_LOCK
-from ...core.record.tensor import XlaTensor
-from ...core.sharding.value import Sharding
-from ...core.torch_state.modules import to_come
+from ...core import LOCK, DeviceData, Sharding, XlaTensor, annotations, module_moves, storage_of, view_of
+from ...core.extend import SYNC_LOCK, Line, user_lines, walks
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from . import propagation
@@ -172,7 +167,7 @@ def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
     Host data without an annotation has none, as the first program that reads it places it, nor has lost data. Returns
     None where the compiler propagates the sharding.
     """
-    view, storage, value = tensor._view, tensor._storage, tensor._storage.value
+    view, storage, value = view_of(tensor), storage_of(tensor), storage_of(tensor).value
     sharding = storage.sharding if view is None else view.sharding
     if sharding is not None and not sharding.is_open:
         return sharding, "annotation"
@@ -186,11 +181,11 @@ def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
 def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if not isinstance(tensor, XlaTensor):
-        sharding = to_come(tensor)
+        sharding = module_moves.to_come(tensor)
         return Inspection(shape, dtype, tensor.device.type, sharding, "" if sharding is None else "rules")
-    storage = tensor._storage
+    storage = storage_of(tensor)
     sharding, by = _known(tensor) or (None, "")
-    reads = () if tensor._view is not None or storage.reads is None else storage.reads.known
+    reads = () if view_of(tensor) is not None or storage.reads is None else storage.reads.known
     read_as = tuple(PartitionSpec(*read.partition_spec(len(shape))) for read in reads if read is not sharding)
     if propagated is not None:
         sharding, by = propagated, "compiler" if len(propagated.device_ids) > 1 else "default"
@@ -199,12 +194,12 @@ def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
 
 def _line(tensor: XlaTensor) -> str:
     """The line of a view, of a recorded value, or of the sync that ran data; "" where there is none."""
-    view, value = tensor._view, tensor._storage.value
+    view, value = view_of(tensor), storage_of(tensor).value
     if view is not None and view.code is not None:
         return str(Line(view.code, view.instruction))
-    node = origin(value)
+    node = walks.origin(value)
     if node is not None:
-        return str(node_line(source_of(node)))
+        return str(user_lines.node_line(user_lines.source_of(node)))
     assert type(value) is DeviceData, "only device data has no op"
     program = None if value.maker is None else value.maker()
     return "" if program is None else str(program.line)

@@ -11,9 +11,7 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 import torch
 
-from ...core.base.config import wants_color
-from ...core.run.pjrt.devices import devices
-from ...core.sharding.value import DEVICE, Sharding
+from ...core import DEVICE, Sharding, hardware, variables
 from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of
 from .inspection import Inspection, inspect
 from .tiles import read_table, table_of
@@ -111,7 +109,7 @@ class Picture:
         Path(path).write_text(self.svg(), encoding="utf-8")
 
     def __str__(self) -> str:
-        return self.text(use_color=wants_color(sys.stdout))
+        return self.text(use_color=variables.wants_color(sys.stdout))
 
     __repr__ = __str__
 
@@ -323,7 +321,7 @@ def visualize_sharding(
     """
     if not isinstance(sharding, str):
         raise TypeError(f"visualize_sharding: expected GSPMD text, got {type(sharding).__name__}; see show_sharding")
-    table = read_table(sharding, len(devices()), "visualize_sharding")
+    table = read_table(sharding, len(hardware.devices()), "visualize_sharding")
     caption = [sharding or "(no annotation)"]
     if table.ndim == 2 and table.size > 1:
         caption.append(f"replicated on all {table.size} devices" if table.shape[0] == 1 else "partial sums")
@@ -344,7 +342,7 @@ def visualize_tensor_sharding(
 
 
 def _printed(picture: Picture, use_color: bool, scale: float, min_width: int, max_width: int) -> Picture:
-    is_coloured = use_color and wants_color(sys.stdout)
+    is_coloured = use_color and variables.wants_color(sys.stdout)
     print(picture.text(use_color=is_coloured, scale=scale, min_width=min_width, max_width=max_width))
     return picture
 

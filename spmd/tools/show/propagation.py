@@ -7,16 +7,22 @@ afterwards what they were. The cache keeps its programs for the run (see `cache.
 
 from collections.abc import Sequence
 
-from ...core.base import counters
-from ...core.graph.graph import DeviceData, Graph
-from ...core.graph.source import user_line
-from ...core.record import body, recorders, views
-from ...core.record.storage import LOCK, SYNC_LOCK, Storage
-from ...core.record.tensor import XlaTensor
-from ...core.run import executables, syncs
-from ...core.run.abstract import Recording, recorded, recording
-from ...core.run.pjrt import runs
-from ...core.sharding.value import Sharding
+from ...core import (
+    LOCK,
+    DeviceData,
+    Sharding,
+    Storage,
+    XlaTensor,
+    counters,
+    hardware,
+    recording,
+    storage_of,
+    syncs,
+    user_line,
+    view_of,
+)
+from ...core.extend import SYNC_LOCK, Graph, Recording, body, executables, record_calls, recordings
+from ...core.extend import storages as recorders
 
 
 def is_unknown() -> bool:
@@ -32,7 +38,7 @@ def propagated(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
     that has one.
     """
     known: dict[tuple[int, int], Sharding] = {}
-    with SYNC_LOCK, LOCK, counters.silent(), runs.unchanged():
+    with SYNC_LOCK, LOCK, counters.silent(), hardware.unchanged():
         while True:
             found, needed = _attempt(tensors, known)
             if not needed:
@@ -45,7 +51,7 @@ def _attempt(
 ) -> tuple[list[Sharding | None], dict[tuple[int, int], Sharding]]:
     """The shardings, where those of programs' results are `known`; or else the first ones that must be known, too."""
     into = Recording(known)
-    with recorded(into):
+    with recordings.recorded(into):
         storages = [_storage_of(tensor) for tensor in tensors]
         syncs.sync()
         waiting = [number for storage in storages if (number := _unknown_of(storage, into)) is not None]
@@ -63,9 +69,9 @@ def _attempt(
 
 def _storage_of(tensor: XlaTensor) -> Storage:
     """A storage that the next sync runs and that has the tensor's value."""
-    value = views.read(tensor)
-    if tensor._view is None and tensor._storage.listed and recorders.is_run_here()(tensor._storage.recorder):
-        return tensor._storage
+    value = record_calls.read(tensor)
+    if view_of(tensor) is None and storage_of(tensor).listed and recorders.is_run_here()(storage_of(tensor).recorder):
+        return storage_of(tensor)
     return Storage(value, value.meta)
 
 

@@ -5,8 +5,7 @@ Such a table has a dim for each dim of the array, by tile, then one by summand a
 
 import numpy as np
 
-from ...core.sharding.text import open_dims, read_tiled
-from ...core.sharding.value import Sharding
+from ...core import Sharding, specs
 
 
 def table_of(sharding: Sharding, rank: int) -> np.ndarray:
@@ -20,10 +19,10 @@ def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
 
     Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
     """
-    text, _ = open_dims(given)
+    text, _ = specs.open_dims(given)
     if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
         return np.arange(num_devices).reshape(1, num_devices)
     if text == "{unreduced}":
         return np.arange(num_devices).reshape(num_devices, 1)
-    tiling = read_tiled(text, caller)
+    tiling = specs.read_tiled(text, caller)
     return np.array(tiling.devices).reshape(*tiling.tiles, tiling.sums, tiling.copies)

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from ...core.graph.source import Line
-from ...core.lower.lower import LoweringError
-from ...core.sharding.topology import Target, all_devices
+from ...core import topology
+from ...core.extend import Line, LoweringError, Target
 from ...mesh.mesh import Mesh
 from ..planning.chips import CHIPS, Chip, chip_of
 from ..planning.planner import ApplyRules, planned
@@ -59,7 +58,7 @@ class Search:
         self.args, self.kwargs = arguments
         self.target, self.count, self.model, self.kept = variant.target, variant.count, model, kept
         self.how = {} if variant.mp_policy is None else {"mp_policy": variant.mp_policy}
-        self.chip = chip_of(all_devices(self.target)[0])
+        self.chip = chip_of(topology.all_devices(self.target)[0])
         width = getattr(variant.mp_policy, "param_dtype", None) or torch.float32
         chip = self.rates
         # A TPU's memory is some 4.5 times as fast as its links.

@@ -11,10 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ...core.graph.source import user_line
-from ...core.run.pjrt.devices import devices
-from ...core.run.syncs import sync
-from ...core.sharding.topology import num_devices
+from ...core import hardware, syncs, topology, user_line
 from ...steps.reachable import Reachable
 from ...steps.saved_state import abstractly
 from ..planning.layout import refuse_sharded, roots_of
@@ -110,7 +107,7 @@ def suggest(
             }
         kept = KeptPlans(file, own)
         for where, rows, policy, number in product(targets, given, policies, range(len(keywords))):
-            count = len(devices()) if where is None else num_devices(where)
+            count = len(hardware.devices()) if where is None else topology.num_devices(where)
             variant = Variant(where, count, rows, policy, _price(price, where), keywords[number])
             arguments = given[rows][0], given[rows][1] | keywords[number]
             searches.append(Search(step, arguments, variant, observed[rows, number], kept, line))
@@ -164,7 +161,7 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
         flow = Flow(module)
         with flow.watching():
             result = step(*args, **kwargs)
-        sync()
+        syncs.sync()
         state = bytes_of(Roles(Reachable(step, arguments)))
         del result
     if not flow.shapes:

@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor
-from ...recompute.checkpoint_policies import dots_saveable
+from ...core import Storage, XlaTensor, storage_of, view_of
+from ...loops.recompute.checkpoint_policies import dots_saveable
 from ...rules.applied import tensors
 
 aten = torch.ops.aten
@@ -116,7 +115,7 @@ class Flow(TorchDispatchMode):
         for path, parameter in self.model.named_parameters():
             if isinstance(parameter, XlaTensor):
                 dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
-                self._held[parameter._storage] = Held(path, dims)
+                self._held[storage_of(parameter)] = Held(path, dims)
         handles: list[Any] = []
         for path, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
@@ -156,24 +155,24 @@ class Flow(TorchDispatchMode):
         for tensor in sorted(given, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
             self.shapes.setdefault((path, side), tuple(tensor.shape))
             if side == "output":
-                self._made_by.setdefault(tensor._storage, path)
+                self._made_by.setdefault(storage_of(tensor), path)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         if not self._depth:
             return output
-        made = sum(tensor.nbytes for tensor in tensors(output) if tensor._view is None)
+        made = sum(tensor.nbytes for tensor in tensors(output) if view_of(tensor) is None)
         is_dot = dots_saveable.decide(str(func)) == "save"
         flops = 2 * output.numel() * args[1][0].numel() if func is aten.convolution.default else 0
         self.costs[self._stack[-1]] += Cost(1, flops, made, made if is_dot else 0)
         given = tensors((args, kwargs))
-        opened = frozenset[str]().union(*(self._open.get(tensor._storage, frozenset()) for tensor in given))
-        if func in _COPIES and given and given[0]._storage in self._held:
+        opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in given))
+        if func in _COPIES and given and storage_of(given[0]) in self._held:
             self._copy(given[0], output)
         elif func in _PRODUCTS and self._product(func, args, output):
             return output
-        elif func is aten.embedding.default and args[0]._storage in self._held:
-            held = self._held[args[0]._storage]
+        elif func is aten.embedding.default and storage_of(args[0]) in self._held:
+            held = self._held[storage_of(args[0])]
             self.uses.setdefault(held.path, Use(held.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]))
         elif func in _SPLITS:
             self._cut(args[0], output, opened)
@@ -182,28 +181,28 @@ class Flow(TorchDispatchMode):
         elif func is aten.add.Tensor and len(given) == 2:
             self._added(given[0], given[1], opened)
         for tensor in tensors(output) if opened else ():
-            self._open[tensor._storage] = self._open.get(tensor._storage, frozenset()) | opened
+            self._open[storage_of(tensor)] = self._open.get(storage_of(tensor), frozenset()) | opened
         return output
 
     def _copy(self, given: XlaTensor, output: XlaTensor) -> None:
-        held = self._held[given._storage]
+        held = self._held[storage_of(given)]
         dims = {output.stride(i): dim for i in reversed(range(output.dim())) if (dim := held.dim(given, i)) is not None}
-        self._held.setdefault(output._storage, Held(held.path, dims))
+        self._held.setdefault(storage_of(output), Held(held.path, dims))
 
     def _product(self, func: Any, args: Any, output: XlaTensor) -> bool:
         """Records a product of a value and a parameter; returns True if it was one."""
         left, right = (args[place] for place in _PRODUCTS[func])
         value, weight, summed, free = left, right, -2, -1
-        if left._storage in self._held:
+        if storage_of(left) in self._held:
             value, weight, summed, free = right, left, -1, -2
-        held = self._held.get(weight._storage)
-        if held is None or value._storage in self._held:
+        held = self._held.get(storage_of(weight))
+        if held is None or storage_of(value) in self._held:
             return False
         made, along = held.dim(weight, free), held.dim(weight, summed)
         if made is None or along is None:
             return False
         opened = {
-            path for path in self._open.get(value._storage, ())
+            path for path in self._open.get(storage_of(value), ())
             if not self.uses[path].is_whole and self.uses[path].size % weight.shape[summed] == 0
         }  # fmt: skip
         kind = "second" if opened else "first"
@@ -214,14 +213,14 @@ class Flow(TorchDispatchMode):
         use.partners |= opened
         if opened:
             self.stream = max(self.stream, output.numel())
-        use.reads = use.reads or self._made_by.get(value._storage)
-        for path in self._open.get(value._storage, ()) if opened else ():
+        use.reads = use.reads or self._made_by.get(storage_of(value))
+        for path in self._open.get(storage_of(value), ()) if opened else ():
             # Keys and values may have fewer heads than queries.
             self.uses[path].is_read |= path in opened or self.uses[path].heads is not None
-        if len(args) == 3 and func is not aten._grouped_mm.default and args[0]._storage in self._held:
-            use.biases.add(self._held[args[0]._storage].path)
+        if len(args) == 3 and func is not aten._grouped_mm.default and storage_of(args[0]) in self._held:
+            use.biases.add(self._held[storage_of(args[0])].path)
         if use.kind == "first":
-            self._open[output._storage] = frozenset({held.path})
+            self._open[storage_of(output)] = frozenset({held.path})
         return True
 
     def _cut(self, given: XlaTensor, output: XlaTensor, opened: frozenset[str]) -> None:
@@ -243,10 +242,10 @@ class Flow(TorchDispatchMode):
     def _added(self, one: XlaTensor, two: XlaTensor, opened: frozenset[str]) -> None:
         """Records a bias, which is sharded as its product; a product added to an unsharded value must be unsharded."""
         for this, other in ((one, two), (two, one)):
-            held = self._held.get(this._storage)
+            held = self._held.get(storage_of(this))
             for path in opened:
                 use = self.uses[path]
                 if held is not None and this.dim() == 1 and this.shape[0] == use.size:
                     use.biases.add(held.path)
-                elif held is None and this.shape == other.shape and not self._open.get(this._storage):
+                elif held is None and this.shape == other.shape and not self._open.get(storage_of(this)):
                     use.is_whole |= this.shape[-1] == use.size

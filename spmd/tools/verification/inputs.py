@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ...core.record.tensor import XlaTensor
-from ...core.torch_state.swap import exchange, renew_hooks
+from ...core import XlaTensor, module_moves
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.applied import moved
@@ -100,8 +99,8 @@ class Inputs:
                 if isinstance(tensor, nn.Parameter):
                     made._is_param = True
                 exchanged.append((tensor, made))
-                exchange(tensor, made)
-                renew_hooks(tensor)
+                module_moves.exchange(tensor, made)
+                module_moves.renew_hooks(tensor)
                 if gradient is not None:
                     tensor.grad = cast(gradient, dtype).to("xla")
             for root in roots:
@@ -109,7 +108,7 @@ class Inputs:
             yield
         finally:
             for tensor, made in reversed(exchanged):
-                exchange(tensor, made)
+                module_moves.exchange(tensor, made)
             for root in roots:
                 follow(root)
 

@@ -10,15 +10,8 @@ import jax
 import torch
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from ...core.base.config import config
-from ...core.base.state import held
-from ...core.graph.graph import DeviceData, Node, results, topological
-from ...core.graph.source import node_line
-from ...core.programs.options import compiled_with
-from ...core.record.storage import Storage
-from ...core.record.tensor import XlaTensor, wrap
-from ...core.run.pjrt.devices import devices
-from ...core.run.syncs import sync
+from ...core import DeviceData, Storage, XlaTensor, config, hardware, options, storage_of, syncs, wrap
+from ...core.extend import Node, held, user_lines, walks
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
@@ -94,7 +87,7 @@ class Runner:
             kept(self.inputs.reachable),
             # Roundings are counted along paths of ops: none may have run before the end of the step.
             held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
-            compiled_with(_quickly()),
+            options.compiled_with(_quickly()),
             noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
             _default_dtype(default),
             self.inputs.on_device(self.inputs.values if values is None else values, dtype),
@@ -107,14 +100,14 @@ class Runner:
             with self._gradients() as gradients:
                 result = self._called(dtype if layout.mesh.size() == 1 else None)
             found = {**_results(result), **gradients, **self._state()}
-            recorded = {name: value._storage.value for name, value in found.items() if isinstance(value, XlaTensor)}
+            recorded = {name: storage_of(value).value for name, value in found.items() if isinstance(value, XlaTensor)}
             if layout.mesh.size() > 1:
                 _refuse_unsharded(recorded.values(), layout)
             paths = {name: Path(0, unit_of(value.dtype)) for name, value in found.items()}
             if layout.mesh.size() == 1:  # tolerances are those of one device
                 paths.update(zip(recorded, paths_of([*recorded.values()]), strict=True))
             ops = _ops(recorded.values()) if with_ops else []
-            sync()
+            syncs.sync()
             return Outcome(
                 {name: value.detach().cpu() for name, value in found.items()},
                 paths,
@@ -174,7 +167,7 @@ class Runner:
 
 def _quickly() -> dict[str, Any]:
     """Options with which the compiler spends less on machine code; what the partitioner does is before that."""
-    return _QUICK if devices()[0].platform == "cpu" else {}
+    return _QUICK if hardware.devices()[0].platform == "cpu" else {}
 
 
 _QUICK = {
@@ -207,7 +200,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def _refuse_unsharded(values: Any, layout: Layout) -> None:
     """Raises ValueError for a run that uses one device: comparing it would say nothing of the mesh."""
-    nodes, inputs = topological(list(values))
+    nodes, inputs = walks.topological(list(values))
     found = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
     if any(node.op.lowering.regions for node in nodes):
         return
@@ -229,12 +222,12 @@ _OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
 
 def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     """Each op that these values need, in order, with a tensor that holds its result."""
-    nodes, _ = topological(list(values))
+    nodes, _ = walks.topological(list(values))
     made = [
         (node, index, value)
         for node in nodes
         if node.op.name not in _OF_LAYOUTS and (node.op.sharding is None or node.op.lowering.regions)
-        for index, value in enumerate(results(node))
+        for index, value in enumerate(walks.results(node))
         if unit_of(node.op.metas[index].dtype)
     ]
     paths = paths_of([value for _, _, value in made])
@@ -250,4 +243,4 @@ def _key(node: Node, index: int) -> tuple[Any, ...]:
 
 def _text(node: Node, index: int) -> str:
     backward = "the backward of " if node.sequence >= 0 else ""
-    return f"{node.op.name} -> {node.op.metas[index]!r}, {backward}{node_line(node)}"
+    return f"{node.op.name} -> {node.op.metas[index]!r}, {backward}{user_lines.node_line(node)}"

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from ...core.graph.graph import Node, Value, origin, topological
-from ...core.graph.meta import Meta
-from ...core.graph.op import OpSpec
+from ...core import Meta
+from ...core.extend import Node, OpSpec, Value, walks
 
 # Standard deviations: the measured error of one order of summation is a sample of those of all orders.
 SPREAD = 8.0
@@ -41,7 +40,7 @@ def unit_of(dtype: torch.dtype) -> float:
 
 def paths_of(values: Sequence[Value]) -> list[Path]:
     """The worst path from device data to each recorded value."""
-    found = _paths(topological(values)[0])
+    found = _paths(walks.topological(values)[0])
     return [_worst([value], found) for value in values]
 
 
@@ -54,7 +53,8 @@ def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
 
 def _worst(values: Sequence[Value], found: dict[Node, Path]) -> Path:
     paths = [
-        found.get(node, _NONE) if (node := origin(value)) else Path(0, unit_of(value.meta.dtype)) for value in values
+        found.get(node, _NONE) if (node := walks.origin(value)) else Path(0, unit_of(value.meta.dtype))
+        for value in values
     ]
     return Path(max((path.length for path in paths), default=0), max((path.unit for path in paths), default=0.0))
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from ...core.base import seed
-from ...core.base.config import config
-from ...core.graph.source import ends_at_user_line
+from ...core import config, ends_at_user_line, seed
 from ...loops.body_calls import BodyCalls
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh

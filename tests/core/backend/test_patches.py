@@ -12,7 +12,7 @@ from support import run_script
 from spmd.core.torch_state import install, when_imported
 from spmd.jobs import checkpoint_hooks
 from spmd.jobs.frameworks.choice import PATCHES
-from spmd.recompute import recompute
+from spmd.loops.recompute import recompute
 from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 

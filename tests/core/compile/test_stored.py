@@ -17,7 +17,7 @@ from spmd.core.programs import cache, stored
 from spmd.core.programs.persistent import disk, setting
 from spmd.core.programs.program import Program
 from spmd.core.run.pjrt import transfer
-from spmd.interop import call_jax
+from spmd.loops.interop import call_jax
 
 
 @pytest.fixture(autouse=True)

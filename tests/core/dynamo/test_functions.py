@@ -8,15 +8,16 @@ from typing import Any
 import jax
 import pytest
 import torch
+from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from support import check
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import spmd
 from spmd import P
-from spmd.core.base import counters, pace
+from spmd.core.base import counters
+from spmd.core.base.pace import pace
 from spmd.core.graph.graph import origin, walk
-from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from spmd.steps.dynamo import functions
 
 pytestmark = [

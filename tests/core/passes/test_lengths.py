@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import spmd
 from spmd.core.graph.graph import Graph
 from spmd.core.passes import lengths
-from spmd.recompute import remat_saved
+from spmd.loops.recompute import remat_saved
 
 STEPS = 6
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 import spmd
-from spmd.core.base import counters, pace
+from spmd.core.base import counters
+from spmd.core.base.pace import pace
 
 
 def known(mask: Tensor, length: int) -> Tensor:

@@ -9,11 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointError
 
-from ..core.graph.graph import is_unpadded
-from ..core.ops.offload import CHECKPOINT_NAME, TO_HOST
-from ..core.record.storage import LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.views import read
+from ...core import LOCK, Storage, XlaTensor, storage_of, tensor_meta, transfer, wrap
+from ...core.extend import record_calls, walks
 from .checkpoint_policies import Decision, Policy
 
 Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it was then
@@ -31,7 +28,7 @@ class Keep(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
-            keep = TO_HOST if decision == "offload" else same
+            keep = transfer.TO_HOST if decision == "offload" else same
             self.kept.append((func, tree_map_only(torch.Tensor, keep, made)))
         return made
 
@@ -58,7 +55,7 @@ class Recall(TorchDispatchMode):
 
 
 def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
-    return policy.decide(str(func), args[1] if func is CHECKPOINT_NAME else None)
+    return policy.decide(str(func), args[1] if func is transfer.CHECKPOINT_NAME else None)
 
 
 def same(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,8 +63,8 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor) is not XlaTensor:
         return tensor.detach().clone()
     with LOCK:
-        value = read(tensor)
-        storage = Storage(value, tensor._meta)
-        if is_unpadded(value):
-            storage.settle_unpadded(value, tensor._storage.home)
-        return wrap(tensor._meta, storage)
+        value: Any = record_calls.read(tensor)
+        storage = Storage(value, tensor_meta(tensor))
+        if walks.is_unpadded(value):
+            storage.settle_unpadded(value, storage_of(tensor).home)
+        return wrap(tensor_meta(tensor), storage)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..core.record.threads import enter_thread
+from ..core.extend import record_calls
 from ..mesh.mesh import Mesh
-from .annotate import on_device
+from ..tensors.annotate import on_device
 from .unreduced import NotSeparableError, Rows
 from .unreduced import unreduced as stacks_of
 
@@ -49,7 +49,7 @@ def unreduced(
         raise ValueError(
             f"unreduced: expected over to name some of the batch's axes ({', '.join(batch_axes)}), got {tuple(over)!r}"
         )
-    enter_thread()
+    record_calls.enter_thread()
     tensors = [on_device(gradient, "unreduced") for gradient in gradients]
     found: list[torch.Tensor | NotImplementedError] = []
     for one in stacks_of(tensors, Rows(mesh.sharding((), 0), tuple(batch_axes), tuple(over))):

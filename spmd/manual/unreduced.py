@@ -15,22 +15,25 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ..core.graph.graph import DeviceData, Node, Value, depending, origin, result_index, value_name
-from ..core.graph.meta import Meta, dense_meta
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec, Slot
-from ..core.graph.source import node_line
-from ..core.ops import split
-from ..core.ops.blocks import blocks
-from ..core.ops.partial import SUMS
-from ..core.record import body
-from ..core.record.annotations import mark_op
-from ..core.record.lowerings import Call, Operand
-from ..core.record.record import Place, record
-from ..core.record.storage import LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.views import read as value_of
-from ..core.sharding.spec import OPEN, Dim, Spec
-from ..core.sharding.value import Sharding
+from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, XlaTensor, annotations, dense_meta, wrap
+from ..core.extend import (
+    OPEN,
+    Arrays,
+    Call,
+    Layouts,
+    Lowering,
+    Node,
+    Operand,
+    OpSpec,
+    Place,
+    Slot,
+    Value,
+    body,
+    record_calls,
+    rules,
+    user_lines,
+    walks,
+)
 
 Axes = tuple[str, ...]
 
@@ -105,8 +108,8 @@ class _Each(Lowering):
         def apart(array: jax.Array, cut: int | None) -> jax.Array:
             if cut is None:
                 return array
-            stack = array if cut == _STACK else blocks(array, cut, self.rows.sizes, self.rows.kept)
-            return split.in_front(stack, mesh, names)
+            stack = array if cut == _STACK else rules.blocks(array, cut, self.rows.sizes, self.rows.kept)
+            return rules.in_front(stack, mesh, names)
 
         def one(*arrays: jax.Array) -> jax.Array:
             made = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
@@ -147,8 +150,8 @@ def unreduced(gradients: Sequence[XlaTensor], rows: Rows) -> list[XlaTensor | No
     """Returns for each gradient the stack of its summands, [count, *shape], or why there is none."""
     found: list[XlaTensor | NotSeparableError] = []
     with LOCK:
-        values = [value_of(gradient) for gradient in gradients]
-        ways = _Ways(rows, depending(values, _is_of_batch))
+        values = [record_calls.read(gradient) for gradient in gradients]
+        ways = _Ways(rows, walks.depending(values, _is_of_batch))
         for value in values:
             try:
                 stack = ways.stack(_before_narrowing(value))
@@ -161,10 +164,10 @@ def unreduced(gradients: Sequence[XlaTensor], rows: Rows) -> list[XlaTensor | No
 
 def _before_narrowing(value: Value) -> Value:
     """The value before a cast to a narrower dtype, which is left to be done after the summands are added up."""
-    node = origin(value)
+    node = walks.origin(value)
     name = "" if node is None else node.op.name
     if node is not None and name in _SAME:
-        inner = _before_narrowing(node.operands[result_index(value)])
+        inner = _before_narrowing(node.operands[walks.result_index(value)])
         return inner if inner.meta.dtype is not value.meta.dtype else value
     if node is not None and name == "aten._to_copy" and value.meta.dtype.is_floating_point:
         (inner,) = node.operands
@@ -196,40 +199,40 @@ class _Ways:
 
     def stack(self, value: Value) -> Value:
         """The summands of a value, as a stack."""
-        found = self.made.get(value_name(value))
+        found = self.made.get(walks.value_name(value))
         if found is None:
-            found = self.made[value_name(value)] = self._stack(value)
+            found = self.made[walks.value_name(value)] = self._stack(value)
         return found
 
     def _stack(self, value: Value) -> Value:
-        node = origin(value)
+        node = walks.origin(value)
         if node is None or node not in self.of_batch:
             return self._first(value)  # also the batch itself: a gradient of data is no sum over rows
         name = node.op.name.partition(":")[0]
         if name in _SAME:
-            return self.stack(node.operands[result_index(value)])
+            return self.stack(node.operands[walks.result_index(value)])
         if name == "aten.sum.dim_IntList" and (before := self._reduced(node)) is not None:
             return before
         lowering = node.op.lowering
         if isinstance(lowering, Call) and not lowering.opaque:
-            cuts = self._cuts(node, name, result_index(value))
+            cuts = self._cuts(node, name, walks.result_index(value))
             if cuts is not None:
-                return self._of_rows(node, name, result_index(value), cuts)
+                return self._of_rows(node, name, walks.result_index(value), cuts)
             if name in _LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
-                return self._again(node, result_index(value), is_sum=name in _LINEAR)
+                return self._again(node, walks.result_index(value), is_sum=name in _LINEAR)
         raise NotSeparableError(
-            f"it is made by {name} at {node_line(node)}, which is not known as a sum over dim 0 of the batch, or as "
-            "linear in such sums"
+            f"it is made by {name} at {user_lines.node_line(node)}, which is not known as a sum over dim 0 of the "
+            "batch, or as linear in such sums"
         )
 
     def _depends(self, value: Value) -> bool:
-        return origin(value) in self.of_batch or _is_data_of_batch(value)
+        return walks.origin(value) in self.of_batch or _is_data_of_batch(value)
 
     def _reduced(self, node: Node) -> Value | None:
         """The stack that an op sums, if it sums one that was made here over its summands."""
         (stack,) = node.operands
-        made = origin(stack)
-        each = origin(made.operands[0]) if made is not None and made.op.name == "mark_sharding" else None
+        made = walks.origin(stack)
+        each = walks.origin(made.operands[0]) if made is not None and made.op.name == "mark_sharding" else None
         if each is None or each.op.name != _NAME or each.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
             return None
         is_of_summands = list(dict(node.op.lowering.arguments).get("dim") or ()) == [0]  # type: ignore[attr-defined]
@@ -254,8 +257,8 @@ class _Ways:
         for operand, cut in zip(node.operands, cuts, strict=True):
             if cut is not None and operand.meta.shape[cut] % block:
                 raise NotSeparableError(
-                    f"it is made by {name} at {node_line(node)}, which sums over {operand.meta.shape[cut]} rows, and "
-                    f"not over a multiple of {block}"
+                    f"it is made by {name} at {user_lines.node_line(node)}, which sums over "
+                    f"{operand.meta.shape[cut]} rows, and not over a multiple of {block}"
                 )
         return tuple(cuts) if any(cut is not None for cut in cuts) else None
 
@@ -285,7 +288,7 @@ class _Ways:
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def _first(self, value: Value) -> Value:
-        node = origin(value)
+        node = walks.origin(value)
         place: Place = (None, 0, -1) if node is None else _place(node)
         return self._record(_First(self.rows), value.meta, (value,), (), place)
 
@@ -297,8 +300,8 @@ class _Ways:
         kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
         metas = tuple(one.meta for one in operands)
         made = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
-        each = record(made, tuple(operands), numbers, place)
-        return record(mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
+        each = record_calls.record(made, tuple(operands), numbers, place)
+        return record_calls.record(annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
 
 
 def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
@@ -324,7 +327,7 @@ def _cut(meta: Meta, dim: int, count: int) -> Meta:
 
 def _sums(op: OpSpec, name: str) -> list[int]:
     """The indices, among the results that an op makes, of its sums over rows."""
-    sums = (0,) if name in _MEANS or name in _LOSSES else SUMS.get(name, ())
+    sums = (0,) if name in _MEANS or name in _LOSSES else rules.SUMS.get(name, ())
     if op.layout is None:
         return list(sums)
     made = [place for place, part in enumerate(op.layout) if part is Slot]

@@ -7,14 +7,11 @@ from typing import Any
 
 import torch
 
-from ..core.record.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
-from ..core.record.tensor import XlaTensor
-from ..core.run.pjrt import runs
-from ..core.sharding.value import Sharding
-from ..core.torch_state import grad_shardings
+from ..core import Sharding, XlaTensor, grad_shardings, hardware, storage_of, view_of
+from ..core.extend import Read, record_calls
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
-from .annotate import on_device
+from ..tensors.annotate import on_device
 from .reduction import reduce_in
 
 
@@ -92,9 +89,9 @@ class use_sharding:
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
-        self._runs, self._iteration, self._first = runs.stamp(), -1, 0
+        self._runs, self._iteration, self._first = hardware.stamp(), -1, 0
         for tensor in self._tensors:
-            if tensor._view is not None:
+            if view_of(tensor) is not None:
                 raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
             if partition_spec is not None:
                 mesh.sharding(partition_spec, tensor.dim(), "use_sharding")
@@ -109,7 +106,7 @@ class use_sharding:
         self._bind()
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
-            tensor._storage.reads.enter(read)
+            storage_of(tensor).reads.enter(read)
             grad_shardings.follow(tensor)  # a tensor that was frozen when it was annotated may have been unfrozen since
         self._take_generation()
         self._first = torch._C._autograd._get_sequence_nr()
@@ -118,10 +115,10 @@ class use_sharding:
     def __exit__(self, *_: object) -> None:
         span = (self._first, torch._C._autograd._get_sequence_nr())
         for tensor, read in zip(self._tensors, self._reads, strict=True):
-            if tensor._storage.reads is not None:
-                tensor._storage.reads.leave(read.layout, span)
-        if self._reads and self._iteration != latest_generation():
-            next_generation()  # the values gathered inside may be freed: backward begins outside
+            if storage_of(tensor).reads is not None:
+                storage_of(tensor).reads.leave(read.layout, span)
+        if self._reads and self._iteration != record_calls.latest_generation():
+            record_calls.next_generation()  # the values gathered inside may be freed: backward begins outside
 
     def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
         """Reshards the gathered values over another mesh, by their stored specs, and returns them for `renew`.
@@ -133,10 +130,10 @@ class use_sharding:
         before = on_device(before, "use_sharding.keep")
         layouts = []
         for tensor in self._tensors:
-            stored = tensor._storage.sharding
+            stored = storage_of(tensor).sharding
             spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
             layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
-        return keep(self._reads, layouts, before)
+        return record_calls.keep(self._reads, layouts, before)
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.
@@ -156,35 +153,37 @@ class use_sharding:
         32.0
         """
         after = on_device(after, "use_sharding.renew")
-        if self._iteration != latest_generation():
+        if self._iteration != record_calls.latest_generation():
             self._bind()
             self._forget_what_ran()
-            renew(self._reads, after, kept)
+            record_calls.renew(self._reads, after, kept)
             self._take_generation()
 
     def _forget_what_ran(self) -> None:
         # The values that an evaluation gathered are gathered again, or else the step after it would be another program.
-        is_stale, self._runs = self._runs != runs.stamp(), runs.stamp()
+        is_stale, self._runs = self._runs != hardware.stamp(), hardware.stamp()
         for read in self._reads if is_stale else ():
             read.stamp = -1
 
     def _take_generation(self) -> None:
         if self._reads:
-            self._iteration = next_generation()
+            self._iteration = record_calls.next_generation()
 
     def _bind(self) -> None:
         """Looks the reads up again where a tensor has got another storage."""
         if len(self._reads) != len(self._tensors) or not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = [read_in(tensor._storage, self._layout_of(tensor)) for tensor in self._tensors]
-            join(self._reads)
+            self._reads = [
+                record_calls.read_in(storage_of(tensor), self._layout_of(tensor)) for tensor in self._tensors
+            ]
+            record_calls.join(self._reads)
 
     def _layout_of(self, tensor: XlaTensor) -> Sharding:
-        spec, stored = self._spec, tensor._storage.sharding
+        spec, stored = self._spec, storage_of(tensor).sharding
         if spec is None and self._over is not None and stored is not None:
             spec = PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
         return self._mesh.sharding((None,) * tensor.dim() if spec is None else spec, tensor.dim(), "use_sharding")
 
 
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:
-    reads = tensor._storage.reads
+    reads = storage_of(tensor).reads
     return reads is not None and reads.known.get(read.layout) is read

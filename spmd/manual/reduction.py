@@ -11,16 +11,22 @@ from typing import Any
 
 import torch
 
-from ..core.graph.graph import Node, TupleElement, Value, result_index, results
-from ..core.graph.meta import Meta, intern_meta
-from ..core.graph.op import OpSpec, Slot
-from ..core.ops.partial import SUMS, WAYS
-from ..core.record.annotations import mark_op
-from ..core.record.lowerings import Call, fill
-from ..core.record.record import Place, record
-from ..core.record.storage import LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.views import read as value_of
+from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of, wrap
+from ..core.extend import (
+    Call,
+    Node,
+    OpSpec,
+    Place,
+    Slot,
+    TupleElement,
+    Value,
+    calls,
+    intern_meta,
+    record_calls,
+    rules,
+    set_storage,
+    walks,
+)
 
 _warned: set[tuple[str, torch.dtype]] = set()
 
@@ -28,15 +34,15 @@ _warned: set[tuple[str, torch.dtype]] = set()
 def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
     """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its storage."""
     with LOCK:
-        value = value_of(gradient)
+        value = record_calls.read(gradient)
         wanted = _Way(dtype).to(value)
         if wanted is value:
             return
         made = _cast(wanted, value.meta.dtype)
-        if gradient._view is None:
-            gradient._storage.write(made)
+        if view_of(gradient) is None:
+            storage_of(gradient).write(made)
         else:  # the base of the view keeps its value
-            gradient._storage, gradient._view = Storage(made, gradient._meta), None
+            set_storage(gradient, Storage(made, tensor_meta(gradient)), None)
 
 
 class _Way:
@@ -55,10 +61,10 @@ class _Way:
             return self._marked(node)
         lowering = node.op.lowering
         sums = _sums(node.op, name)
-        index = result_index(value)
+        index = walks.result_index(value)
         if index in sums:
             return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
-        if name in WAYS and isinstance(lowering, Call) and not lowering.opaque:
+        if name in rules.WAYS and isinstance(lowering, Call) and not lowering.opaque:
             return self._again(node, value, lowering)
         if value.meta.dtype is not self.dtype:
             _warn(name, value.meta.dtype, self.dtype)
@@ -70,7 +76,9 @@ class _Way:
         if wanted is inner:
             return node
         lowering: Any = node.op.lowering
-        return record(mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), _place(node))
+        return record_calls.record(
+            annotations.mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), _place(node)
+        )
 
     def _in_dtype(self, node: Node, index: int, sums: Collection[int]) -> Value:
         """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
@@ -80,7 +88,7 @@ class _Way:
             op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
             layout=op.layout,
         )  # fmt: skip
-        return results(record(op_spec, node.operands, node.numbers, _place(node)))[index]
+        return walks.results(record_calls.record(op_spec, node.operands, node.numbers, _place(node)))[index]
 
     def _again(self, node: Node, value: Value, lowering: Call) -> Value:
         """The op on operands whose sums are in the dtype; for a cast, its operand."""
@@ -91,15 +99,15 @@ class _Way:
             return wanted[0]
         tensors = [_tensor(one) for one in wanted]
         given = {
-            name: fill(said, lambda index: tensors[index], lambda index: node.numbers[index])
+            name: calls.fill(said, lambda index: tensors[index], lambda index: node.numbers[index])
             for name, said in lowering.arguments
         }
-        return value_of(lowering.overload(**given))
+        return record_calls.read(lowering.overload(**given))
 
 
 def _sums(op: OpSpec, name: str) -> Collection[int]:
     """The indices, among the results that an op makes, of those that are sums with a choice of dtype."""
-    sums = SUMS.get(name, ())
+    sums = rules.SUMS.get(name, ())
     if op.layout is None:
         return sums
     made = [place for place, part in enumerate(op.layout) if part is Slot]
@@ -115,7 +123,7 @@ def _cast(value: Value, dtype: torch.dtype) -> Value:
         return value
     made = _tensor(value).to(dtype)
     assert isinstance(made, XlaTensor), "a cast stays on the device"
-    return value_of(made)
+    return record_calls.read(made)
 
 
 def _tensor(value: Value) -> XlaTensor:

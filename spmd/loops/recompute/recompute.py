@@ -21,22 +21,21 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from ..core.base import seed
-from ..core.base.tables import Interned
-from ..core.base.wrapped import wrapped
-from ..core.graph.graph import Value, results
-from ..core.graph.meta import Meta, meta_of
-from ..core.graph.op import Arrays, Identity, Layouts, OpSpec
-from ..core.record.reads import operand
-from ..core.record.record import graph_task, record_here
-from ..core.record.storage import LOCK, Storage
-from ..core.record.tensor import XlaTensor, wrap
-from ..core.record.threads import AT_FIRST_USE
-from ..core.record.views import read
-from ..core.run.pjrt import runs
-from ..core.sharding.constrain import on_device, wait_for_all
-from ..core.torch_state.graph_constants import constant_of_graphs
-from ..core.torch_state.when_imported import Patch
+from ...core import LOCK, Meta, Patch, Storage, XlaTensor, constant_of_graphs, hardware, points, seed, tensor_meta, wrap
+from ...core.extend import (
+    Arrays,
+    Draw,
+    Identity,
+    Interned,
+    Layouts,
+    OpSpec,
+    Value,
+    meta_of,
+    record_calls,
+    regions,
+    walks,
+    wrapped,
+)
 from .checkpoint_policies import Policy, as_policy, nothing_saveable
 from .remat_saved import Keep, Kept, Recall
 
@@ -56,7 +55,7 @@ class Recomputation:
     form: TreeSpec | None = None
     kept: list[Kept] = field(default_factory=list)  # of the forward pass
     storage: Any = None  # the values that torch's own selective checkpointing saves of it
-    draws: list[seed.Draw] | None = None  # the draws of the forward pass
+    draws: list[Draw] | None = None  # the draws of the forward pass
     moment: tuple[int, int] | None = None  # the run of the engine and of the graph that made the gradients
     gradients: dict[int, Value] = field(default_factory=dict)
 
@@ -101,7 +100,7 @@ class Recomputation:
 
     def _hold(self, inputs: Any) -> Any:
         given = [value for value in tree_flatten(inputs)[0] if type(value) is XlaTensor]
-        known = self.gradients if self.moment == (graph_task(), runs.stamp()) else {}
+        known = self.gradients if self.moment == (record_calls.graph_task(), hardware.stamp()) else {}
         self.gradients, self.moment = {}, None
         if not given:
             return inputs
@@ -150,11 +149,11 @@ def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: tor
     owner = recomputation()
     if owner is None or type(gradient) is not XlaTensor:
         return
-    moment = (graph_task(), runs.stamp())
+    moment = (record_calls.graph_task(), hardware.stamp())
     if owner.moment != moment:
         owner.moment, owner.gradients = moment, {}
     with LOCK:
-        owner.gradients[index] = read(gradient)
+        owner.gradients[index] = record_calls.read(gradient)
 
 
 class _Through(torch.autograd.Function):
@@ -172,9 +171,9 @@ class _Through(torch.autograd.Function):
 def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
     """Returns tensors of the same values that XLA can neither merge with these nor compute before the gradients."""
     with LOCK, _disable_current_modes():  # selective checkpointing sees every call of torch by such a mode
-        op = _op(tuple(tensor._meta.layout for tensor in tensors), tuple(value.meta for value in gradients))
-        operands = [*(operand(tensor) for tensor in tensors), *gradients]
-        values = results(record_here(op, operands, (), sys._getframe(1), graph_task()))
+        op = _op(tuple(tensor_meta(tensor).layout for tensor in tensors), tuple(value.meta for value in gradients))
+        operands = [*(record_calls.operand(tensor) for tensor in tensors), *gradients]
+        values = walks.results(record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task()))
     return {
         tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Storage(value, value.meta))
         for tensor, value in zip(tensors, values, strict=True)
@@ -188,7 +187,7 @@ def _op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 
 def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
     dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
-    return OpSpec.of("spmd.recompute", _Hold(), dense, (*metas, *gradients))
+    return OpSpec.of("spmd.loops.recompute", _Hold(), dense, (*metas, *gradients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,8 @@ class _Hold(Identity):
         return True  # offloaded values are fetched behind the optimization barrier
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = wait_for_all(tuple(operands))
-        return tuple(on_device(array) for array in held[: len(op.metas)])
+        held = regions.wait_for_all(tuple(operands))
+        return tuple(regions.on_device(array) for array in held[: len(op.metas)])
 
 
 _OP_SPECS: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], OpSpec] = Interned(4096)
@@ -288,5 +287,5 @@ def _join_checkpoint() -> None:
 PATCH = Patch(
     "`torch.utils.checkpoint.checkpoint.__wrapped__(function, ...)`", "its saving of memory", _join_checkpoint
 )
-AT_FIRST_USE.append(PATCH.apply)
+points.AT_FIRST_USE.append(PATCH.apply)
 constant_of_graphs(Policy)

@@ -12,18 +12,8 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ..core.base.dtypes import to_torch_dtype
-from ..core.base.tables import Interned
-from ..core.graph.meta import Meta, dense_meta
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.ops import Promote
-from ..core.ops.registry import lower
-from ..core.record.reads import record_op
-from ..core.record.resolve import PLANS
-from ..core.record.storage import LOCK, take_up
-from ..core.record.tensor import XlaTensor
-from ..core.record.watching import recorded
-from ..core.sharding.partitioner import compiler_context
+from ...core import LOCK, Meta, XlaTensor, compiler_context, dense_meta, dtypes, tensor_meta
+from ...core.extend import Arrays, Interned, Layouts, Lowering, OpSpec, Promote, calls, record_calls, rules, storages
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
@@ -134,7 +124,7 @@ class _Call:
         shapes, self.tree = jax.tree.flatten(made)
         if not shapes:
             raise TypeError(f"call_jax: {fn!r} returns no array; expected a pytree with at least one")
-        self.results = tuple(dense_meta(shape.shape, to_torch_dtype(shape.dtype)) for shape in shapes)
+        self.results = tuple(dense_meta(shape.shape, dtypes.to_torch_dtype(shape.dtype)) for shape in shapes)
         name = re.sub(r"\W+", "_", getattr(fn, "__name__", type(fn).__name__)).strip("_")
         foreign = _Foreign(next(_serials), self._traced)
         self.op = OpSpec.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
@@ -181,15 +171,15 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
-        made = record_op(call.op, tensors)
-        recorded()
+        made = record_calls.record_op(call.op, tensors)
+        storages.recorded()
         return tuple(made)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[XlaTensor, ...]) -> None:
         ctx.call = inputs[0]
         ctx.save_for_backward(*inputs[1:])
-        ctx.mark_non_differentiable(*(tensor for tensor in output if not _is_float(tensor._meta)))
+        ctx.mark_non_differentiable(*(tensor for tensor in output if not _is_float(tensor_meta(tensor))))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
@@ -237,9 +227,11 @@ def register_lowering(
             "caller then copies"
         )
     with LOCK:
-        lower(op, promote=promote, opaque=True)(rule)
-        PLANS.pop(op, None)  # made before the rule existed
-        take_up(lambda nodes, _: any(node.op.name.startswith(str(op).removesuffix(".default")) for node in nodes))
+        rules.lower(op, promote=promote, opaque=True)(rule)
+        calls.PLANS.pop(op, None)  # made before the rule existed
+        storages.take_up(
+            lambda nodes, _: any(node.op.name.startswith(str(op).removesuffix(".default")) for node in nodes)
+        )
     return rule
 
 

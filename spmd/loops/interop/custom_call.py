@@ -11,12 +11,8 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..core.base.jax_private import custom_call, ir
-from ..core.graph.meta import Meta, dense_meta
-from ..core.graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..core.graph.source import user_line
-from ..core.record.reads import record_op
-from ..core.record.tensor import XlaTensor
+from ...core import Meta, XlaTensor, dense_meta, tensor_meta, user_line
+from ...core.extend import Arrays, Layouts, Lowering, OpSpec, custom_call, ir, record_calls
 
 TYPED_FFI = 4
 
@@ -142,9 +138,9 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: CustomCall, results: tuple[Meta, ...], *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         ctx.target, ctx.line = call.target, user_line()
-        metas = tuple(tensor._meta.layout for tensor in tensors)
+        metas = tuple(tensor_meta(tensor).layout for tensor in tensors)
         op = OpSpec.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
-        return tuple(record_op(op, tensors))
+        return tuple(record_calls.record_op(op, tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
