@@ -9,7 +9,6 @@ from .aten.fused import linear_cross_entropy as linear_cross_entropy
 from .base.config import config as config
 from .base.counters import Collective as Collective
 from .base.counters import CompileRecord as CompileRecord
-from .base.hints import did_you_mean as did_you_mean
 from .base.move import Move as Move
 from .graph.errors import AbstractError as AbstractError
 from .graph.graph import DeviceData as DeviceData

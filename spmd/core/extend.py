@@ -17,7 +17,6 @@ from .base.spans import PREFIX as PREFIX
 from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned
-from .base.wrapped import wrapped as wrapped
 from .checks.hlo import Computation as Computation
 from .checks.hlo import Instruction as Instruction
 from .checks.hlo import Module as Module

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import XlaTensor, seed
-from ..core.extend import Bounded, body, wrapped
+from ..core.extend import Bounded, body
+from .recompute.wrapped import wrapped
 from .recorded_call import RecordedCall, settings, signature
 
 _TENSOR = object()  # in place of a tensor among the arguments

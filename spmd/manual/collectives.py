@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from ..core import XlaTensor, did_you_mean, user_line
+from ..core import XlaTensor, user_line
 from ..loops.body_calls import noted
 from ..loops.varying import Tracker, collective, index, summed, tracker
+from ..mesh.hints import did_you_mean
 from .manual_steps import untracked
 
 AxisNames = str | int | Sequence[str | int]

@@ -8,9 +8,9 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from ..core import XlaTensor, ends_at_user_line, storage_of, view_of
-from ..core.extend import wrapped
 from ..loops.body_calls import body_calls
 from ..loops.manual_lowering import Boundary
+from ..loops.recompute.wrapped import wrapped
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..core import Sharding, XlaTensor, did_you_mean, module_moves, storage_of
+from ..core import Sharding, XlaTensor, module_moves, storage_of
 from ..mesh.global_mesh import needed_mesh
+from ..mesh.hints import did_you_mean
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import CHECKS, marked, resharded

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core import did_you_mean
+from ..mesh.hints import did_you_mean
 from ..mesh.partition_spec import PartitionSpec
 from .patterns import matches
 

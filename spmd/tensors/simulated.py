@@ -4,7 +4,8 @@ import importlib.util
 
 import jax
 
-from ..core import config, did_you_mean, hardware, messages, points, processes, variables
+from ..core import config, hardware, messages, points, processes, variables
+from ..mesh.hints import did_you_mean
 
 
 def simulate(num_devices: int, *, slices: int = 1) -> None:

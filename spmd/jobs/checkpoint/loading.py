@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...core import XlaTensor, did_you_mean, ends_at_user_line, storage_of, view_of
+from ...core import XlaTensor, ends_at_user_line, storage_of, view_of
+from ...mesh.hints import did_you_mean
 from ...tensors.bare_names import bare_name
 from ...tensors.streamed import can_fill
 from .files import Contents, Stored, open_checkpoint

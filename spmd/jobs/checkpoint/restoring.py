@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import XlaTensor, annotations, did_you_mean, storage_of, transfer, view_of
+from ...core import XlaTensor, annotations, storage_of, transfer, view_of
+from ...mesh.hints import did_you_mean
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
 from ...tensors.streamed import can_fill

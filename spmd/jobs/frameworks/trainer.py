@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ...core import did_you_mean
+from ...mesh.hints import did_you_mean
 
 _wrapped: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 

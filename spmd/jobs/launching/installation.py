@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core import config, did_you_mean, hardware, options, topology, variables
+from ...core import config, hardware, options, topology, variables
+from ...mesh.hints import did_you_mean
 
 NAME = "torch-spmd"
 OK, NOTE, WRONG = "ok", "note", "WRONG"

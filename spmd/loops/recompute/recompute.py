@@ -34,10 +34,10 @@ from ...core.extend import (
     record_calls,
     regions,
     walks,
-    wrapped,
 )
 from .checkpoint_policies import Policy, as_policy, nothing_saveable
 from .remat_saved import Keep, Kept, Recall
+from .wrapped import wrapped
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...core import did_you_mean
+from ...mesh.hints import did_you_mean
 from . import defaults
 from .torch_xla_names import HINTS, NAMES, VERSION
 

@@ -20,9 +20,10 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from ...core import Sharding, did_you_mean
+from ...core import Sharding
 from ...mesh.device_mesh import DeviceMesh
 from ...mesh.global_mesh import needed_mesh
+from ...mesh.hints import did_you_mean
 from ...tensors.annotate import on_device, resharded
 from .distribute import distribute_tensor
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
-from ...core import Sharding, XlaTensor, annotations, did_you_mean, storage_of, view_of
+from ...core import Sharding, XlaTensor, annotations, storage_of, view_of
 from ...mesh.device_mesh import DeviceMesh
+from ...mesh.hints import did_you_mean
 from ...mesh.mesh import Mesh
 from ...mesh.placements import are_placements, placements_of
 from ...tensors.annotate import on_device, reshard
