@@ -25,6 +25,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd.core.programs.persistent import disk
+from spmd.tools.explain import program_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 Values = dict[str, Any]
@@ -121,7 +122,7 @@ def load_programs(folder: Path) -> Values:
         number = spmd.load_programs(folder)
         body = disk.read(header.pop("digest"), header)
     finally:
-        disk.program_folder.remove(folder)
+        program_folder.remove(folder)
     assert body is None or whole == GOOD["programs"][file.name]
     if body is None:  # it is compiled again, and a line says so
         raise ValueError(f"{file}: damaged")

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.base import counters
+from spmd.core import counters, hardware
 from spmd.core.graph.source import Line
-from spmd.core.run.pjrt import runs
 from spmd.tools.explain import waiting_device
 
 LINE = Line(None, 0)
@@ -76,7 +75,7 @@ class TestSteps:
 
 
 def test_a_training_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(runs, "is_idle", lambda: True)
+    monkeypatch.setattr(hardware, "is_idle", lambda: True)
     monkeypatch.setattr(waiting_device, "STEPS", 3)
     monkeypatch.setattr(waiting_device, "LEAST_SECONDS", 0.0)
     model = nn.Sequential(*(nn.Tanh() for _ in range(120)), nn.Linear(2, 2)).to("xla")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import spmd
-from spmd.core.base import counters
+from spmd.core import counters
 
 
 class Clock:

@@ -151,7 +151,7 @@ class TestHostRows:
 
     def test_nothing_without_a_trace(self) -> None:
         assert spans.span("dispatch", lambda: pytest.fail("no trace is on")) is spans._NOTHING
-        assert spans.programs is None and not spmd.config.module_paths
+        assert spans._programs is None and not spmd.config.module_paths
 
 
 class TestNoRecompile:
