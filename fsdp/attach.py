@@ -61,8 +61,8 @@ def attach(
         module.register_load_state_dict_pre_hook(_take_wrapped_names)
         module.register_load_state_dict_post_hook(_Loaded(unit, module))
         # Methods of the unit, which a copy of the module has of its own copy of the unit.
-        module.register_forward_pre_hook(unit.enter, with_kwargs=True)
-        module.register_forward_hook(unit.leave, always_call=True)
+        module.register_forward_pre_hook(unit.pre_forward, with_kwargs=True)
+        module.register_forward_hook(unit.post_forward, always_call=True)
     return unit
 
 

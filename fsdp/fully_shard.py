@@ -282,12 +282,12 @@ class _ForwardMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         unit = unit_of(self.module)
         assert unit is not None, "it is put on units alone"
-        args, kwargs = unit.enter(self.module, args, kwargs)
+        args, kwargs = unit.pre_forward(self.module, args, kwargs)
         output = None
         try:
             output = getattr(type(self.module), self.name)(self.module, *args, **kwargs)
         finally:
-            output = unit.leave(self.module, args, output)
+            output = unit.post_forward(self.module, args, output)
         return output
 
 

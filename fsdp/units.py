@@ -1,6 +1,21 @@
 """`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype of computation."""
 
+# A unit changes no data. Between steps its parameters are SHARDED: marked with their specs. A forward pass (FORWARD)
+# reads them through `use_sharding`, which makes the gather an op of the graph: its result is freed after the last op
+# that reads it, as any value is, so there is no buffer of ours and nothing to free by hand. Backward (BACKWARD) reads
+# them through a second gather, for which the first gradient that arrives is the signal: a hook on the outputs, as torch
+# has no hook before a module's backward that sees every path into it. UNSHARDED is what a user asked for by `unshard`.
+#
+# Why the gather depends on an input, and on a gradient (`renew`): XLA merges two gathers of one parameter into one that
+# stays in memory from forward to backward, and moves a gather that depends on nothing to the start of the program. A
+# value that exists only then holds it back.
+#
+# Why casts stand in modules only while a pass runs: optimizers, state dicts and users look at `module.weight` between
+# steps and must find the parameter. A recomputation in backward calls forward without hooks, so that the casts of the
+# pass whose backward runs stand there again until backward ends, or the next forward where it raised (`restore`).
+
 import dataclasses
+import enum
 import warnings
 import weakref
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +35,15 @@ from .unsynced_gradients import UnsyncedGradients
 
 _Held = dict[tuple[nn.Module, str], Any]  # (module, name of a parameter) -> the tensor under that name
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
+
+
+class State(enum.Enum):
+    """The states of a unit's parameters: between steps, and while one runs."""
+
+    SHARDED = "stored sharded"
+    UNSHARDED = "stored unsharded, until the next forward ends or `reshard`"
+    FORWARD = "gathered by a forward pass that runs"
+    BACKWARD = "gathered by a backward pass that runs, casts in the place of parameters"
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,11 +120,11 @@ class Unit:
         self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
         self._masters: _Held = {}  # the parameters that casts replace during backward
         self._arrived: tuple[int, _Pass] | None = None  # autograd's graph task, and the pass whose backward runs in it
-        self._is_unsharded = False
+        self._stored = State.SHARDED
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy begins with no pass under way.
-        runs = {"_gathered", "_passes", "_masters", "_arrived", "_is_unsharded", "_modules"}
+        runs = {"_gathered", "_passes", "_masters", "_arrived", "_stored", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -129,9 +153,11 @@ class Unit:
         self.refresh(modules)
 
     @property
-    def is_running(self) -> bool:
-        """True if a forward pass is under way."""
-        return bool(self._passes)
+    def state(self) -> State:
+        """The state of the parameters now."""
+        if self._passes:
+            return State.FORWARD
+        return State.BACKWARD if self._arrived is not None else self._stored
 
     @property
     def is_on_device(self) -> bool:
@@ -193,14 +219,14 @@ class Unit:
         """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is called."""
         axis = self.settings.shard_axis
         self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
-        self._is_unsharded = True
+        self._stored = State.UNSHARDED
 
     def reshard(self, *, with_gradients: bool = False) -> None:
         """Stores the parameters sharded."""
         is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
         _sharding_units.update((id(parameter), self) for parameter in self.parameters)
-        self._is_unsharded = False
+        self._stored = State.SHARDED
 
     def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
@@ -229,7 +255,7 @@ class Unit:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
         self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def pre_forward(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
         schedule it earlier."""
         if not self.is_on_device:
@@ -267,7 +293,7 @@ class Unit:
         task, arrived = self._arrived or (-1, None)
         return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def post_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
         has all values that it needs."""
         if not self._passes:
@@ -280,7 +306,7 @@ class Unit:
             ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
-        if self._is_unsharded and not self._passes:
+        if self._stored is State.UNSHARDED and not self._passes:
             self.reshard()
         if output is None:
             return None
@@ -299,7 +325,7 @@ class Unit:
             _hold(self._masters)
             self._masters = {}
 
-    def _arrive(self, at: _Pass, gradient: torch.Tensor) -> None:
+    def pre_backward(self, at: _Pass, gradient: torch.Tensor) -> None:
         """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts
         casts into modules."""
         task = torch._C._current_graph_task_id()
@@ -318,9 +344,10 @@ class Unit:
             _hold(at.held)
             self._arrived = task, at
         if (at.held and not self._passes) or at.kept:
-            torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self.post_backward, at))
 
-    def _end(self, at: "_Pass") -> None:
+    def post_backward(self, at: "_Pass") -> None:
+        """Ends the backward of a forward pass: parameters stand in modules again, and its casts are freed."""
         self.restore()
         self._arrived = None
         at.gathers, at.held, at.kept = (), None, ()
@@ -330,7 +357,7 @@ class Unit:
         if self.reshards or ended.held:
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(partial(self._arrive, ended))
+                    tensor.register_hook(partial(self.pre_backward, ended))
 
     def _refuse_meta(self, module: nn.Module) -> None:
         if any(parameter.is_meta for parameter in self.parameters):

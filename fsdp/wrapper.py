@@ -18,7 +18,7 @@ from .notices import ONE_VIEW, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
-from .units import unit_of, units_in, warn_of_dropped_axis
+from .units import State, unit_of, units_in, warn_of_dropped_axis
 from .unsharded import summon_full_params
 
 PREFIX = "module."
@@ -293,7 +293,7 @@ class FullyShardedDataParallel(nn.Module):
     def _restore(self) -> None:
         """Puts parameters back in the place of their casts, which a backward pass that raised has left there."""
         for unit in units_in(self.module):
-            if not unit.is_running:
+            if unit.state is not State.FORWARD:
                 unit.restore()
 
 

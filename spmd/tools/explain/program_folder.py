@@ -69,7 +69,7 @@ def add(path: str | Path) -> ProgramFolder:
 def remove(path: str | Path) -> None:
     """Takes no programs from a folder any more."""
     _known.pop(Path(path).expanduser().resolve(), None)
-    if not _known and content in disk.given_by:
+    if not _known and content in points.given_by:
         points.given_by.remove(content)
 
 
