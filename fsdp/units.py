@@ -4,7 +4,7 @@
 # reads them through `use_sharding`, which makes the gather an op of the graph: its result is freed after the last op
 # that reads it, as any value is, so there is no buffer of ours and nothing to free by hand. Backward (BACKWARD) reads
 # them through a second gather, for which the first gradient that arrives is the signal: a hook on the outputs, as torch
-# has no hook before a module's backward that sees every path into it. UNSHARDED is what a user asked for by `unshard`.
+# has no hook before a module's backward that sees every path into it. UNSHARDED is what `unshard` leaves.
 #
 # Why the gather depends on an input, and on a gradient (`renew`): XLA merges two gathers of one parameter into one that
 # stays in memory from forward to backward, and moves a gather that depends on nothing to the start of the program. A
