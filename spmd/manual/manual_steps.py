@@ -39,15 +39,15 @@ def untracked(tensor: Any) -> Untracked | None:
 
 def enable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
     """Returns one shard of a tensor."""
-    return _Step.apply(tensor, mesh, cut, False)
+    return _ManualStep.apply(tensor, mesh, cut, False)
 
 
 def disable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
     """Returns the full tensor of which this is one shard; ValueError where it is none."""
-    return _Step.apply(tensor, mesh, cut, True)
+    return _ManualStep.apply(tensor, mesh, cut, True)
 
 
-class _Step(torch.autograd.Function):
+class _ManualStep(torch.autograd.Function):
     """Takes one shard; its gradients, summed over axes that do not shard the tensor, join to the full gradient. Or
     joins the shards; each gets its shard of the gradient, divided by the number of shards that hold the same one."""
 

@@ -17,7 +17,7 @@ from ..sharding.buckets import Cut, cut_of, sums_of_squares
 from ..sharding.constrain import near
 
 
-class _Group(NamedTuple):
+class _ElementGroup(NamedTuple):
     """Elements (by index) that are the same op on neighbouring rows, or a single element."""
 
     elements: list[int]
@@ -42,7 +42,7 @@ class Each(Lowering):
         return tuple(made)
 
     def _lower_group(
-        self, group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts, made: list[Any]
+        self, group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts, made: list[Any]
     ) -> None:
         """Sets the results of a group's elements among those of all."""
         if len(group.elements) == 1:
@@ -54,7 +54,7 @@ class Each(Lowering):
             for place, stack in zip(self.parts[i].results, stacks, strict=True):
                 made[place] = Row(stack, row)
 
-    def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_Group]:
+    def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_ElementGroup]:
         """The groups of elements: those of the same op on the same stacks together, row by row."""
         by_op: dict[Any, list[int]] = {}
         for i, part in enumerate(self.parts):
@@ -69,7 +69,7 @@ class Each(Lowering):
             for end in range(1, len(members) + 1):
                 if end < len(members) and at[members[end]] and _is_next(at[members[end - 1]], at[members[end]]):
                     continue
-                yield _Group(members[start:end], self.parts[members[start]], metas)
+                yield _ElementGroup(members[start:end], self.parts[members[start]], metas)
                 start = end
 
 
@@ -81,7 +81,7 @@ def _is_next(some: list[int], others: list[int]) -> bool:
     return all(b == a + 1 for a, b in zip(some, others, strict=True))
 
 
-def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+def _one(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
     made = part.op.lower(
         [plain(operands[place]) for place in part.operands],
@@ -91,12 +91,12 @@ def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layo
     return _cast(made, group)
 
 
-def _cast(arrays: Arrays, group: _Group) -> tuple[jax.Array, ...]:
+def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
     return tuple([cast(array, meta.struct.dtype) for array, meta in zip(arrays, group.metas, strict=True)])
 
 
 def _together(
-    parts: Sequence[Part], group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+    parts: Sequence[Part], group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
 ) -> tuple[jax.Array, ...]:
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
@@ -133,7 +133,7 @@ class Norms(Each):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(self.parts)
-        shared: dict[Any, list[tuple[_Group, Cut]]] = {}
+        shared: dict[Any, list[tuple[_ElementGroup, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]

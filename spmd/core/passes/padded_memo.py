@@ -22,7 +22,7 @@ from .outcome import Changed, Outcome, Sync
 _Ref = tuple[bool, int, int | None]
 
 
-class _Step(NamedTuple):
+class _PaddedStep(NamedTuple):
     """An op of the padded graph: its operands, and the numbers in front of those of the op `like` that it replaces."""
 
     op: OpSpec
@@ -39,7 +39,7 @@ class _Plan:
     data: the metas of data that the host pads, by place; padded_roots: the places of roots with padding.
     """
 
-    steps: tuple[_Step, ...]
+    steps: tuple[_PaddedStep, ...]
     data: tuple[tuple[int, Meta], ...]
     roots: tuple[_Ref, ...]
     padded_roots: tuple[int, ...]
@@ -66,7 +66,7 @@ def keep(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph) -> N
         is_added = node.op.name == LENGTHEN
         own = 0 if is_added else counts[like]
         numbers = tuple(node.numbers[: len(node.numbers) - own])
-        steps.append(_Step(node.op, tuple(map(ref, node.operands)), numbers, like, is_added))
+        steps.append(_PaddedStep(node.op, tuple(map(ref, node.operands)), numbers, like, is_added))
         like += not is_added
     pairs = enumerate(zip(graph.inputs, padded.inputs, strict=True))
     data = tuple((place, new.meta) for place, (old, new) in pairs if old is not new)

@@ -93,11 +93,11 @@ def next_run() -> None:
     _num_runs += 1
 
 
-class _Part(threading.local):
+class _SyncPart(threading.local):
     of_sync = (1, 1)
 
 
-_part = _Part()
+_part = _SyncPart()
 
 
 def part() -> tuple[int, int]:

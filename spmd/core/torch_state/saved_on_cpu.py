@@ -17,21 +17,21 @@ class _OnHost(NamedTuple):
     tensor: torch.Tensor
 
 
-class _Held(NamedTuple):
+class _HeldOnCpu(NamedTuple):
     """A parameter or buffer, which is on the device in any case, and its version when it was saved."""
 
     tensor: torch.Tensor
     version: int
 
 
-def _pack(tensor: XlaTensor) -> _OnHost | _Held:
+def _pack(tensor: XlaTensor) -> _OnHost | _HeldOnCpu:
     if tensor._storage.is_state:
-        return _Held(tensor, tensor._version)
+        return _HeldOnCpu(tensor, tensor._version)
     with torch.no_grad():
         return _OnHost(TO_HOST(tensor))
 
 
-def _unpack(packed: _OnHost | _Held) -> torch.Tensor:
+def _unpack(packed: _OnHost | _HeldOnCpu) -> torch.Tensor:
     if isinstance(packed, _OnHost):
         with torch.no_grad():
             return TO_DEVICE(packed.tensor)
@@ -57,7 +57,7 @@ def join_save_on_cpu() -> None:
             return _pack(tensor) if type(tensor) is XlaTensor else pack(tensor)
 
         def unpack_ours(packed: Any) -> torch.Tensor:
-            return _unpack(packed) if isinstance(packed, _OnHost | _Held) else unpack(packed)
+            return _unpack(packed) if isinstance(packed, _OnHost | _HeldOnCpu) else unpack(packed)
 
         saved_tensors_hooks.__init__(self, pack_ours, unpack_ours)
 

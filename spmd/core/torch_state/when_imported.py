@@ -67,7 +67,7 @@ def _lack(need: str) -> str | None:
     return None if found == expected else f"{path} has the parameters ({found}), expected ({expected})"
 
 
-class _Finder:
+class _PatchingFinder:
     """Finds a module as Python does, and patches it once it has run."""
 
     @staticmethod
@@ -98,5 +98,5 @@ def patch_when_imported(name: str, patch: Callable[[Any], None], purpose: str, *
     _patches.setdefault(name, {})[patch] = apply
     if name in sys.modules:
         apply(sys.modules[name])
-    elif _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    elif _PatchingFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _PatchingFinder)

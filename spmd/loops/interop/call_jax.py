@@ -48,22 +48,22 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
             operands.append(value)
             places.append(_TENSOR)
         else:
-            places.append(_Static(value, "an argument"))
+            places.append(_StaticValue(value, "an argument"))
     for name, value in static.items():
         if any(isinstance(part, torch.Tensor) for part in jax.tree.flatten(value)[0]):
             raise TypeError(f"call_jax: {name} holds a tensor; pass tensors by position, only static values by name")
-    named = tuple((name, _Static(value, name)) for name, value in sorted(static.items()))
+    named = tuple((name, _StaticValue(value, name)) for name, value in sorted(static.items()))
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
     key = (fn, tree, tuple(places), named, metas)
     call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
-    made = _Apply.apply(call, *operands)
+    made = _ApplyJax.apply(call, *operands)
     return jax.tree.unflatten(call.tree, made)
 
 
 _TENSOR = object()
 
 
-class _Static:
+class _StaticValue:
     """A static value as part of a key: equal only to one of the same type and the same text (1 is not 1.0)."""
 
     __slots__ = ("key", "value")
@@ -80,7 +80,7 @@ class _Static:
             ) from None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.key == other.key
+        return isinstance(other, _StaticValue) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -166,7 +166,7 @@ def _is_float(meta: Meta) -> bool:
     return meta.dtype.is_floating_point or meta.dtype.is_complex
 
 
-class _Apply(torch.autograd.Function):
+class _ApplyJax(torch.autograd.Function):
     """Records a call; its backward is a call as well, and so differentiable again."""
 
     @staticmethod
@@ -188,7 +188,7 @@ class _Apply(torch.autograd.Function):
         if not any(needed):
             return (None,) * (len(needed) + 1)
         given = [c for c, meta in zip(cotangents, call.results, strict=True) if _is_float(meta)]
-        gradients = iter(_Apply.apply(call.gradient(needed), *ctx.saved_tensors, *given))
+        gradients = iter(_ApplyJax.apply(call.gradient(needed), *ctx.saved_tensors, *given))
         return (None, *(next(gradients) if need else None for need in needed))
 
 

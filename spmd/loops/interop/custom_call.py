@@ -73,7 +73,7 @@ def stablehlo_custom_call(
     results = tuple(
         dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
     )
-    made = _Apply.apply(call, results, *args)
+    made = _ApplyCustomCall.apply(call, results, *args)
     return made[0] if len(made) == 1 else made
 
 
@@ -132,7 +132,7 @@ def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ..
 mlir.register_lowering(_call_p, _lower)
 
 
-class _Apply(torch.autograd.Function):
+class _ApplyCustomCall(torch.autograd.Function):
     """Records a call, which has no gradient."""
 
     @staticmethod

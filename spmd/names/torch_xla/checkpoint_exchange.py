@@ -84,13 +84,13 @@ class _Exchange(_DistWrapper):
         self.all_gather_object(None)
 
 
-class _Here(threading.local):
+class _HereOnly(threading.local):
     """True while this thread is in a save or load by a planner of ours, of several processes without a group."""
 
     is_exchanged = False
 
 
-_here = _Here()
+_here = _HereOnly()
 
 
 def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:

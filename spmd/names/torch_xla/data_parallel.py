@@ -24,14 +24,14 @@ from .sharding_spec import ShardingSpec
 
 
 @dataclass
-class _State:
+class _Replicas:
     """num_replicas: the number of batches that a loader joins. has_loader: a loader was iterated over."""
 
     num_replicas: int = 1
     has_loader: bool = False
 
 
-_state = _State()
+_state = _Replicas()
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ def export(
             recorded = record(step, args, kwargs or {})
     else:
         recorded = record(step, args, kwargs or {})
-    program = _Arguments(recorded)
+    program = _ExportArguments(recorded)
     exported = _lowered(recorded, program, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
@@ -82,7 +82,7 @@ def export(
     )
 
 
-class _Arguments:
+class _ExportArguments:
     """The arguments of the exported function: those of the call, its state, and the place in the stream of draws."""
 
     def __init__(self, call: RecordedCall):
@@ -113,7 +113,7 @@ class _Arguments:
 
 
 def _lowered(
-    call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]
+    call: RecordedCall, program: _ExportArguments, platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
     graph, draws = call.graph, call.draws
     compute = regions.build(graph, user_lines.describe)
@@ -149,7 +149,7 @@ def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _manifest(
-    call: RecordedCall, program: _Arguments, lowered: jax_export.Exported, serialized: bytes
+    call: RecordedCall, program: _ExportArguments, lowered: jax_export.Exported, serialized: bytes
 ) -> dict[str, Any]:
     graph = call.graph
     meshes = _Meshes(graph)

@@ -156,7 +156,7 @@ class CompiledFunction(Generic[P, R]):
         assert self._signature is not None
         bound = self._signature.bind(*args, **kwargs)
         for name in self._static & bound.arguments.keys():
-            bound.arguments[name] = _Static(bound.arguments[name])
+            bound.arguments[name] = _StaticArgument(bound.arguments[name])
         return bound.args, bound.kwargs
 
     # --- replay ---------------------------------------------------------------------------------------------------
@@ -198,7 +198,9 @@ class CompiledFunction(Generic[P, R]):
         self.causes.append(f"recorded at {user_line()}: {cause}")
 
         def call(given: Sequence[Any]) -> Any:
-            args, kwargs = tree_unflatten([item.value if type(item) is _Static else item for item in given], tree)
+            args, kwargs = tree_unflatten(
+                [item.value if type(item) is _StaticArgument else item for item in given], tree
+            )
             return self._function(*args, **kwargs)
 
         if len(kind.refused) >= _TRIES:
@@ -210,7 +212,7 @@ class CompiledFunction(Generic[P, R]):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
         objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor)]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {i}", item.value if type(item) is _Static else item) for i, item in objects]
+        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in objects]
         recorded = ObservedCall(call, flat, roots, kind.follow)
         try:
             replay = Replay(Recipe(recorded), recorded)
@@ -253,7 +255,7 @@ class CompiledFunction(Generic[P, R]):
             return "cpu", tuple(item.shape), item.dtype, item.requires_grad, item.device
         if type(item) is float:  # a guard, and where it changes a formula
             return float
-        if type(item) is _Static:
+        if type(item) is _StaticArgument:
             item = item.value
         if isinstance(item, (*_PLAIN, float)):
             return type(item), item, repr(item)
@@ -261,7 +263,7 @@ class CompiledFunction(Generic[P, R]):
         return id(item)
 
 
-class _Static:
+class _StaticArgument:
     """A static argument: part of the kind by its value, whatever it holds."""
 
     __slots__ = ("value",)

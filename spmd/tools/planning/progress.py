@@ -9,12 +9,12 @@ from ...core import messages
 from ...core.extend import held
 
 
-class _Thread(threading.local):
+class _ProgressThread(threading.local):
     def __init__(self) -> None:
         self.stages: list[str] = []  # the outermost first
 
 
-_thread = _Thread()
+_thread = _ProgressThread()
 
 
 @contextlib.contextmanager

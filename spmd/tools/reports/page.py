@@ -22,7 +22,7 @@ _BARS = 12  # in the picture of collectives
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PagePart:
     """A part of a bar, or a bar. start, size: in units of the axis."""
 
     name: str
@@ -38,7 +38,7 @@ class _Picture:
 
     title: str
     unit: str
-    rows: Sequence[tuple[str, Sequence[_Part]]]
+    rows: Sequence[tuple[str, Sequence[_PagePart]]]
     end: float
     legend: Sequence[tuple[str, str]]
     lines: Sequence[tuple[float, str, str]] = ()
@@ -151,12 +151,12 @@ def page_of(plan: Plan) -> str:
     )
 
 
-def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_Part]:
+def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_PagePart]:
     """Parts one after the other, of (name, color, size, text)."""
     found, start = [], 0.0
     for name, color, size, text in parts:
         if size:
-            found.append(_Part(name, color, start, size, text))
+            found.append(_PagePart(name, color, start, size, text))
             start += size
     return found
 

@@ -203,7 +203,7 @@ def devices_text(ids: Sequence[int]) -> str:
 # --- positions --------------------------------------------------------------------------------------------------------
 
 
-class Unit(NamedTuple):
+class CellSize(NamedTuple):
     """The sizes of the drawing's parts: of a tile, a line of labels, a character of them; gap: between tiles; apart:
     between grids, across and down; margin: between labels and the labelled."""
 
@@ -224,7 +224,7 @@ class Box(NamedTuple):
     y: float
 
 
-class Label(NamedTuple):
+class CellLabel(NamedTuple):
     """A text at its position: x is its start, its middle or its end, by the anchor; y the top of its line."""
 
     text: str
@@ -246,7 +246,7 @@ class _Extent(NamedTuple):
     edge: float
 
 
-def _extent_of(grid: Grid, unit: Unit) -> _Extent:
+def _extent_of(grid: Grid, unit: CellSize) -> _Extent:
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
     left = longest * unit.char + unit.margin if longest else 0
     lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
@@ -256,7 +256,7 @@ def _extent_of(grid: Grid, unit: Unit) -> _Extent:
     return _Extent(left, lines * unit.line, width, height, width + across, height + down, edge)
 
 
-def size_of(item: Tile | Grid, unit: Unit) -> tuple[float, float]:
+def size_of(item: Tile | Grid, unit: CellSize) -> tuple[float, float]:
     """Width and height of the drawing, labels included."""
     if isinstance(item, Tile):
         return unit.width, unit.height
@@ -266,18 +266,18 @@ def size_of(item: Tile | Grid, unit: Unit) -> tuple[float, float]:
     return left + max(body, title), top + 2 * edge + (len(item.items) - 1) * down + height
 
 
-def placed(item: Grid, unit: Unit, x: float = 0, y: float = 0) -> Iterator[Box | Label]:
+def placed(item: Grid, unit: CellSize, x: float = 0, y: float = 0) -> Iterator[Box | CellLabel]:
     """Yields every tile and label of a grid, with their positions."""
     left, top, width, height, across, down, edge = _extent_of(item, unit)
     begin_x, begin_y = x + left + edge, y + top + edge
     if item.titles[1]:
-        yield Label(item.titles[1], begin_x, y, "start")
+        yield CellLabel(item.titles[1], begin_x, y, "start")
     if item.titles[0]:
-        yield Label(item.titles[0], x + left - unit.margin, y + max(top - unit.line, 0), "end")
+        yield CellLabel(item.titles[0], x + left - unit.margin, y + max(top - unit.line, 0), "end")
     for column, label in enumerate(item.labels[1]):
-        yield Label(label, begin_x + column * across + width / 2, y + top - unit.line, "middle")
+        yield CellLabel(label, begin_x + column * across + width / 2, y + top - unit.line, "middle")
     for row, label in enumerate(item.labels[0]):
-        yield Label(label, x + left - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
+        yield CellLabel(label, x + left - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
     for row, items in enumerate(item.items):
         for column, inner in enumerate(items):
             at = begin_x + column * across, begin_y + row * down

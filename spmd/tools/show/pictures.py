@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...core import DEVICE, Sharding, hardware, variables
-from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of
+from .grids import Box, CellSize, Grid, grid_of, lone, placed, size_of
 from .inspection import Inspection, inspect
 from .tiles import read_table, table_of
 
@@ -76,7 +76,7 @@ class Picture:
         """The picture as an SVG document, readable on light and dark pages, without a font of its own."""
         grid = self._grid(16, 16)
         lines = max(len(tile.lines) for tile in grid.tiles())
-        unit = Unit(max(7 * grid.widest(), 44), 15 * lines + 21, 18, 7, 1, (14, 10), 6)
+        unit = CellSize(max(7 * grid.widest(), 44), 15 * lines + 21, 18, 7, 1, (14, 10), 6)
         top = 18 * len(self.caption) + 6
         width, height = size_of(grid, unit)
         width = max(width, max((7 * len(line) for line in self.caption), default=0)) + 8
@@ -120,7 +120,7 @@ class Picture:
         return importlib.import_module("rich.text").Text.from_ansi(self.text(use_color=True))
 
 
-def _tile_svg(box: Box, unit: Unit) -> list[str]:
+def _tile_svg(box: Box, unit: CellSize) -> list[str]:
     """A tile, its padding and its text."""
     (tile, x, y), (width, height) = box, unit[:2]
     down, across = (share * size for share, size in zip(tile.padded, (height, width), strict=True))
@@ -147,11 +147,11 @@ def _rect(x: float, y: float, width: float, height: float, fill: str, attributes
 # --- in characters ----------------------------------------------------------------------------------------------------
 
 
-def _characters(grid: Grid, width: int, scale: float) -> Unit:
+def _characters(grid: Grid, width: int, scale: float) -> CellSize:
     """The unit of a terminal. Where a tile is padded at the bottom, all have one line more, to show it."""
     lines = max(len(tile.lines) for tile in grid.tiles())
     is_padded = any(0 < tile.padded[0] < 1 for tile in grid.tiles())
-    return Unit(width, max(lines, round(lines * scale)) + is_padded, 1, 1, 1, (2, 0), 1)
+    return CellSize(width, max(lines, round(lines * scale)) + is_padded, 1, 1, 1, (2, 0), 1)
 
 
 # By the neighbours that are border, too: 1 for the one above, 2 below, 4 at the left, 8 at the right.
@@ -162,7 +162,7 @@ _HATCH = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
 class _Canvas:
     """Characters in lines, each with the number of its background colour (-1: none)."""
 
-    def __init__(self, grid: Grid, unit: Unit):
+    def __init__(self, grid: Grid, unit: CellSize):
         width, height = (int(side) for side in size_of(grid, unit))
         self.text = np.full((height, width), " ")
         self.colours = np.full((height, width), -1)

@@ -39,7 +39,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _Inner:
+class _InnerLoop:
     """A value inside a jitted function."""
 
     var: Any
@@ -60,13 +60,13 @@ class _Scope:
     def value(self, atom: Any) -> Any:
         if hasattr(atom, "val"):
             return atom.val
-        return self.operands.get(atom) if atom in self.operands else _Inner(atom, self)
+        return self.operands.get(atom) if atom in self.operands else _InnerLoop(atom, self)
 
 
 def _producer(value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
     """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or one of several
     results."""
-    if isinstance(value, _Inner):
+    if isinstance(value, _InnerLoop):
         eqn: Any = value.scope.made_by.get(value.var)
         operands = [] if eqn is None else [value.scope.value(atom) for atom in eqn.invars]
     else:
@@ -110,7 +110,7 @@ def _parts(value: Any) -> list[Any] | None:
             return operands if _shape(operands[0])[-2:] == shape[-2:] else None
         case "broadcast_in_dim":
             if not _is_matrix(operands[0]):
-                return [x for x in operands[:1] if isinstance(x, _Inner)]
+                return [x for x in operands[:1] if isinstance(x, _InnerLoop)]
             rank, places = len(shape), params["broadcast_dimensions"]
             return operands[:1] if tuple(places[-2:]) == (rank - 2, rank - 1) else None
     return None
@@ -123,7 +123,7 @@ def is_computed(matrix: Any) -> bool:
     todo, seen = [matrix], set()
     while todo:
         value = todo.pop()
-        is_inner = isinstance(value, _Inner)
+        is_inner = isinstance(value, _InnerLoop)
         name = (value.var, id(value.scope)) if is_inner else id(value)
         if name in seen or not (is_inner or _is_matrix(value)):
             continue
@@ -137,7 +137,7 @@ def is_computed(matrix: Any) -> bool:
 
 def _full(value: Any) -> Any:
     """All of a value that is no matrix."""
-    if not isinstance(value, _Inner):
+    if not isinstance(value, _InnerLoop):
         return value
     primitive, params, operands = _producer(value)  # type: ignore[misc]  # as was seen
     return primitive.bind(*map(_full, operands), **params)
