@@ -110,8 +110,8 @@ def _accumulated(
     def iteration(carry: tuple[torch.Tensor, tuple[Any, ...]], part: Any) -> tuple[Any, None]:
         total, state = carry
         with torch.enable_grad():
-            made = loss_fn(part, *state)
-            loss, *new = made if state else (made,)
+            result = loss_fn(part, *state)
+            loss, *new = result if state else (result,)
             if not isinstance(loss, torch.Tensor) or loss.dim():
                 what = f"one of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
                 raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {what}")
@@ -163,9 +163,9 @@ def _parts(model: nn.Module, batch: Any, count: int) -> Any:
             return value
         if root is not None and spmd.get_sharding(value) is None:
             root.split(value)
-        made = rearrange(value, "(b n) ... -> n b ...", n=count)
+        result = rearrange(value, "(b n) ... -> n b ...", n=count)
         if root is not None:
-            root.split(made, dim=1)
-        return made
+            root.split(result, dim=1)
+        return result
 
     return tree_map(parts, batch)

@@ -176,13 +176,13 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
 def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Splits flat parameters into the parameters that were joined in them."""
     flat = {bare_name(name): info for name, info in flatten_info.items()}
-    made: dict[str, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
     for name, value in full.items():
         if name not in flat:
-            made[name] = value
+            result[name] = value
             continue
         module = name.rpartition(".")[0]
         names, shapes, sizes = flat[name]
         for part, shape, flat_value in zip(names, shapes, value.split([*sizes]), strict=True):
-            made[_joined(module, part)] = flat_value.view(torch.Size(shape)).clone()
-    return made
+            result[_joined(module, part)] = flat_value.view(torch.Size(shape)).clone()
+    return result

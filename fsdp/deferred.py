@@ -84,13 +84,13 @@ class Deferred:
 
     def __exit__(self, *error: Any) -> None:
         for name, parameter in self.parameters.items():
-            made, former = parameter.grad, self._former[name]
+            result, former = parameter.grad, self._former[name]
             parameter.grad = former
-            if error[0] is None and made is not None:
+            if error[0] is None and result is not None:
                 if former is None:
-                    parameter.grad = made
+                    parameter.grad = result
                 else:
-                    former.add_(made)
+                    former.add_(result)
 
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
         dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32
@@ -111,8 +111,8 @@ class Deferred:
         """Adds up what a backward pass has left; returns the loss, or zero where it is added up unreduced, too."""
         named = {name: one.grad for name, one in self.parameters.items() if one.grad is not None}
         once = self.once
-        *made, of_loss = spmd.unreduced([*named.values(), loss], once.mesh, once.batch_axes, once.over)
-        for name, stack in zip(named, made, strict=True):
+        *result, of_loss = spmd.unreduced([*named.values(), loss], once.mesh, once.batch_axes, once.over)
+        for name, stack in zip(named, result, strict=True):
             if isinstance(stack, NotImplementedError):
                 raise NotImplementedError(
                     f"{self.caller}: the gradient of {name} cannot be reduced once over "

@@ -128,9 +128,9 @@ class FSDPModule:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # A slice of a container is made by its class: that new container is no unit.
         plain = _plain(cls)
-        made = plain.__new__(plain, *args, **kwargs)
-        made.__init__(*args, **kwargs)
-        return made
+        result = plain.__new__(plain, *args, **kwargs)
+        result.__init__(*args, **kwargs)
+        return result
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         reduced = super().__reduce_ex__(protocol)

@@ -43,8 +43,8 @@ def recursive_wrap(
         for name, child in parent._modules.items() if parent not in ignored else ():
             places.setdefault(child, []).append((parent, name))
     for _, one in chosen:
-        made = wrapper_cls(one, **{**kwargs, **overrides.get(one, {}), **getattr(one, "_wrap_overrides", {})})
-        for parent, name in places.get(one, ()) if made is not one else ():
-            setattr(parent, name, made)
-        module = made if one is module else module
+        result = wrapper_cls(one, **{**kwargs, **overrides.get(one, {}), **getattr(one, "_wrap_overrides", {})})
+        for parent, name in places.get(one, ()) if result is not one else ():
+            setattr(parent, name, result)
+        module = result if one is module else module
     return module, numel

@@ -337,8 +337,8 @@ class Unit:
                 again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
             at.gathers, at.held = again.gathers, again.held
         if self.reshards:
-            for place, gather in enumerate(at.gathers):
-                gather.renew(gradient, at.kept[place] if at.kept else ())
+            for index, gather in enumerate(at.gathers):
+                gather.renew(gradient, at.kept[index] if at.kept else ())
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)

@@ -12,11 +12,11 @@ from ..core.extend import Node, OpSpec, Value, walks
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
     """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
-    made: dict[Any, Value] = {}
+    result: dict[Any, Value] = {}
     for are_lists, run in itertools.groupby(nodes, _is_list):
         if are_lists:
-            _replace_run(list(run), made)
-    return made
+            _replace_run(list(run), result)
+    return result
 
 
 def _is_list(node: Node) -> bool:

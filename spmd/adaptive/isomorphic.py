@@ -72,7 +72,7 @@ def iterations_of(
     nodes: Sequence[Node], run: Run, position: dict[Node, int], before: Sequence[Run]
 ) -> Iterations | None:
     """Returns the wiring of a run's iterations; None if they are not isomorphic. before: the graph's earlier runs."""
-    made = Iterations(run, [], [], [], [], [])
+    result = Iterations(run, [], [], [], [], [])
     seen: dict[Any, int] = {}
     for offset in range(run.period):
         iteration = [nodes[run.start + offset + run.period * i] for i in range(run.iterations)]
@@ -80,12 +80,12 @@ def iterations_of(
             return None
         sources: list[Source] = []
         for values in zip(*(node.operands for node in iteration), strict=True):
-            source = _source(values, made, position, before, seen)
+            source = _source(values, result, position, before, seen)
             if source is None:
                 return None
             sources.append(source)
-        made.sources.append(sources)
-    return made
+        result.sources.append(sources)
+    return result
 
 
 def _source(
@@ -150,7 +150,7 @@ def _is_same(one: Value, other: Value) -> bool:
 
 def isomorphic_runs(nodes: Sequence[Node]) -> list[Iterations]:
     """Returns the runs of a graph with isomorphic iterations; iterations at the ends that are not are left out."""
-    position = {node: place for place, node in enumerate(nodes)}
+    position = {node: index for index, node in enumerate(nodes)}
     found: list[Iterations] = []
     for run in runs_in(nodes):
         for first, last in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)):
@@ -186,7 +186,7 @@ def taken(node: Node) -> list[int]:
     """Returns the size of each dim from which an op with a start takes elements."""
     if not node.operands or node.op.name not in ("aten.slice.Tensor", "aten.select.int"):
         return []
-    given, made = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(made):
-        return [size for size, part in zip(given, made, strict=True) if size != part]
-    return [next(size for dim, size in enumerate(given) if (*given[:dim], *given[dim + 1 :]) == made)]
+    given, result = node.operands[0].meta.shape, node.meta.shape
+    if len(given) == len(result):
+        return [size for size, part in zip(given, result, strict=True) if size != part]
+    return [next(size for dim, size in enumerate(given) if (*given[:dim], *given[dim + 1 :]) == result)]

@@ -80,17 +80,17 @@ def scan(graph: Graph, sync: Sync) -> Outcome:
     spread = None
     try:
         spread = _ScannedIterations(graph, iterations)
-        made = spread.graph()
+        result = spread.graph()
     except NoRule as why:
         return str(Refused(graph.nodes[0] if spread is None else spread.at, str(why)))
     _seen.keep(key, None)
     what = f"{len(iterations)} loops with a dynamic trip count"
-    return Changed(made, what, lambda graph: _scanned_again(graph, sync))
+    return Changed(result, what, lambda graph: _scanned_again(graph, sync))
 
 
 def _scanned_again(graph: Graph, sync: Sync) -> Graph:
-    made = scan(graph, sync._replace(written=()))
-    return made.graph if isinstance(made, Changed) else graph
+    result = scan(graph, sync._replace(written=()))
+    return result.graph if isinstance(result, Changed) else graph
 
 
 class _Op(NamedTuple):
@@ -132,7 +132,7 @@ class _ScannedIterations(Spread):
         counts = [len(column) for column in self.columns] + [found.run.iterations for found in iterations]
         self.most = rules.capacity_of(max([*self.lengths, *counts]), rules.LEAST_ITERATIONS)
         # A peeled iteration has dynamic starts, too.
-        self.moved = {made for found in iterations for made in isomorphic.dynamic_starts_in(graph.nodes, found.run)}
+        self.moved = {result for found in iterations for result in isomorphic.dynamic_starts_in(graph.nodes, found.run)}
         self.bases = [node.operands[0] for node in graph.nodes if node.op.name in _SCATTERS]
 
     def capacity(self, length: int) -> int:
@@ -325,7 +325,7 @@ class _ScannedIterations(Spread):
         body: list[_Op] = []
         numbers: list[float | int] = []
         vectors: list[DeviceData] = []
-        made: list[tuple[Pads, ...]] = []
+        result: list[tuple[Pads, ...]] = []
         for offset, sources in enumerate(found.sources):
             iteration = [nodes[run.start + offset + run.period * i] for i in range(run.iterations)]
             ops, lists = [], []
@@ -338,7 +338,7 @@ class _ScannedIterations(Spread):
             self.at, op = iteration[0], ops[0]
             if op.sharding is not None:
                 raise NoRule("annotates a result of an iteration")
-            pads = [_pads(source, made, same_pads, init_pads, row_pads) for source in sources]
+            pads = [_pads(source, result, same_pads, init_pads, row_pads) for source in sources]
             before: tuple[int, ...] = ()
             results: tuple[Pads, ...] = ({},) * len(op.metas)
             begins = {} if any(pads) else dict.fromkeys(self._begins(iteration[0]), self.most)
@@ -360,8 +360,8 @@ class _ScannedIterations(Spread):
                     own.append(OfX(len(row_pads) + len(vectors)))
                     vectors.append(device_data)
             body.append(_Op(op, sources, own, iteration[0]))
-            made.append(results)
-        return body, numbers, vectors, made
+            result.append(results)
+        return body, numbers, vectors, result
 
     # Stacks of all iterations.
 

@@ -162,9 +162,9 @@ class _LmHeadBackward(Lowering):
                 grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
                 total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
-            made: dict[Any, jax.Array] = dict(zip((0, 1, 2), (*pull(grad_rows), *grads), strict=True))
-        made["T"] = made[1].T
-        return tuple(made[which].reshape(meta.shape) for which, meta in zip(self.wanted, op.metas, strict=True))
+            result: dict[Any, jax.Array] = dict(zip((0, 1, 2), (*pull(grad_rows), *grads), strict=True))
+        result["T"] = result[1].T
+        return tuple(result[which].reshape(meta.shape) for which, meta in zip(self.wanted, op.metas, strict=True))
 
 
 def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
@@ -172,22 +172,22 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     heads = find(graph)
     if not heads:
         return graph, ""
-    made = Rewrite(graph)
+    result = Rewrite(graph)
     forward: dict[Node, Node] = {}  # by the op of the loss
     skipped = {node for head in heads for node in (*head.skipped, *head.gradients)}
     by_loss = {head.loss: head for head in heads}
     by_gradient = {next(iter(head.gradients)): head for head in heads if head.gradients}
     for node in graph.nodes:
         if node in by_loss:
-            forward[node] = made.add(*by_loss[node].forward(), node)
-            made.replace(walks.results(node), forward[node])
+            forward[node] = result.add(*by_loss[node].forward(), node)
+            result.replace(walks.results(node), forward[node])
         elif node in by_gradient:
             head = by_gradient[node]
-            gradients = made.add(*head.backward(forward[head.loss].op), node)
-            made.replace([value for one in head.gradients for value in walks.results(one)], gradients)
+            gradients = result.add(*head.backward(forward[head.loss].op), node)
+            result.replace([value for one in head.gradients for value in walks.results(one)], gradients)
         elif node not in skipped:
-            made.copy(node)
-    return made.graph(), f"{len(heads)} LM heads in chunks"
+            result.copy(node)
+    return result.graph(), f"{len(heads)} LM heads in chunks"
 
 
 def find(graph: Graph) -> list[Head]:

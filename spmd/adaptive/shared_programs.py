@@ -64,14 +64,14 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
 
     Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
     """
-    made = by_element.replaced(graph.nodes)
-    walks.replace_operands(made, graph.nodes)
-    nodes = walks.topological([made.get(walks.value_name(root), root) for root in graph.roots])[0]
+    result = by_element.replaced(graph.nodes)
+    walks.replace_operands(result, graph.nodes)
+    nodes = walks.topological([result.get(walks.value_name(root), root) for root in graph.roots])[0]
     known = _changing.get(sync.key)
     if known is None:
         ends = lengths.stretches(nodes, config.max_program_ops, recurs=False)
         known = _changing.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return Cut(nodes, known.ends, what, replaced=made)
+    return Cut(nodes, known.ends, what, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:

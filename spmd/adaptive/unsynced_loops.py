@@ -93,10 +93,10 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
         found = loop.iterations(symbols)
         if _covers(found, len(nodes)):
             return _inner(found, len(nodes), goes_on)
-    made = loop_in(nodes) if written is None or written else None
-    if made is None:
+    result = loop_in(nodes) if written is None or written else None
+    if result is None:
         return []
-    loop, found = made
+    loop, found = result
     if not _covers(found, len(nodes)) or (written is not None and written.isdisjoint(nodes[found[-2] : found[-1]])):
         return []
     _known[:] = [loop, *_known[: _KEPT - 1]]

@@ -104,9 +104,9 @@ class Capture:
 
     def own(self, stand_in: XlaTensor) -> XlaTensor:
         """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
-        made: Any = _Own.apply(stand_in)
-        self._own.add(storage_of(made))
-        return made
+        result: Any = _Own.apply(stand_in)
+        self._own.add(storage_of(result))
+        return result
 
     def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
         """Has one of the caller's tensors stand for an argument of the body until the capture ends."""

@@ -70,20 +70,20 @@ class ClosedOver:
         original = self._outer.alias(tensor, before) if self._outer else tensor
         if original is tensor and self._first <= tensor.grad_fn._sequence_nr() < before:  # type: ignore[union-attr]
             return tensor  # a view that the body has made
-        made: Any = wrap(tensor_meta(tensor), storage_of(tensor), view_of(tensor))
-        made.requires_grad = True  # not `requires_grad_`, which torch.func refuses
+        result: Any = wrap(tensor_meta(tensor), storage_of(tensor), view_of(tensor))
+        result.requires_grad = True  # not `requires_grad_`, which torch.func refuses
         # A node of torch with no way on. A leaf tensor would do for gradients, but autocast keeps the casts of those.
-        made = torch._C._functions.DelayedError(
+        result = torch._C._functions.DelayedError(
             f".backward() inside the body of {self.name} reaches a tensor from outside: the body is recorded and has "
             "no .grad to keep; return the loss and call .backward() outside, or use torch.autograd.grad here",
             1,
-        )(made)
-        self._aliases[tensor], self._originals[made], self._ends[made.grad_fn] = made, original, original
-        return made
+        )(result)
+        self._aliases[tensor], self._originals[result], self._ends[result.grad_fn] = result, original, original
+        return result
 
     def replaced(self, values: Sequence[Any]) -> Any:
         """Returns arguments with aliases in place of their originals."""
-        made = [
+        result = [
             self.alias(value)
             if type(value) is XlaTensor
             else self.replaced(value)
@@ -91,7 +91,7 @@ class ClosedOver:
             else value
             for value in values
         ]
-        return made if type(values) is list else tuple(made)
+        return result if type(values) is list else tuple(result)
 
     def refuse_writes(self) -> None:
         """Raises NotImplementedError where the body has written into an alias: the graph outside would not show it."""
@@ -193,15 +193,15 @@ class ClosedOver:
             optional |= {"grad_outputs": [*reached.values()], "retain_graph": True}
             for each, gradient in zip(inputs, further([*reached], inputs, **optional), strict=True):
                 found[each] = _sum([found.get(each), gradient])
-        made = [found.get(each) for each in inputs]
+        result = [found.get(each) for each in inputs]
         if settings["materialize_grads"]:
-            return [torch.zeros_like(each) if one is None else one for each, one in zip(inputs, made, strict=True)]
-        if not settings["allow_unused"] and any(one is None for one in made):
+            return [torch.zeros_like(each) if one is None else one for each, one in zip(inputs, result, strict=True)]
+        if not settings["allow_unused"] and any(one is None for one in result):
             raise RuntimeError(  # torch's own text
                 "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True "
                 "if this is the desired behavior."
             )
-        return made
+        return result
 
 
 def _sum(gradients: Iterable[Any]) -> Any:

@@ -59,9 +59,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     with SYNC_LOCK, LOCK:
         branches = [_Branch(function, operands, given) for function in (true_fn, false_fn)]
         choice = _Choice(pred, branches, given)
-        made = with_gradient(choice.inputs, choice.forward, choice.backward)
+        result = with_gradient(choice.inputs, choice.forward, choice.backward)
     storages.recorded()
-    queue = iter(made)
+    queue = iter(result)
     return tree_unflatten([None if none else next(queue) for none in branches[0].is_none], branches[0].tree)
 
 
@@ -81,18 +81,18 @@ class _Branch:
             self.given = list(capture.given)
             flat, self.tree = tree_flatten(capture.run(function, *refilled(operands, own)))
             self.is_none = [value is None for value in flat]
-            made = [value for value in flat if value is not None]
+            result = [value for value in flat if value is not None]
             if not all(map(capture.is_unwritten, own)):
                 raise NotImplementedError("spmd.cond: a branch writes in place into its operands; make new tensors")
-            for value in made:
+            for value in result:
                 if type(value) is not XlaTensor:
                     raise TypeError(f"spmd.cond: a branch must return tensors on xla (or None), got {value!r}")
-            self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in made]
-            self.roots = list(map(record_calls.operand, made))
+            self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in result]
+            self.roots = list(map(record_calls.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
             self.gradients: dict[Source, Value] = {}
             self.arriving: dict[int, Value] = {}
-            self._differentiate(capture, made, own)
+            self._differentiate(capture, result, own)
             self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
             kept = capture.outside(list(self.gradients.values()), [*self.given, *self.arriving.values()])
             self.kept = list(zip(kept, capture.tensors(kept), strict=True))
@@ -147,14 +147,14 @@ class _Choice:
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
             regions.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
-        made = self._record(
+        result = self._record(
             "spmd.cond", regions, [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.given)]
         )
-        count = len(made) - len(self.written)
-        for storage, value in zip(self.written, made[count:], strict=True):
+        count = len(result) - len(self.written)
+        for storage, value in zip(self.written, result[count:], strict=True):
             storage.write(value)
         kept = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.given]
-        return tensors(made[:count]), kept, [i in self.chosen for i in range(count)]
+        return tensors(result[:count]), kept, [i in self.chosen for i in range(count)]
 
     def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
         refuse_second("spmd.cond")
@@ -170,9 +170,9 @@ class _Choice:
                 gradients = zeros | branch.gradients
                 regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
             operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
-            made = tensors(self._record("spmd.cond.backward", regions, operands))
+            result = tensors(self._record("spmd.cond.backward", regions, operands))
         storages.recorded()
-        return made
+        return result
 
     def _record(self, name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
         numbers = [number for region in regions for number in body_numbers(region)]

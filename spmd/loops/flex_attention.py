@@ -61,15 +61,15 @@ def flex_attention_backward(
     buffers = [_detached(buffer) for buffer in score_mod_other_buffers]
     inputs = query, key, value = _detached(query), _detached(key), _detached(value)
     with torch.enable_grad():
-        made = flex_attention(
+        result = flex_attention(
             query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
         )
     wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
     grads = [
         torch.zeros_like(x) if grad is None else grad
-        for x, grad in zip(made[:2], (grad_out, grad_logsumexp), strict=True)
+        for x, grad in zip(result[:2], (grad_out, grad_logsumexp), strict=True)
     ]
-    found = iter(torch.autograd.grad(made[:2], wanted, grads, materialize_grads=True))
+    found = iter(torch.autograd.grad(result[:2], wanted, grads, materialize_grads=True))
     of_inputs = next(found), next(found), next(found)
     return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
 
@@ -110,8 +110,8 @@ def _by_blocks(
         queries, rows = block
         return carry, _attend(queries, rows, key, value, score_mod, mask_mod, scale)
 
-    _, made = scan(attend, (), (queries, rows), policy="nothing")
-    output, logsumexp, largest = (x.movedim(0, 2).flatten(2, 3)[:, :, :length] for x in made)
+    _, result = scan(attend, (), (queries, rows), policy="nothing")
+    output, logsumexp, largest = (x.movedim(0, 2).flatten(2, 3)[:, :, :length] for x in result)
     return output, logsumexp, largest
 
 

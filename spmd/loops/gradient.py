@@ -32,11 +32,11 @@ class _Apply(torch.autograd.Function):
     # The op is recorded in here: so its line is noted under the number of the node whose backward looks for it.
     @staticmethod
     def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made, kept, has_gradient = forward()
+        result, kept, has_gradient = forward()
         ctx.gradient = backward
         ctx.save_for_backward(*kept)
-        ctx.mark_non_differentiable(*(tensor for tensor, has in zip(made, has_gradient, strict=True) if not has))
-        return tuple(made)
+        ctx.mark_non_differentiable(*(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has))
+        return tuple(result)
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:

@@ -36,8 +36,8 @@ def _while_loop(cond_fn: Function, body_fn: Function, carried: Sequence[Any], ad
 
     def body(*values: Any) -> tuple[Any, ...]:
         nonlocal tree
-        made, tree = tree_flatten(body_fn(*values, *additional))
-        return tuple(made)
+        result, tree = tree_flatten(body_fn(*values, *additional))
+        return tuple(result)
 
     last = while_loop(lambda *values: cond_fn(*values, *additional), body, tuple(carried))
     return tree_unflatten(last, tree)

@@ -72,9 +72,9 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     replaced: list[Own] = []
 
     def body(carry: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
-        made = with_policy(chosen[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
+        result = with_policy(chosen[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
         replaced[:] = [each for each in own if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
-        return carried("spmd.scan_layers", x, made), [_now(chosen[0], each) for each in replaced]
+        return carried("spmd.scan_layers", x, result), [_now(chosen[0], each) for each in replaced]
 
     xs = [ScanInput(each.tensors, is_stack=False) for each in own]  # type: ignore[arg-type]  # checked above
     with _settings_kept(chosen[0]), _unread(numbered):

@@ -80,9 +80,9 @@ def run_loop(
         with Capture(name) as capture:
             loop = _Loop(capture, body, init, xs, iterations, reverse)
         loop.draw(capture.draws.further(iterations))
-        made = with_gradient(loop.inputs, loop.forward, loop.backward)
+        result = with_gradient(loop.inputs, loop.forward, loop.backward)
     storages.recorded()
-    queue = iter(made)
+    queue = iter(result)
     carry, ys = (list(itertools.islice(queue, count)) for count in (len(init), loop.num_stacked))
     return carry, ys, {i: list(itertools.islice(queue, iterations)) for i in loop.rewritten}
 
@@ -128,7 +128,7 @@ class _Loop:
             f"{self.capture.name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
         )
         try:
-            made = self.capture.run(body, list(map(self.capture.own, self.carry)), self.stand_ins)
+            result = self.capture.run(body, list(map(self.capture.own, self.carry)), self.stand_ins)
         except RuntimeError as error:
             if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
                 raise NotImplementedError(in_place) from error
@@ -136,7 +136,7 @@ class _Loop:
         rows = [tensor for tensor, x in zip(self.stand_ins, self.xs, strict=True) if x.is_stack]
         if not all(map(self.capture.is_unwritten, rows)):
             raise NotImplementedError(in_place)
-        return made
+        return result
 
     def _note_writes(self) -> None:
         """Notes in-place writes: storages from outside become part of the carry, written xs become results."""
@@ -259,11 +259,11 @@ class _Loop:
                 operands = list(map(record_calls.operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
                 operands += map(_x, are_stacks, kept[count:])
                 operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
-                made = tensors(_record(f"{name}.backward", loop, operands, draws))
-            for gradient, like in zip(made, sharded_like, strict=True):
+                result = tensors(_record(f"{name}.backward", loop, operands, draws))
+            for gradient, like in zip(result, sharded_like, strict=True):
                 storage_of(gradient).sharding = None if like is None else _sharding(like)
             storages.recorded()
-            return made
+            return result
 
         return backward
 
@@ -284,9 +284,9 @@ class _Loop:
         for storage, value in zip(self.written, queue, strict=False):
             storage.write(value)
         stacked, kept = (list(itertools.islice(queue, count)) for count in (self.num_stacked, len(self.saved)))
-        made = tensors([*carried, *stacked, *queue])
-        has_gradient = [*self.has_gradient, *[False] * (len(made) - len(self.has_gradient))]
-        return made, [*self.kept_before, *tensors(kept), *self.kept_after], has_gradient
+        result = tensors([*carried, *stacked, *queue])
+        has_gradient = [*self.has_gradient, *[False] * (len(result) - len(self.has_gradient))]
+        return result, [*self.kept_before, *tensors(kept), *self.kept_after], has_gradient
 
 
 def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:

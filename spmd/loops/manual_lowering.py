@@ -177,11 +177,11 @@ class Rules:
             known.append(_union(given[start:end]))
             start = end
         while True:
-            made = self._inside(scan.body, known)
-            if not _add_carry(known, made[: scan.num_carried], scan.num_constants):
+            result = self._inside(scan.body, known)
+            if not _add_carry(known, result[: scan.num_carried], scan.num_constants):
                 break
-        results = made[: scan.num_carried]
-        for one, run in zip(made[scan.num_carried :], scan.result_runs(), strict=True):
+        results = result[: scan.num_carried]
+        for one, run in zip(result[scan.num_carried :], scan.result_runs(), strict=True):
             results += [one] * len(run)
         return tuple(results)
 
@@ -189,8 +189,8 @@ class Rules:
         known = list(given)
         while True:
             ends = _union(self._inside(loop.condition, known))
-            made = [one | ends for one in self._inside(loop.body, known)]
-            if not _add_carry(known, made, loop.num_constants):
+            result = [one | ends for one in self._inside(loop.body, known)]
+            if not _add_carry(known, result, loop.num_constants):
                 return tuple(known[loop.num_constants :])
 
     def _of_branches(self, choice: Branches, given: list[Varying]) -> tuple[Varying, ...]:
@@ -269,9 +269,9 @@ class Manual(Lowering):
             place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
             with held(program, shard=place, manual_axes=frozenset(names)), core_regions.unreported():
                 own = floats, self._folded(integers)
-                made = core_regions.lower_region(self.body, 0, given, own, [None] * len(given))
+                result = core_regions.lower_region(self.body, 0, given, own, [None] * len(given))
             return tuple(
-                array[None] if boundary.is_stack else array for array, boundary in zip(made, self.outs, strict=True)
+                array[None] if boundary.is_stack else array for array, boundary in zip(result, self.outs, strict=True)
             )
 
         mapped = jax.shard_map(

@@ -96,8 +96,8 @@ class RecordedCall:
         for one, tensor in zip(own, tensors, strict=True):
             storage, like = storage_of(one), storage_of(tensor)
             storage.is_state, storage.is_parameter = like.is_state, like.is_parameter
-        made = capture.run(function, *own)
-        self._sort_results(made, own)
+        result = capture.run(function, *own)
+        self._sort_results(result, own)
         self._note_annotations(own, tensors)
         if capture.written():
             raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
@@ -128,10 +128,10 @@ class RecordedCall:
     def _note_annotations(self, own: Tensors, tensors: Sequence[XlaTensor]) -> None:
         """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
         self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
-        for place, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
+        for index, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
             after, follows = storage_of(one).sharding, one.__dict__.get("_pins_grad")
             if after is not _sharding(tensor):
-                self.annotated.append((place, after, None if follows is None else bool(follows)))
+                self.annotated.append((index, after, None if follows is None else bool(follows)))
 
     def _sort_results(self, made: Any, own: Tensors) -> None:
         """Notes of each result whether it is an argument, a new tensor, or anything else; the new ones are outputs."""
@@ -218,7 +218,7 @@ class RecordedCall:
             with LOCK:
                 operands = [record_calls.operand(tensor) for tensor in (*self.constants, *tensors)]
                 values = record(self.forward.op, operands, self.forward.at(draws))
-                made = [
+                result = [
                     wrap(meta, Storage(value, meta, sharding))
                     for value, (meta, sharding) in zip(values, self.results, strict=False)
                 ]
@@ -227,9 +227,9 @@ class RecordedCall:
                     _write(tensors[place], value)
                 saved = [wrap(value.meta, Storage(value, value.meta)) for value in values[kept_from:]]
             if self.backward is None:
-                return made, [], self.has_gradient
+                return result, [], self.has_gradient
             read = [tensors[place] for place in self.read]
-            return made, [*self.kept_constants, *saved, *read], self.has_gradient
+            return result, [*self.kept_constants, *saved, *read], self.has_gradient
 
         outputs = with_gradient(inputs, forward, self._gradient(draws, inputs))
         recorded()
@@ -272,12 +272,12 @@ class RecordedCall:
                     record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.arriving_of))
                 ]
                 values = record(part.op, operands, part.at(draws))
-            made = [
+            result = [
                 wrap(value.meta, Storage(value, value.meta, sharding))
                 for value, sharding in zip(values, shardings, strict=True)
             ]
             recorded()
-            return made
+            return result
 
         return backward
 

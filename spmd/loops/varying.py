@@ -73,8 +73,8 @@ class Vary(torch.autograd.Function):
     @staticmethod
     def forward(tensor: Any, more: Axes, less: Axes, count: int, in_place: bool) -> Any:
         lowering = manual_lowering.Vary(more, less)
-        made = record_op("spmd.vary", lowering, tensor, dense_meta(tensor.shape, tensor.dtype))
-        return tensor.copy_(made) if in_place else made
+        result = record_op("spmd.vary", lowering, tensor, dense_meta(tensor.shape, tensor.dtype))
+        return tensor.copy_(result) if in_place else result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -148,19 +148,19 @@ class Tracker(Rules):
         return self._replaced(values, union, written) if is_one else values
 
     def _replaced(self, values: Any, union: Over, written: Any) -> Any:
-        made = []
+        result = []
         for value in values:
             if is_ours(value) and value.requires_grad:
                 if value is written:
                     more = self.in_order(union - self.of_tensor(value).varying)
-                    made.append(Vary.apply(value, more, (), 1, True) if more else value)
+                    result.append(Vary.apply(value, more, (), 1, True) if more else value)
                 else:
-                    made.append(self.varied(value, union))
+                    result.append(self.varied(value, union))
             elif type(value) in (list, tuple):
-                made.append(self._replaced(value, union, written))
+                result.append(self._replaced(value, union, written))
             else:
-                made.append(value)
-        return tuple(made) if type(values) is tuple else made
+                result.append(value)
+        return tuple(result) if type(values) is tuple else result
 
 
 def _inner(tensor: Any) -> XlaTensor:
@@ -253,8 +253,8 @@ class Watching(TorchFunctionMode):
                 args, kwargs = both[: len(args)], dict(zip(kwargs, both[len(args) :], strict=True))
             else:
                 args = self.tracker.unified(args, written)
-        made = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
-        return made if thread.calls is None else thread.calls.function(name, made, in_place=_writes(name))
+        result = self._dropped(func, args, kwargs) if name in _DROPS else func(*args, **kwargs)
+        return result if thread.calls is None else thread.calls.function(name, result, in_place=_writes(name))
 
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""

@@ -64,8 +64,8 @@ def while_loop(
             if capture.written() or not all(map(capture.is_unwritten, given)):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
             condition = record_calls.operand(goes_on)
-            made = capture.run(body_fn, *refilled(before, map(capture.own, given)))
-            after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
+            result = capture.run(body_fn, *refilled(before, map(capture.own, given)))
+            after = carried(name, before, tuple(result) if isinstance(result, (tuple, list)) else result)
             sources = [tensor for tensor in start if tensor.requires_grad]
             sources += [tensor for each in after for tensor in capture.reached(each)]
             written = capture.written()
@@ -85,9 +85,9 @@ def while_loop(
             last = tensors(values[: len(start)])
             return last, [], [tensor.is_floating_point() or tensor.is_complex() for tensor in last]
 
-        made = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
+        result = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
     storages.recorded()
-    return tuple(refilled(before, made))
+    return tuple(refilled(before, result))
 
 
 def _refuse_gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> Any:

@@ -75,8 +75,8 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     count = _divided("reduce_scatter", now, tensor, dim, axes)
     known = _check_op("reduce_scatter", tensor, op)
     if known in ("sum", "mean"):
-        made = _linear(now, tensor, axes, "reduce_scatter", dim)
-        return made / count if known == "mean" else made
+        result = _linear(now, tensor, axes, "reduce_scatter", dim)
+        return result / count if known == "mean" else result
     stack = tensor.unflatten(dim, (count, tensor.shape[dim] // count))
     return _folded(_linear(now, stack, axes, "all_to_all", dim, dim), known, dim)
 
@@ -266,15 +266,15 @@ def _listed(names: Sequence[Any]) -> str:
 def _reduced(name: str, now: Tracker, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
     known = _check_op(name, tensor, op)
     if known in ("sum", "mean"):
-        made = now.again(_linear(now, tensor, axes, "all_reduce", "sum"), axes)
-        return made / now.size(axes) if known == "mean" else made
+        result = now.again(_linear(now, tensor, axes, "all_reduce", "sum"), axes)
+        return result / now.size(axes) if known == "mean" else result
     own = now.varied(tensor, frozenset(axes))
     if known in ("and", "or") and tensor.dtype is torch.bool:
         return collective("all_reduce", own, axes, "min" if known == "and" else "max")
     if known in ("max", "min"):
         return now.again(_Extreme.apply(own, known, axes), axes)
-    made = _folded(_linear(now, own.unsqueeze(0), axes, "all_gather", 0), known, 0)
-    return now.again(now.reduced(made, frozenset(axes)), axes) if made.requires_grad else made
+    result = _folded(_linear(now, own.unsqueeze(0), axes, "all_gather", 0), known, 0)
+    return now.again(now.reduced(result, frozenset(axes)), axes) if result.requires_grad else result
 
 
 _BITS: dict[str, Callable[[Any, Any], Any]] = {"and": torch.bitwise_and, "or": torch.bitwise_or}
@@ -312,8 +312,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         axes, count, kind, statics = ctx.of
         transpose = _TRANSPOSES[kind](*statics)
-        made = gradient if transpose is None else _recorded(gradient, axes, count, *transpose)
-        return made, None, None, None, *[None] * len(statics)
+        result = gradient if transpose is None else _recorded(gradient, axes, count, *transpose)
+        return result, None, None, None, *[None] * len(statics)
 
 
 def _linear(now: Tracker, tensor: Any, axes: tuple[str, ...], kind: str, *statics: Any) -> Any:
@@ -334,14 +334,14 @@ class _Extreme(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
-        made = collective("all_reduce", tensor, axes, op)
+        result = collective("all_reduce", tensor, axes, op)
         ctx.axes = axes
-        ctx.save_for_backward(tensor, made)
-        return made
+        ctx.save_for_backward(tensor, result)
+        return result
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        tensor, made = ctx.saved_tensors
-        has = (tensor == made).to(gradient.dtype)
+        tensor, result = ctx.saved_tensors
+        has = (tensor == result).to(gradient.dtype)
         count = summed(has, ctx.axes)
         return gradient * has / count, None, None

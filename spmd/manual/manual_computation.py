@@ -89,9 +89,9 @@ def run_manual(
     with SYNC_LOCK, LOCK:
         with Capture(name) as capture:
             region = _Region(capture, Tracker(mesh, axes, capture.start), body, given, cuts, checks)
-        made = with_gradient(region.inputs, region.forward, region.gradient)
+        result = with_gradient(region.inputs, region.forward, region.gradient)
     storages.recorded()
-    return made
+    return result
 
 
 class _Region:
@@ -140,14 +140,14 @@ class _Region:
         in_place = f"{self.name}: the body writes in place into an argument; clone it first (x = x.clone())"
         try:
             with Watching(self.tracker):
-                made = capture.run(body, stand_ins)
+                result = capture.run(body, stand_ins)
         except RuntimeError as error:
             if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
                 raise NotImplementedError(in_place) from error
             raise
         if not all(map(capture.is_unwritten, stand_ins)):
             raise NotImplementedError(in_place)
-        return made
+        return result
 
     def _as_promised(self, result: Result, checks: bool) -> XlaTensor:
         """The result as varying along the axes that its cut names, and along no others."""
@@ -298,12 +298,12 @@ class _Region:
         """Records the computation: its results, what the gradient reads, and for each result whether it has one."""
         befores = [before for before, _ in self.written.values()]
         operands = [*self.forward_constants, *befores, *map(record_calls.operand, self.given)]
-        made = record_manual(self.name, self.forward_op, operands)
+        result = record_manual(self.name, self.forward_op, operands)
         start, end = len(self.boundaries), len(self.boundaries) + len(self.written)
-        for storage, tensor in zip(self.written, made[start:end], strict=True):
+        for storage, tensor in zip(self.written, result[start:end], strict=True):
             storage.write(storage_of(tensor).value)
-        kept = [*self.constants, *made[end:], *(self.given[i] for i in self.read)]
-        return made[:start], kept, [i in self.chosen for i in range(start)]
+        kept = [*self.constants, *result[end:], *(self.given[i] for i in self.read)]
+        return result[:start], kept, [i in self.chosen for i in range(start)]
 
 
 @dataclass(frozen=True)
@@ -325,12 +325,12 @@ class _Gradient:
             raise NotImplementedError(f"{self.name}: its gradient has no gradient (create_graph=True)")
         with LOCK:
             operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.chosen))]
-            made = iter(record_manual(f"{self.name}.backward", self.op, operands))
+            result = iter(record_manual(f"{self.name}.backward", self.op, operands))
         gradients: list[Any] = [None] * self.num_given
         for i in self.wanted:
-            gradients[i] = next(made)
+            gradients[i] = next(result)
         storages.recorded()
-        return [*gradients, *made]
+        return [*gradients, *result]
 
 
 def replicated(value: Any) -> Boundary:

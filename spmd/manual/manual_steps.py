@@ -101,8 +101,8 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
         ins = [*map(replicated, constants), *(Boundary(_of(node).cut) for node in found)]
         op = manual_op(rules, [root], [boundary], [*constants, *found], ins)
         operands = [*constants, *(node.operands[0] for node in found)]
-        (made,) = record_manual("spmd.from_shards", op, operands)
-        return made
+        (result,) = record_manual("spmd.from_shards", op, operands)
+        return result
 
 
 def _constants(root: Value, shards: list[Node]) -> list[Value]:

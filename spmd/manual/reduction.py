@@ -38,11 +38,11 @@ def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
         wanted = _Way(dtype).to(value)
         if wanted is value:
             return
-        made = _cast(wanted, value.meta.dtype)
+        result = _cast(wanted, value.meta.dtype)
         if view_of(gradient) is None:
-            storage_of(gradient).write(made)
+            storage_of(gradient).write(result)
         else:  # the base of the view keeps its value
-            set_storage(gradient, Storage(made, tensor_meta(gradient)), None)
+            set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
 
 
 class _Way:
@@ -110,8 +110,8 @@ def _sums(op: OpSpec, name: str) -> Collection[int]:
     sums = rules.SUMS.get(name, ())
     if op.layout is None:
         return sums
-    made = [place for place, part in enumerate(op.layout) if part is Slot]
-    return [made.index(place) for place in sums if place in made]
+    result = [place for place, part in enumerate(op.layout) if part is Slot]
+    return [result.index(place) for place in sums if place in result]
 
 
 def _in(meta: Meta, dtype: torch.dtype) -> Meta:
@@ -121,9 +121,9 @@ def _in(meta: Meta, dtype: torch.dtype) -> Meta:
 def _cast(value: Value, dtype: torch.dtype) -> Value:
     if value.meta.dtype is dtype:
         return value
-    made = _tensor(value).to(dtype)
-    assert isinstance(made, XlaTensor), "a cast stays on the device"
-    return record_calls.read(made)
+    result = _tensor(value).to(dtype)
+    assert isinstance(result, XlaTensor), "a cast stays on the device"
+    return record_calls.read(result)
 
 
 def _tensor(value: Value) -> XlaTensor:

@@ -170,11 +170,11 @@ def call_on_shards(
         calls = body_calls()
         for place, shard in zip(places, shards, strict=True):
             given[place] = shard if calls is None else calls.argument(fn, place, shard)
-        made = fn(*tree_unflatten(given, tree), **kwargs)
-        found, made_tree = tree_flatten(made)
-        out_paths = [keystr(path) for path, _ in tree_flatten_with_path(made)[0]]
+        result = fn(*tree_unflatten(given, tree), **kwargs)
+        found, made_tree = tree_flatten(result)
+        out_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
         results = []
-        for value, path, spec in zip(found, out_paths, _spread(out_specs, made, "out_specs", "result"), strict=True):
+        for value, path, spec in zip(found, out_paths, _spread(out_specs, result, "out_specs", "result"), strict=True):
             name = f"result{path}"
             if value is None:
                 continue
@@ -186,8 +186,8 @@ def call_on_shards(
 
     nones: list[bool] = []
     given_values, sharding = [values[i] for i in places], mesh.sharding((), 0)
-    made = iter(run_manual("spmd.shard_map", body, given_values, cuts, sharding, axes, checks=check_vma))
-    return tree_unflatten([None if is_none else next(made) for is_none in nones], made_tree)
+    result = iter(run_manual("spmd.shard_map", body, given_values, cuts, sharding, axes, checks=check_vma))
+    return tree_unflatten([None if is_none else next(result) for is_none in nones], made_tree)
 
 
 def _check_tensors(values: Sequence[Any], paths: Sequence[str], kwargs: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Rows:
     @property
     def kept(self) -> tuple[int, ...]:
         """The places of the axes that are not reduced among `axes`, in their order."""
-        return tuple(place for place, axis in enumerate(self.axes) if axis in self.over)
+        return tuple(index for index, axis in enumerate(self.axes) if axis in self.over)
 
     @property
     def ways(self) -> int:
@@ -112,8 +112,8 @@ class _Each(Lowering):
             return rules.in_front(stack, mesh, names)
 
         def one(*arrays: jax.Array) -> jax.Array:
-            made = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
-            return made / self.rows.count if self.is_mean else made
+            result = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
+            return result / self.rows.count if self.is_mean else result
 
         given = list(map(apart, operands, self.cuts))
         return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
@@ -122,8 +122,8 @@ class _Each(Lowering):
         others = tuple(name for name in every if name not in names)
 
         def one(*arrays: jax.Array) -> jax.Array:
-            made = self.inner.lower(arrays, (), [None] * len(arrays))[self.index]
-            return (jax.lax.psum(made, others) if others else made)[None]
+            result = self.inner.lower(arrays, (), [None] * len(arrays))[self.index]
+            return (jax.lax.psum(result, others) if others else result)[None]
 
         specs = [
             PartitionSpec(*[None] * cut, every) if cut is not None else PartitionSpec() for cut in self.cuts
@@ -231,8 +231,8 @@ class _Ways:
     def _reduced(self, node: Node) -> Value | None:
         """The stack that an op sums, if it sums one that was made here over its summands."""
         (stack,) = node.operands
-        made = walks.origin(stack)
-        each = walks.origin(made.operands[0]) if made is not None and made.op.name == "mark_sharding" else None
+        result = walks.origin(stack)
+        each = walks.origin(result.operands[0]) if result is not None and result.op.name == "mark_sharding" else None
         if each is None or each.op.name != _NAME or each.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
             return None
         is_of_summands = list(dict(node.op.lowering.arguments).get("dim") or ()) == [0]  # type: ignore[attr-defined]
@@ -299,8 +299,8 @@ class _Ways:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
         metas = tuple(one.meta for one in operands)
-        made = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
-        each = record_calls.record(made, tuple(operands), numbers, place)
+        result = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
+        each = record_calls.record(result, tuple(operands), numbers, place)
         return record_calls.record(annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
 
 
@@ -313,7 +313,7 @@ def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
         arguments["N"] //= count
         call = dataclasses.replace(call, arguments=tuple(arguments.items()))
     sums = _sums(op, op.name.partition(":")[0])
-    metas = [meta if place in sums else _cut(meta, 0, count) for place, meta in enumerate(op.metas)]
+    metas = [meta if index in sums else _cut(meta, 0, count) for index, meta in enumerate(op.metas)]
     operands = [meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)]
     return OpSpec.of(
         op.name, call, tuple(metas), tuple(operands), numbers=op.numbers, statics=op.statics, layout=op.layout
@@ -321,7 +321,7 @@ def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
 
 
 def _cut(meta: Meta, dim: int, count: int) -> Meta:
-    shape = [size // count if place == dim else size for place, size in enumerate(meta.shape)]
+    shape = [size // count if index == dim else size for index, size in enumerate(meta.shape)]
     return dense_meta(shape, meta.dtype)
 
 
@@ -330,8 +330,8 @@ def _sums(op: OpSpec, name: str) -> list[int]:
     sums = (0,) if name in _MEANS or name in _LOSSES else rules.SUMS.get(name, ())
     if op.layout is None:
         return list(sums)
-    made = [place for place, part in enumerate(op.layout) if part is Slot]
-    return [made.index(place) for place in sums if place in made]
+    result = [place for place, part in enumerate(op.layout) if part is Slot]
+    return [result.index(place) for place in sums if place in result]
 
 
 def _reduction(node: Node) -> int:

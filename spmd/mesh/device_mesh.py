@@ -87,9 +87,9 @@ class DeviceMesh:
         raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(given).__name__}")
 
     def _part(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
-        made = object.__new__(DeviceMesh)
-        made.root, made.dims, made.mesh_dim_names, made._flat = self.root, tuple(dims), names, self._flat
-        return made
+        result = object.__new__(DeviceMesh)
+        result.root, result.dims, result.mesh_dim_names, result._flat = self.root, tuple(dims), names, self._flat
+        return result
 
     def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
         wanted = (names,) if isinstance(names, str) else tuple(names)
@@ -184,13 +184,13 @@ class DeviceMesh:
         before = _dims_on(self.root, its_sharding, rank)
         is_partial = self.root.size() > self.size()
         dims = []
-        for place, entry in enumerate(spec):
+        for index, entry in enumerate(spec):
             numbers = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
             axes = tuple(axis for number in numbers for axis in self.dims[int(number)])
-            if open_batch and place == 0 and not axes and is_partial:
+            if open_batch and index == 0 and not axes and is_partial:
                 dims.append(specs.OPEN)
             else:
-                dims.append(Dim(tuple(axis for axis in before[place].axes if axis not in own) + axes))
+                dims.append(Dim(tuple(axis for axis in before[index].axes if axis not in own) + axes))
         replicated = self.root.sharding((), 0, caller)
         return replicated.with_spec(replicated.spec._replace(dims=tuple(dims)))
 

@@ -58,9 +58,9 @@ def _place(placement: Any, split: Sequence[int], sizes: Sequence[int], caller: s
     """The position of this axis among those that split the dim already: after those that make `split_factor` shards."""
     wanted = placement.split_factor if isinstance(placement, kinds.StridedShard) else 1
     num_shards = 1
-    for place, axis in enumerate(split):
+    for index, axis in enumerate(split):
         if num_shards == wanted:
-            return place
+            return index
         num_shards *= sizes[axis]
     if num_shards == wanted:
         return len(split)
@@ -81,8 +81,8 @@ def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]
             raise ValueError(f"placements: dim {dim} is left to the partitioner, for which there is no placement")
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         split = [names.index(str(axis)) for axis in axes]
-        for place, axis in enumerate(split):
-            found[axis] = (dim, math.prod(sizes[before] for before in split[:place] if before > axis))
+        for index, axis in enumerate(split):
+            found[axis] = (dim, math.prod(sizes[before] for before in split[:index] if before > axis))
     return found
 
 

@@ -160,7 +160,7 @@ def _refuse_unknown(kind: str, requested: Mapping[str, str], plan: Mapping[str, 
 
 def _generic(name: str) -> str:
     """A path with `*` for each part that is a number, as plans name it."""
-    return ".".join("*" if part.isdecimal() and place else part for place, part in enumerate(name.split(".")))
+    return ".".join("*" if part.isdecimal() and index else part for index, part in enumerate(name.split(".")))
 
 
 def _idle(model: nn.Module, plans: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:

@@ -65,7 +65,7 @@ def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: An
 def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
     """A copy of a program with memory on the CPU in place of its state's data."""
     graph_module = copy.deepcopy(program.graph_module)
-    made = ExportedProgram(
+    result = ExportedProgram(
         root=graph_module,
         graph=graph_module.graph,
         graph_signature=copy.deepcopy(program.graph_signature),
@@ -76,7 +76,7 @@ def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
         constants=_without_device(program.constants),
         verifiers=program.verifiers,
     )
-    return move_to_device_pass(made, "cpu")
+    return move_to_device_pass(result, "cpu")
 
 
 def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
@@ -89,8 +89,10 @@ def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
     memo: dict[int, Any] = {}
     for tensor in held:
         if isinstance(tensor, XlaTensor):
-            made: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            memo[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+            result: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            memo[id(tensor)] = (
+                nn.Parameter(result, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else result
+            )
     return memo
 
 

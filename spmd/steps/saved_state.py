@@ -138,8 +138,8 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 def _abstract(tensor: torch.Tensor) -> XlaTensor:
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    made = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))  # without an annotation, as data on the host
-    made.requires_grad_(tensor.requires_grad)
+    result = wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))  # without an annotation, as data on the host
+    result.requires_grad_(tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
-        made._is_param = True
-    return made
+        result._is_param = True
+    return result

@@ -354,12 +354,12 @@ class _ShardAs(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         half = len(grads) // 2
         both = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
-        made = list(grads)
+        result = list(grads)
         places = [*both, *(half + i for i in both)]
         resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
         for place, grad in zip(places, resharded_grads, strict=True):
-            made[place] = grad
-        return tuple(made)
+            result[place] = grad
+        return tuple(result)
 
 
 def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
@@ -394,8 +394,8 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
                 f"shard_as: expected partners of the same shape, got {list(pair[0].shape)} and {list(pair[1].shape)}"
             )
     if places:
-        made = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
-        for place, one, two in zip(places, made[: len(places)], made[len(places) :], strict=True):
+        result = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
+        for place, one, two in zip(places, result[: len(places)], result[len(places) :], strict=True):
             ours[place], theirs[place] = one, two
     return tree_unflatten(ours, shape), tree_unflatten(theirs, other)
 

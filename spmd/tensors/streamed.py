@@ -85,9 +85,9 @@ class Target:
         with self._lock:
             if self._data is None:
                 self._data = torch.empty(self.shard.shape, dtype=self.filling.tensor.dtype, device="cpu")
-            made = self._data.as_subclass(Staged)
-        made.target = self
-        return made
+            result = self._data.as_subclass(Staged)
+        result.target = self
+        return result
 
     def written(self, numel: int) -> None:
         """Counts written elements; none is written twice."""
@@ -107,12 +107,12 @@ class Staged(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = super().__torch_function__(func, types, args, kwargs)
+        result = super().__torch_function__(func, types, args, kwargs)
         if func is torch.Tensor.copy_:
             args[0].target.written(args[0].numel())
-        elif isinstance(made, Staged) and args and isinstance(args[0], Staged):
-            made.target = args[0].target
-        return made
+        elif isinstance(result, Staged) and args and isinstance(args[0], Staged):
+            result.target = args[0].target
+        return result
 
 
 def targets(filling: Filling) -> Iterator[tuple[tuple[int, ...], Target]]:

@@ -26,8 +26,8 @@ def _solve_ex(matrix: torch.Tensor, right: torch.Tensor, *, left: bool = True, c
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
     packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
     right = right.unsqueeze(-1) if is_vector else right
-    made = aten.linalg_lu_solve(packed, pivots, right, left=left)
-    return made.squeeze(-1) if is_vector else made, packed, pivots, info
+    result = aten.linalg_lu_solve(packed, pivots, right, left=left)
+    return result.squeeze(-1) if is_vector else result, packed, pivots, info
 
 
 def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -44,8 +44,8 @@ def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False
     if tensor._view is None:
         # The device's own layout is dense; the copy gets the strides that torch gives a copy.
         return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
-    made = strided(tensor, base)
-    return host_copy(aten.clone.default(tensor), call, together=together) if made is None else made.clone()
+    result = strided(tensor, base)
+    return host_copy(aten.clone.default(tensor), call, together=together) if result is None else result.clone()
 
 
 def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
@@ -166,9 +166,9 @@ def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented
-    made = host_copy(args[0], "cpu() or to()")
+    result = host_copy(args[0], "cpu() or to()")
     rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
-    return made.to(device).to(rest.get("dtype") or made.dtype)
+    return result.to(device).to(rest.get("dtype") or result.dtype)
 
 
 def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -56,7 +56,7 @@ def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:
         return DeviceData(meta, sharding=device_data.sharding, is_abstract=True)
     if device_data.host is not None:
         return lengths.padded_on_host(device_data, meta)
-    made = Storage(lengths.padded_on_device(device_data, meta), meta, device_data.sharding)
-    run([made], user_line(), donate=False)
-    assert type(made.value) is DeviceData, "the program has run"
-    return made.value
+    result = Storage(lengths.padded_on_device(device_data, meta), meta, device_data.sharding)
+    run([result], user_line(), donate=False)
+    assert type(result.value) is DeviceData, "the program has run"
+    return result.value

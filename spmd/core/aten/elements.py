@@ -36,10 +36,10 @@ class Each(Lowering):
         return self.parts
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
-        made: list[Any] = [None] * len(op.metas)
+        result: list[Any] = [None] * len(op.metas)
         for group in self._groups(op, operands):
-            self._lower_group(group, operands, numbers, layouts, made)
-        return tuple(made)
+            self._lower_group(group, operands, numbers, layouts, result)
+        return tuple(result)
 
     def _lower_group(
         self, group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts, made: list[Any]
@@ -83,12 +83,12 @@ def _is_next(some: list[int], others: list[int]) -> bool:
 
 def _one(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
-    made = part.op.lower(
+    result = part.op.lower(
         [plain(operands[place]) for place in part.operands],
         [numbers[place] for place in part.numbers],
         [layouts[place] for place in part.operands],
     )
-    return _cast(made, group)
+    return _cast(result, group)
 
 
 def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
@@ -132,7 +132,7 @@ class Norms(Each):
         return True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
-        made: list[Any] = [None] * len(self.parts)
+        result: list[Any] = [None] * len(self.parts)
         shared: dict[Any, list[tuple[_ElementGroup, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
@@ -143,11 +143,11 @@ class Norms(Each):
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, made)
+                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, result)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = sums_of_squares(arrays, [cut for _, cut in members])
             norms = jnp.sqrt(squares)
             for place, i in enumerate(itertools.chain.from_iterable(group.elements for group, _ in members)):
-                made[i] = Row(norms, place)
-        return tuple(made)
+                result[i] = Row(norms, place)
+        return tuple(result)

@@ -35,7 +35,7 @@ def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
     started = counters.now()
     copies, keywords = tree_map(to_cpu, (args, kwargs))
-    made = func(*copies, **keywords)
+    result = func(*copies, **keywords)
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
     by_copy = {id(copy): tensor for tensor, copy in written.values()}
@@ -49,7 +49,7 @@ def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
             return value
         return by_copy[id(value)] if id(value) in by_copy else value.to("xla")
 
-    return tree_map(to_device, made)
+    return tree_map(to_device, result)
 
 
 def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: Any) -> Iterator[tuple[Any, Any, Any]]:

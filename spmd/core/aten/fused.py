@@ -112,8 +112,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = _in_torchs_ops(*operands, *ctx.settings)
             of = [operands[place] for place, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
-            made = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
-            grads = [next(made) if want else None for want in wanted]
+            result = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
+            grads = [next(result) if want else None for want in wanted]
         else:
             rest = *operands, *ctx.settings, logsumexp, total_weight, wanted
             grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *rest)

@@ -29,8 +29,8 @@ def _op_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
-    made = new_op(plan, args, kwargs)
-    return _by_parameter(made) if made.name in _FUSED else made
+    result = new_op(plan, args, kwargs)
+    return _by_parameter(result) if result.name in _FUSED else result
 
 
 _FUSED = frozenset({"aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"})

@@ -99,11 +99,11 @@ def _out_form(plan: Plan) -> Handler | None:
         if base_name(plan.overload) in COMPUTES_IN_OUT and rest.get("dtype") is None:
             rest["dtype"] = targets[0].dtype
         if twin is not None:
-            made = twin(*args, **rest)
+            result = twin(*args, **rest)
         else:
             assert factory is not None
-            made = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
-        for target, value in zip(targets, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+            result = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
+        for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
             fill_out(plan.overload, plan.name, target, value)
         if not plan.returns_targets:
             return None

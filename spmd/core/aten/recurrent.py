@@ -19,8 +19,8 @@ class _Recurrence(torch.autograd.Function):
         mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
     ):
         state = [h] if c is None else [h, c]
-        made = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
-        return tuple(made)
+        result = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
+        return tuple(result)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -36,7 +36,7 @@ class _Recurrence(torch.autograd.Function):
             return _Recurrence._differentiable(ctx, *grads[: 1 + ctx.num_state])
         _, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         state = [h] if c is None else [h, c]
-        made = RECURRENCE_BACKWARD(
+        result = RECURRENCE_BACKWARD(
             ctx.mode,
             list(grads[: 1 + ctx.num_state]),
             state,
@@ -48,7 +48,7 @@ class _Recurrence(torch.autograd.Function):
             saved,
             ctx.reverse,
         )
-        gates, *rest = made
+        gates, *rest = result
         grad_state, rest = rest[: ctx.num_state], rest[ctx.num_state :]
         grad_c = grad_state[1] if ctx.num_state == 2 else None
         optional = iter(rest[1:])
@@ -60,9 +60,9 @@ class _Recurrence(torch.autograd.Function):
     def _differentiable(ctx: Any, *grads: torch.Tensor) -> Any:
         """With create_graph: the gradients of the unrolled layer."""
         inputs = gates, h, c, weight, bias, projection = ctx.saved_tensors[:6]
-        made = _unrolled(ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
+        result = _unrolled(ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
         wanted = [value for value in inputs if value is not None and value.requires_grad]
-        found = iter(torch.autograd.grad(made, wanted, grads, create_graph=True))
+        found = iter(torch.autograd.grad(result, wanted, grads, create_graph=True))
         return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None
 
 
@@ -153,9 +153,9 @@ def _direction(
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
-    made = _Recurrence.apply(mode, reverse, gates, h, c, w_hh, b_hh, projection, mask)
-    output = made[0] if packed is None else packed.pack(made[0])
-    return output, made[1 : 1 + len(state)]
+    result = _Recurrence.apply(mode, reverse, gates, h, c, w_hh, b_hh, projection, mask)
+    output = result[0] if packed is None else packed.pack(result[0])
+    return output, result[1 : 1 + len(state)]
 
 
 def _layers(

@@ -48,10 +48,10 @@ def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | N
             if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
                 raise
             rule = refused_rule(meta, error)  # autograd needs the gradient of a view of the base as it was
-        made = alias(base, meta, View(rule, None, code, instruction))
+        result = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
-            rebased.follow(base._storage, made)
-        return made
+            rebased.follow(base._storage, result)
+        return result
 
 
 def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
@@ -126,9 +126,9 @@ def _as_strided_scatter(
     """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
-    made = tensor.as_strided((memory.numel,), (1,), begin).clone()
-    made.as_strided(size, stride, offset - begin).copy_(source)
-    return made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
+    result = tensor.as_strided((memory.numel,), (1,), begin).clone()
+    result.as_strided(size, stride, offset - begin).copy_(source)
+    return result.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
 
 
 HANDLERS: dict[Any, Any] = {

@@ -67,12 +67,12 @@ def _batch_norm(
     """`native_batch_norm` writes its running statistics, which its schema does not declare."""
     if running_mean is None or not training:
         return NotImplemented
-    *made, new_mean, new_var = aten._native_batch_norm_legit_functional(
+    *result, new_mean, new_var = aten._native_batch_norm_legit_functional(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     running_mean.copy_(new_mean)
     running_var.copy_(new_var)
-    return tuple(made)
+    return tuple(result)
 
 
 def _rrelu(

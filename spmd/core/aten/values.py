@@ -22,8 +22,8 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
         return None
     if tensor._view is None:
         return value.host
-    made = strided(tensor, host_tensor(value.host))
-    return None if made is None else made.numpy()
+    result = strided(tensor, host_tensor(value.host))
+    return None if result is None else result.numpy()
 
 
 def _known(value: Any) -> np.ndarray | None:

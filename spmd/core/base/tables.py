@@ -68,9 +68,9 @@ class Interned(Bounded[Key, Item]):
         """Returns the item of a key, made where there is none."""
         found = self._alive.get(key)
         if found is None:
-            made = make()
+            result = make()
             with _lock:
-                found = self._alive.setdefault(key, made)
+                found = self._alive.setdefault(key, result)
         return self.keep(key, found)
 
     def num_alive(self) -> int:

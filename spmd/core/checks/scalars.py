@@ -54,14 +54,14 @@ def iterations(module: Any, around: Any, loop: Any) -> int | None:
             while True:  # a counter found late had its first value at the first iteration
                 known = set(needed)
                 goes_on = bool(_Reader(module, condition, before).root())
-                made = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
+                result = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
                 if needed == known:
                     break
                 if iteration:
                     raise UnknownError
             if not goes_on:
                 return iteration
-            carried = made
+            carried = result
     except UnknownError:
         pass
     return None

@@ -391,13 +391,13 @@ class Region:
         is an input of the region all the same.
         """
         inputs = [DeviceData(value.meta, is_abstract=True) for value in given]
-        made: dict[Any, Value] = {}
+        result: dict[Any, Value] = {}
         for value, device_data in zip(given, inputs, strict=True):
-            made.setdefault(value_name(value), device_data)
+            result.setdefault(value_name(value), device_data)
         copies: dict[Node, Node] = {}
 
         def copied(value: Value) -> Value:
-            found = made.get(value_name(value))
+            found = result.get(value_name(value))
             if found is not None:
                 return found
             if type(value) is DeviceData:

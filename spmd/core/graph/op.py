@@ -181,12 +181,12 @@ class OpSpec:
         layout: tuple[Any, ...] | None = None,
     ) -> "OpSpec":
         """Returns the interned OpSpec of these parts."""
-        made = OpSpec(
+        result = OpSpec(
             name, lowering, metas, operands, numbers=numbers, statics=statics, sharding=sharding, constant=constant,
             layout=layout,
         )  # fmt: skip
         with _lock:
-            return _alive.setdefault(made.encoded, made)
+            return _alive.setdefault(result.encoded, result)
 
     def lower(self, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         """Returns the results' arrays (see `Lowering.lower`)."""

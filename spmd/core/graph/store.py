@@ -38,9 +38,9 @@ class Store:
         Waits for the devices, so that the next store finds those buffers free.
         """
         sharding = inputs[0].sharding
-        made = store_rows.stacked([device_data.placed()[0] for device_data in inputs], sharding)
-        jax.block_until_ready(made)
-        return Store(made, sharding, inputs)
+        result = store_rows.stacked([device_data.placed()[0] for device_data in inputs], sharding)
+        jax.block_until_ready(result)
+        return Store(result, sharding, inputs)
 
     def __len__(self) -> int:
         return len(self._refs)

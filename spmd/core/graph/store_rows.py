@@ -83,16 +83,16 @@ def _run(
         devices = tuple(device for device in device_order(named) if device in shards[0])
         local = [_joined([here[device] for device in devices], devices) for here in shards]
         specs = tuple(_cut(len(array.shape)) for array in arrays)
-        made = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
-        found = {shard.device: shard.data for shard in made.addressable_shards}
+        result = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
+        found = {shard.device: shard.data for shard in result.addressable_shards}
         return jax.make_array_from_single_device_arrays(shape, named, [found[device] for device in devices])
 
 
 def _launch(program: Callable[..., jax.Array], array: jax.Array, *others: jax.Array | np.int32) -> jax.Array:
     in_flight.make_room(len(array.sharding.device_set))
-    made = program(array, *others)
-    in_flight.note(made)
-    return made
+    result = program(array, *others)
+    in_flight.note(result)
+    return result
 
 
 def _joined(shards: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:

@@ -51,22 +51,22 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
 
     steps: list[Step] = []
     numbers: list[tuple[int, int, int]] = []
-    for place, node in enumerate(found.body()):
-        if place in found.early:
+    for index, node in enumerate(found.body()):
+        if index in found.early:
             continue
         operands = [
             value_of(source) if isinstance(source, Local) else inputs[source.slot + start_of[type(source)]]
-            for source in found.sources[place]
+            for source in found.sources[index]
         ]
-        op, positions = node.op, found.positions(place)
+        op, positions = node.op, found.positions(index)
         if positions is not None:
             assert op.dynamic_start is not None, "iterations differ in start positions alone"
             op = op.dynamic_start[0]
             steps.append(tuple(positions[iteration] for iteration in order))
         for k in range(len(node.op.numbers)):
             steps.append(EACH)
-            numbers += [(place, iteration, k) for iteration in order]
-        made[place] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
+            numbers += [(index, iteration, k) for iteration in order]
+        made[index] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
 
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(found.carry)))}
     last = [result for result in found.last if result not in carried]
@@ -99,7 +99,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
     operands += [values[iteration] for values in found.xs for iteration in order]
     operands += filled
     op = loop_op(FOUND_LOOP, loop, [operand.meta for operand in operands], statics=f"{found.iterations} iterations")
-    body = [node for place, node in enumerate(found.body()) if place not in found.early]
+    body = [node for index, node in enumerate(found.body()) if index not in found.early]
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 

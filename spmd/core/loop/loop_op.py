@@ -260,9 +260,9 @@ class _Trace:
         return self.with_numbers(own, carry, read)
 
     def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
-        made = lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
-        self.known = list(map(split.sharding_of, made))
-        return made
+        result = lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
+        self.known = list(map(split.sharding_of, result))
+        return result
 
     def read(self, at: Any) -> list[jax.Array]:
         """Reads a row of each x."""
@@ -289,14 +289,14 @@ class _Trace:
             at = loop.iterations - 1 - number if loop.reverse else number
             read = self.read(at)
             with split.inside((*carry, *read), (*carry_shardings, *row_shardings)):
-                made = self.lowered(at, carry, read)
-            after = [_like(new, old) for new, old in zip(made[:count], carry, strict=True)]
-            last = [_like(new, old) for new, old in zip(made[count:end], last, strict=True)]
+                result = self.lowered(at, carry, read)
+            after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
+            last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
             buffers = [
-                with_row(buffer, made[end + k], _place(loop.ys[k].before, 1, at))
+                with_row(buffer, result[end + k], _place(loop.ys[k].before, 1, at))
                 for k, buffer in zip(on_device, buffers, strict=True)
             ]
-            return (number + 1, after, last, buffers), [made[end + k] for k in on_host]
+            return (number + 1, after, last, buffers), [result[end + k] for k in on_host]
 
         last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
         state = first_iteration(), self.carry, last, [self._buffer(k) for k in on_device]
@@ -310,7 +310,7 @@ class _Trace:
         for array, sharding in zip((*carry, *last), (*carry_shardings, *self.known[count:end]), strict=True):
             split.note(array, sharding)
         found = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
-        ys = [made for k in range(len(loop.ys)) for made in self._results(k, found[k], carry)]
+        ys = [result for k in range(len(loop.ys)) for result in self._results(k, found[k], carry)]
         return (*carry, *last, *ys)
 
     def _buffer(self, k: int) -> jax.Array:
@@ -406,13 +406,13 @@ class _Trace:
             there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
             read = list(map(plain, rows_on_device(there, self.layouts[loop.num_constants :])))
             with split.inside(read, row_shardings):
-                made = self.lowered(at, (), read)
-            last = [_like(new, old) for new, old in zip(made[:count], last, strict=True)]
+                result = self.lowered(at, (), read)
+            last = [_like(new, old) for new, old in zip(result[:count], last, strict=True)]
             written = [
-                with_row(array, in_memory(made[count + k], space_of(array)), places[slot])
+                with_row(array, in_memory(result[count + k], space_of(array)), places[slot])
                 for array, (k, slot) in zip(written, slots.items(), strict=True)
             ]
-            buffers = [with_row(buffer, made[count + k], at) for buffer, k in zip(buffers, new, strict=True)]
+            buffers = [with_row(buffer, result[count + k], at) for buffer, k in zip(buffers, new, strict=True)]
             return number + 1, last, written, buffers
 
         roots = loop.body.roots
@@ -423,15 +423,15 @@ class _Trace:
             [_empty(roots[count + k], loop.iterations) for k in new],
         )
         _, last, written, buffers = count_up(loop.iterations, iteration, state)
-        made: dict[int, list[Made]] = {}
+        result: dict[int, list[Made]] = {}
         for k, buffer in zip(new, buffers, strict=True):
             split.note(buffer, split.behind_rows(self.known[count + k]))
-            made[k] = [Row(buffer, row) for row in range(loop.iterations)]
+            result[k] = [Row(buffer, row) for row in range(loop.iterations)]
         for (k, slot), array in zip(slots.items(), written, strict=True):
             before, first, step = self.xs[slot]
             split.note(array, split.sharding_of(before))
-            made[k] = [Row(array, first + step * row) for row in range(loop.iterations)]
-        return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, made[k])))
+            result[k] = [Row(array, first + step * row) for row in range(loop.iterations)]
+        return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, result[k])))
 
 
 def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:

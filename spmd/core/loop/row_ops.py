@@ -38,8 +38,8 @@ class PutRow(Lowering):
             return (*others[: self.place], new, *others[self.place :])
         stack = with_row(rows[0].stack, plain(new), self.row)
         split.note(stack, split.sharding_of(rows[0].stack))
-        made = [Row(stack, one.index, one.plain) for one in rows]
-        return (*made[: self.place], Row(stack, self.row, plain(new)), *made[self.place :])
+        result = [Row(stack, one.index, one.plain) for one in rows]
+        return (*result[: self.place], Row(stack, self.row, plain(new)), *result[self.place :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class WaitForAll(Lowering):
         return True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
-        made = list(operands)
+        result = list(operands)
         arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, Row) and space_of(one) == DEVICE}
         for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
             split.note(array, split.sharding_of(arrays[k]))
-            made[k] = array
-        return tuple(made)
+            result[k] = array
+        return tuple(result)

@@ -97,15 +97,15 @@ class Update(NamedTuple):
         vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
         operands = [made_of(operand, values) for operand in node.operands]
         body = [step.of for step in self.steps[: self.loop.period]]
-        made = apply(node, operands, vectors, list(map(layout_of, node.operands)), None, body)
-        for before, after, written in node.op.lowering.replaced(operands, made):  # type: ignore[attr-defined]  # a `Loop`
+        result = apply(node, operands, vectors, list(map(layout_of, node.operands)), None, body)
+        for before, after, written in node.op.lowering.replaced(operands, result):  # type: ignore[attr-defined]  # a `Loop`
             move_rows(before, after, written, values)
         for step in self.steps:
             known = list(values[step.of])
             for index, place in enumerate(step.part.results):
                 name = (step, index) if len(step.op.metas) > 1 else step
                 if name in found.results:
-                    known[place] = made[found.results[name]]
+                    known[place] = result[found.results[name]]
             values[step.of] = known
 
 
@@ -227,14 +227,14 @@ def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[Any, 
     inner: dict[Any, Any] = {}
     outer: dict[Any, tuple[int, Made]] = {}
     wired: list[Any] = []
-    for place, step in enumerate(chain):
+    for index, step in enumerate(chain):
         wired.append((step.of, step.op, len(step.part.numbers)))
         for operand in step.operands:
             name = value_name(operand)
             if name not in inner and name not in outer:
                 outer[name] = len(outer), made_of(operand, values)
             wired.append(inner[name] if name in inner else outer[name][0])
-        inner |= {name: (place, k) for k, name in enumerate(step.names())}
+        inner |= {name: (index, k) for k, name in enumerate(step.names())}
     taken = [one for _, one in outer.values()]
     return (*wired, *(id(one.stack if isinstance(one, Row) else one) for one in taken)), taken
 
@@ -253,10 +253,10 @@ def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written)
     over: dict[Any, DeviceData] = {}
     kept: dict[Result, None] = {}
     for chain in chains:
-        for place, step in enumerate(chain):
+        for index, step in enumerate(chain):
             for k, name in enumerate(step.names()):
                 if any(reader not in inside for reader in written.readers.get(name, ())):
-                    kept[place, k] = None
+                    kept[index, k] = None
                 if name in written.over:
                     over[(step, k) if len(step.op.metas) > 1 else step] = written.over[name]
     steps = [step for chain in chains for step in chain]
@@ -277,7 +277,7 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
     same: dict[Any, tuple[Const, Value]] = {}
     rows: dict[Any, tuple[Xs, _Outside]] = {}
     sources: list[tuple[Source, ...]] = []
-    for place, steps in enumerate(zip(*chains, strict=True)):
+    for index, steps in enumerate(zip(*chains, strict=True)):
         taken: list[Source] = []
         for values in zip(*(step.operands for step in steps), strict=True):
             names = tuple(map(value_name, values))
@@ -288,7 +288,7 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
             else:
                 taken.append(rows.setdefault(names, (Xs(len(rows)), values))[0])
         sources.append(tuple(taken))
-        inner |= {name: Local(place, k) for k, name in enumerate(steps[0].names())}
+        inner |= {name: Local(index, k) for k, name in enumerate(steps[0].names())}
     return tuple(sources), tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
 
 

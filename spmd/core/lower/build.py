@@ -27,7 +27,7 @@ def build(
     lists = next((lower(graph) for lower in lists_of), None)
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
-    reporting = Reporting(describe, chosen, {node: place for place, node in enumerate(recorded.nodes)})
+    reporting = Reporting(describe, chosen, {node: index for index, node in enumerate(recorded.nodes)})
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments

@@ -32,17 +32,17 @@ def hide(module: Any) -> None:
     for op in ops_of(module):
         if not all(value in constants or _may_be_known(value) for value in op.operands):
             continue
-        for made in op.results:
-            if not _is_complex(made) or not made.type.rank:
-                constants.add(made)
+        for result in op.results:
+            if not _is_complex(result) or not result.type.rank:
+                constants.add(result)
             elif op.name == "stablehlo.broadcast_in_dim":
                 # An optimization barrier behind it would put the array into memory.
                 with op.location, ir.InsertionPoint(op):
                     op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
             else:
                 with op.location, ir.InsertionPoint.after(op):
-                    hidden = hlo.OptimizationBarrierOp([made])
-                made.replace_all_uses_except(hidden.results[0], hidden.operation)
+                    hidden = hlo.OptimizationBarrierOp([result])
+                result.replace_all_uses_except(hidden.results[0], hidden.operation)
 
 
 def _is_complex(value: Any) -> bool:

@@ -111,12 +111,12 @@ def lower_nodes(
             with reports_to(reporting._replace(found=recorded)):
                 return _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
         with jax.named_scope(f"{node.op.name}#{places[node]}"):
-            made = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
+            result = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
         split.place_unused(reporting.describe, recorded[0])
         if reporting.chosen is not None and node.op.name == "mark_sharding":
             annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
-            made = (_reported(annotated, plain(made[0]), reporting.chosen),)
-        return made
+            result = (_reported(annotated, plain(result[0]), reporting.chosen),)
+        return result
 
     def layout_of(value: Value) -> Sharding | None:
         return _known_sharding(value, shardings)
@@ -184,18 +184,18 @@ def _apply(
                 # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
                 operands = rows_on_device(operands if takes_rows else list(map(plain, operands)), layouts)
             if lower is not None:
-                made = lower(list(map(plain, operands)))
+                result = lower(list(map(plain, operands)))
             elif takes_rows:
-                made = node.op.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
+                result = node.op.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             else:
-                made = node.op.lower(list(map(plain, operands)), numbers, layouts)
+                result = node.op.lower(list(map(plain, operands)), numbers, layouts)
     except LoweringError as error:  # names the op in a region of this one
         is_found = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found else recorded) from error
     except Exception as error:
         what = describe(recorded)
         raise LoweringError(f"lowering {what} failed: {type(error).__name__}: {error}", recorded) from error
-    for one, meta in zip(made, node.op.metas, strict=True):
+    for one, meta in zip(result, node.op.metas, strict=True):
         if one is None:  # made by a loop of `updates`
             continue
         array = one.stack if isinstance(one, Row) else one
@@ -205,7 +205,7 @@ def _apply(
                 f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
                 recorded,
             )
-    return made
+    return result
 
 
 def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None]) -> Sharding | None:

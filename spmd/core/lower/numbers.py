@@ -50,15 +50,15 @@ Step = int | tuple[int, ...] | OfX | None
 def at_iteration(vector: jax.Array, steps: Sequence[Step], at: Any, read: Sequence[jax.Array]) -> jax.Array:
     """Returns the scalar arguments of the body in an iteration, from those of the first one."""
     rest = iter(range(len(steps)))
-    made = []
+    result = []
     for step in steps:
         if isinstance(step, OfX):
-            made.append(read[step.slot].astype(vector.dtype))
+            result.append(read[step.slot].astype(vector.dtype))
             continue
         assert isinstance(step, int), "a dynamic trip count has no numbers of all iterations"
         first = jax.lax.index_in_dim(vector, next(rest), keepdims=False)
-        made.append(first + step * at.astype(vector.dtype) if step else first)
-    return jnp.stack(made) if made else vector
+        result.append(first + step * at.astype(vector.dtype) if step else first)
+    return jnp.stack(result) if result else vector
 
 
 def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
@@ -75,10 +75,10 @@ def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> j
     is_known = [isinstance(step, tuple) for step in steps]
     if not steps or (all(is_known) and not vector.shape[0]):
         return jnp.asarray(known.astype(vector.dtype)) if steps else jnp.zeros((iterations, 0), vector.dtype)
-    made = vector[places]
+    result = vector[places]
     if any(is_known):
-        made = jnp.where(np.array(is_known), known.astype(vector.dtype), made)
+        result = jnp.where(np.array(is_known), known.astype(vector.dtype), result)
     increments = [step if isinstance(step, int) else 0 for step in steps]
     if not any(increments):
-        return made
-    return made + np.array(increments, vector.dtype) * np.arange(iterations).astype(vector.dtype)[:, None]
+        return result
+    return result + np.array(increments, vector.dtype) * np.arange(iterations).astype(vector.dtype)[:, None]

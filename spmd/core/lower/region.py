@@ -49,8 +49,8 @@ class While(Lowering):
             return lower_region(self.regions[index], index, [*constants, *carry], own, layouts)
 
         def goes_on(state: Arrays) -> jax.Array:
-            (made,) = run(0, state[0], state[1:])
-            return made.reshape(())
+            (result,) = run(0, state[0], state[1:])
+            return result.reshape(())
 
         def iteration(state: Arrays) -> list[jax.Array]:
             return strong([state[0] + 1, *run(1, state[0], state[1:])])

@@ -20,13 +20,13 @@ def _divisors(sizes, window, stride, padding, counts, include_pad, override):
     """The divisors of the windows' sums: one number, or one for each window."""
     if override is not None:
         return np.asarray(override)
-    made = np.ones((), np.int64)
+    result = np.ones((), np.int64)
     for size, side, step, pad, count in zip(sizes, window, stride, padding, counts, strict=True):
         start = np.arange(count) * step - pad
         end = np.minimum(start + side, size + pad)
         covered = end - start if include_pad else np.minimum(end, size) - np.maximum(start, 0)
-        made = made[..., None] * covered
-    return made if made.min() != made.max() else made.reshape(-1)[0]
+        result = result[..., None] * covered
+    return result if result.min() != result.max() else result.reshape(-1)[0]
 
 
 def _window_sum(x, rank, window, stride, padding, counts):
@@ -78,18 +78,18 @@ def aten_avg_pool_backward(
     wide = widened(grad_output)
     windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
     total, divisors = _average(self, *windows, grad_output.shape)
-    (made,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(self.shape, wide.dtype))(_divided(wide, divisors))
-    return made.astype(grad_output.dtype)
+    (result,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(self.shape, wide.dtype))(_divided(wide, divisors))
+    return result.astype(grad_output.dtype)
 
 
 # -- Adaptive averages: a reshape where the sizes divide, else a small matrix along each dim.
 
 
 def _averaging_matrix(size, count):
-    made = np.zeros((count, size))
+    result = np.zeros((count, size))
     for row, (start, end) in enumerate(adaptive_bounds(size, count)):
-        made[row, start:end] = 1 / (end - start)
-    return made
+        result[row, start:end] = 1 / (end - start)
+    return result
 
 
 def _adaptive_axis(x, axis, count):
@@ -120,5 +120,5 @@ def aten_adaptive_avg_pool_backward(grad_output, self, *, rank):
         return jnp.zeros(self.shape, grad_output.dtype)
     wide, sizes = widened(grad_output), grad_output.shape[grad_output.ndim - rank :]
     like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
-    (made,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
-    return made.astype(grad_output.dtype)
+    (result,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
+    return result.astype(grad_output.dtype)

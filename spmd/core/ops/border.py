@@ -40,8 +40,8 @@ def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
     if 0 in returns.shape:
         return zeros(returns)
     batched = self.reshape(-1, *self.shape[-3:])
-    made = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
-    return made.reshape(returns.shape)
+    result = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
+    return result.reshape(returns.shape)
 
 
 @lower(aten.col2im.default)
@@ -54,8 +54,8 @@ def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, re
     like = jax.ShapeDtypeStruct(shape, wide.dtype)
     function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731
     columns = wide.reshape(jax.eval_shape(function, like).shape)
-    (made,) = jax.linear_transpose(function, like)(columns)
-    return made.reshape(returns.shape).astype(self.dtype)
+    (result,) = jax.linear_transpose(function, like)(columns)
+    return result.reshape(returns.shape).astype(self.dtype)
 
 
 # -- Padding by reflection ("reflect") and by repetition ("edge"); negative padding cuts.
@@ -64,11 +64,11 @@ def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, re
 def _bordered(x, padding, mode):
     pairs = [(padding[2 * i], padding[2 * i + 1]) for i in reversed(range(len(padding) // 2))]
     widths = [(0, 0)] * (x.ndim - len(pairs)) + [(max(low, 0), max(high, 0)) for low, high in pairs]
-    made = jnp.pad(x, widths, mode=mode)
+    result = jnp.pad(x, widths, mode=mode)
     lead = x.ndim - len(pairs)
     for dim, (low, high) in enumerate(pairs):
-        made = lax.slice_in_dim(made, max(-low, 0), made.shape[lead + dim] - max(-high, 0), axis=lead + dim)
-    return made
+        result = lax.slice_in_dim(result, max(-low, 0), result.shape[lead + dim] - max(-high, 0), axis=lead + dim)
+    return result
 
 
 def _register_padding(name, mode):
@@ -78,8 +78,8 @@ def _register_padding(name, mode):
     def backward(grad_output, self, padding):
         wide = widened(grad_output)
         like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
-        (made,) = jax.linear_transpose(lambda x: _bordered(x, padding, mode), like)(wide)
-        return made.astype(grad_output.dtype)
+        (result,) = jax.linear_transpose(lambda x: _bordered(x, padding, mode), like)(wide)
+        return result.astype(grad_output.dtype)
 
     for rank in (1, 2, 3):
         lower(getattr(aten, f"{name}{rank}d").default)(forward)

@@ -44,11 +44,11 @@ def all_gather(x: jax.Array, dim: int, group: Group) -> jax.Array:
     if not group.by_permutation:
         return jax.lax.all_gather(x, group.axes, axis=dim, tiled=True)
     shape = [n * group.size if i == dim else n for i, n in enumerate(x.shape)]
-    made = jnp.zeros(shape, x.dtype)
+    result = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
         source = (group.place - shift) % group.size
-        made = _put(made, x if not shift else permute(x, _shifted(group, shift), group), source, dim)
-    return made
+        result = _put(result, x if not shift else permute(x, _shifted(group, shift), group), source, dim)
+    return result
 
 
 def reduce_scatter(x: jax.Array, dim: int, group: Group) -> jax.Array:
@@ -66,13 +66,13 @@ def all_to_all(x: jax.Array, split_dim: int, concat_dim: int, group: Group) -> j
     shape = list(x.shape)
     shape[split_dim] = part
     shape[concat_dim] *= group.size
-    made = jnp.zeros(shape, x.dtype)
+    result = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
         target = (group.place + shift) % group.size
         sent = jax.lax.dynamic_slice_in_dim(x, target * part, part, split_dim)
         arrived = sent if not shift else permute(sent, _shifted(group, shift), group)
-        made = _put(made, arrived, (group.place - shift) % group.size, concat_dim)
-    return made
+        result = _put(result, arrived, (group.place - shift) % group.size, concat_dim)
+    return result
 
 
 def permute(x: jax.Array, pairs: Sequence[tuple[int, int]], group: Group) -> jax.Array:

@@ -122,8 +122,8 @@ def _sum(x, kernel, stride, pads, dilation, groups):
         taken = _taken(x, window, stride, pads, dilation)
         apart = (pixels.reshape(x.shape[0], groups, 1, inner, *pixels.shape[2:]) for pixels in taken)
         terms = (pixels[:, :, :, c] * factors[:, :, c, i] for i, pixels in enumerate(apart) for c in range(inner))
-        made = sum(terms)
-        return made.reshape(x.shape[0], kernel.shape[0], *made.shape[3:])
+        result = sum(terms)
+        return result.reshape(x.shape[0], kernel.shape[0], *result.shape[3:])
 
     if split.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
         return one(x)
@@ -196,14 +196,14 @@ def _spread_by_element(x, kernel, stride, padding, dilation, sizes):
     window, dtype = kernel.shape[2:], wide(x.dtype)
     # The kernel is read as it is: turned, with its features swapped, it would be copied (38 ms of 512 x 512 x 3 x 3).
     parts = jnp.einsum("no...,ock->knc...", x.astype(dtype), kernel.astype(dtype).reshape(*kernel.shape[:2], -1))
-    made = jnp.zeros((), dtype)
+    result = jnp.zeros((), dtype)
     for part, at in zip(parts, itertools.product(*map(range, window)), strict=True):
         config = [(0, 0, 0), (0, 0, 0)]
         for i, d, pad, n, step, size in zip(at, dilation, padding, x.shape[2:], stride, sizes, strict=True):
             low = i * d - pad
             config.append((low, size - low - (n - 1) * step - 1, step - 1))
-        made += lax.pad(part, jnp.zeros((), dtype), config)
-    return made
+        result += lax.pad(part, jnp.zeros((), dtype), config)
+    return result
 
 
 def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
@@ -303,12 +303,12 @@ def aten_convolution(
     if 0 in returns.shape:
         return zeros(returns)
     if input.size == 0 or weight.size == 0:
-        made = jnp.zeros(returns.shape, wide(input.dtype))
+        result = jnp.zeros(returns.shape, wide(input.dtype))
     elif transposed:
-        made = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
+        result = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
     else:
-        made = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
-    return (made if bias is None else made + _channel(bias, rank)).astype(returns.dtype)
+        result = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
+    return (result if bias is None else result + _channel(bias, rank)).astype(returns.dtype)
 
 
 @lower(aten.convolution_backward.default)
@@ -349,8 +349,8 @@ def _reach(size, window, stride, padding, dilation):
 
 @lower(aten.conv_tbc.default)
 def aten_conv_tbc(self, weight, bias, pad=0):
-    made = lax.conv_general_dilated(
+    result = lax.conv_general_dilated(
         self, weight, (1,), [(pad, pad)], dimension_numbers=("WNC", "WIO", "WNC"),
         preferred_element_type=wide(self.dtype),
     )  # fmt: skip
-    return (made + bias).astype(self.dtype)
+    return (result + bias).astype(self.dtype)

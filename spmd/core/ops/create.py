@@ -121,8 +121,8 @@ def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
         return jnp.where(exponent == 0xFF, exponent, exponent + is_up).astype(jnp.uint8)
     # jax returns NaN past the largest number of e4m3fn.
     bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn and _E4M3FN_STOPS else x
-    made = jax.lax.bitcast_convert_type(bounded.astype(dtype), jnp.uint8)
+    result = jax.lax.bitcast_convert_type(bounded.astype(dtype), jnp.uint8)
     if dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # of their NaNs torch returns this one, with the sign
         nan = jnp.where(jnp.signbit(x), 0xFF, 0x7F).astype(jnp.uint8)
-        made = jnp.where(jnp.isnan(x), nan, made)
-    return made
+        result = jnp.where(jnp.isnan(x), nan, result)
+    return result

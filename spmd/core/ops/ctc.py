@@ -86,7 +86,7 @@ def aten_ctc_loss_backward(
     _, pull = jax.vjp(lambda x: _alphas(x, targets, *lengths, blank, width)[0], log_probs)
     # torch's gradient is by the logits under a log_softmax that is its own inverse: it adds the probabilities.
     within = jnp.arange(log_probs.shape[0])[:, None] < lengths[0][None, :]
-    made = pull(grad)[0] + jnp.where(within[..., None], jnp.exp(log_probs) * grad[None, :, None], 0)
+    result = pull(grad)[0] + jnp.where(within[..., None], jnp.exp(log_probs) * grad[None, :, None], 0)
     if zero_infinity:
-        made = jnp.where(jnp.isinf(neg_log_likelihood)[None, :, None], jnp.zeros_like(made), made)
-    return made
+        result = jnp.where(jnp.isinf(neg_log_likelihood)[None, :, None], jnp.zeros_like(result), result)
+    return result

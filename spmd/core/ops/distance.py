@@ -38,11 +38,11 @@ def _norm_gradient(grad, difference, p, distance):
         return grad * sign * (jnp.abs(difference) == distance)
     safe = jnp.where(distance == 0, jnp.ones_like(distance), distance)
     if p == 2:
-        made = grad * difference / safe
+        result = grad * difference / safe
     else:
-        made = sign * jnp.power(jnp.abs(difference), p - 1) * (grad / jnp.power(safe, p - 1))
-        made = jnp.where(difference == 0, jnp.zeros_like(made), made)
-    return jnp.where(distance == 0, jnp.zeros_like(made), made)
+        result = sign * jnp.power(jnp.abs(difference), p - 1) * (grad / jnp.power(safe, p - 1))
+        result = jnp.where(difference == 0, jnp.zeros_like(result), result)
+    return jnp.where(distance == 0, jnp.zeros_like(result), result)
 
 
 def _pairs(x1, x2):
@@ -71,8 +71,8 @@ def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
 def aten_cdist_backward(grad, /, x1, x2, p, cdist, *, returns):
     if 0 in (*grad.shape, x1.shape[-1]):  # then torch returns x1's own shape, without the batch of x2
         return zeros(returns)
-    made = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
-    return jnp.broadcast_to(made, returns.shape)
+    result = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
+    return jnp.broadcast_to(result, returns.shape)
 
 
 def _upper(count):
@@ -88,5 +88,5 @@ def aten_pdist_forward(self, p=2.0):
 @lower(aten._pdist_backward.default)
 def aten_pdist_backward(grad, /, self, p, pdist):
     first, second = _upper(self.shape[0])
-    made = _norm_gradient(grad[:, None], self[first] - self[second], p, pdist[:, None])
-    return jnp.zeros_like(self).at[first].add(made).at[second].add(-made)
+    result = _norm_gradient(grad[:, None], self[first] - self[second], p, pdist[:, None])
+    return jnp.zeros_like(self).at[first].add(result).at[second].add(-result)

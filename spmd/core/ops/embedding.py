@@ -163,5 +163,5 @@ def aten_embedding_bag_backward(
 
 @lower(aten._embedding_bag_per_sample_weights_backward.default)
 def aten_embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
-    made = jnp.sum(_take(grad, offset2bag) * _take(weight, indices), axis=-1)
-    return made if padding_idx < 0 else jnp.where(indices == padding_idx, jnp.zeros((), made.dtype), made)
+    result = jnp.sum(_take(grad, offset2bag) * _take(weight, indices), axis=-1)
+    return result if padding_idx < 0 else jnp.where(indices == padding_idx, jnp.zeros((), result.dtype), result)

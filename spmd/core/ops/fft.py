@@ -36,23 +36,23 @@ def _dims(dim, ndim):
 @lower(aten._fft_c2c.default)
 def aten_fft_c2c(self, dim, normalization, forward):
     dims = _dims(dim, self.ndim)
-    made = _complex_transform(self, dims, forward)
-    return _normalized(made, [self.shape[axis] for axis in dims], normalization)
+    result = _complex_transform(self, dims, forward)
+    return _normalized(result, [self.shape[axis] for axis in dims], normalization)
 
 
 @lower(aten._fft_r2c.default)
 def aten_fft_r2c(self, dim, normalization, onesided):
     dims = _dims(dim, self.ndim)
     if onesided:
-        made = _complex_transform(jnp.fft.rfft(self, axis=dims[-1]), dims[:-1], True)
+        result = _complex_transform(jnp.fft.rfft(self, axis=dims[-1]), dims[:-1], True)
     else:
-        made = _complex_transform(self + jnp.zeros((), jnp.result_type(self, jnp.complex64)), dims, True)
-    return _normalized(made, [self.shape[axis] for axis in dims], normalization)
+        result = _complex_transform(self + jnp.zeros((), jnp.result_type(self, jnp.complex64)), dims, True)
+    return _normalized(result, [self.shape[axis] for axis in dims], normalization)
 
 
 @lower(aten._fft_c2r.default)
 def aten_fft_c2r(self, dim, normalization, last_dim_size, *, returns):
     dims = _dims(dim, self.ndim)
-    made = _complex_transform(self, dims[:-1], False)
-    made = jnp.fft.irfft(made, n=last_dim_size, axis=dims[-1], norm="forward")
-    return _normalized(made, [returns.shape[axis] for axis in dims], normalization).astype(returns.dtype)
+    result = _complex_transform(self, dims[:-1], False)
+    result = jnp.fft.irfft(result, n=last_dim_size, axis=dims[-1], norm="forward")
+    return _normalized(result, [returns.shape[axis] for axis in dims], normalization).astype(returns.dtype)

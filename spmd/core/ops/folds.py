@@ -130,8 +130,8 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
             sizes += parts if math.prod(parts) == size else [1] * len(parts)
         return sizes
 
-    made = function(*(reshaped(array, fine(array.shape)) for array in arrays))
-    return made.reshape(shape)
+    result = function(*(reshaped(array, fine(array.shape)) for array in arrays))
+    return result.reshape(shape)
 
 
 def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:

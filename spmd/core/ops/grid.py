@@ -127,5 +127,5 @@ def aten_grid_sampler_backward(
         return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
 
     _, pull = jax.vjp(sample, widened(input), widened(grid))
-    made = pull(widened(grad_output))
-    return as_promised([grad if wanted else None for grad, wanted in zip(made, output_mask, strict=True)], returns)
+    result = pull(widened(grad_output))
+    return as_promised([grad if wanted else None for grad, wanted in zip(result, output_mask, strict=True)], returns)

@@ -55,12 +55,12 @@ def _count(points, edges, weight, density):
     total = math.prod(shape)
     place = jnp.where(inside, place, total)  # past the end: dropped
     ones = jnp.ones(points.shape[:1], points.dtype) if weight is None else weight.reshape(-1).astype(points.dtype)
-    made = jnp.zeros((total,), points.dtype).at[place].add(ones, mode="drop").reshape(shape)
+    result = jnp.zeros((total,), points.dtype).at[place].add(ones, mode="drop").reshape(shape)
     if density:
-        made = made / jnp.sum(made)
+        result = result / jnp.sum(result)
         for dim, edge in enumerate(edges):
-            made = made / jnp.diff(edge).reshape((-1,) + (1,) * (len(shape) - dim - 1))
-    return made
+            result = result / jnp.diff(edge).reshape((-1,) + (1,) * (len(shape) - dim - 1))
+    return result
 
 
 @lower(aten.histogram.bin_ct)

@@ -27,8 +27,8 @@ def late(function: Callable[..., Any], results: Any, *operands: Any) -> Any:
         return jax.tree.flatten(function(*jax.tree.unflatten(tree, arrays)))[0]
 
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
-    made = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)
-    return jax.tree.unflatten(shape, made)
+    result = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)
+    return jax.tree.unflatten(shape, result)
 
 
 def _run(*arrays: jax.Array, function: Callable[..., Any], results: Any, precision: Any) -> Any:

@@ -153,8 +153,8 @@ def _lu_in_place(x):
         below = rows > k
         factors = jnp.where(below, matrix[..., :, k] / matrix[..., k, k][..., None], 0)
         row = jnp.where(columns > k, matrix[..., k, :], 0)
-        made = matrix - factors[..., :, None] * row[..., None, :]
-        return jnp.where(below[:, None] & (columns == k), factors[..., :, None], made)
+        result = matrix - factors[..., :, None] * row[..., None, :]
+        return jnp.where(below[:, None] & (columns == k), factors[..., :, None], result)
 
     return lax.fori_loop(0, steps, step, x)
 
@@ -210,12 +210,12 @@ def aten_linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False, returns):
     if not left:  # X A = B is A^H X^H = B^H
         B, adjoint = _adjoint(B), not adjoint
     if adjoint:
-        made = _triangular(LU, B, lower=False, unit=False, adjoint=True)
-        made = permutation @ _triangular(LU, made, lower=True, unit=True, adjoint=True)
+        result = _triangular(LU, B, lower=False, unit=False, adjoint=True)
+        result = permutation @ _triangular(LU, result, lower=True, unit=True, adjoint=True)
     else:
-        made = _triangular(LU, permutation.mT @ B, lower=True, unit=True)
-        made = _triangular(LU, made, lower=False, unit=False)
-    return (made if left else _adjoint(made)).astype(returns.dtype)
+        result = _triangular(LU, permutation.mT @ B, lower=True, unit=True)
+        result = _triangular(LU, result, lower=False, unit=False)
+    return (result if left else _adjoint(result)).astype(returns.dtype)
 
 
 def _triangular(a, b, *, lower, unit, adjoint=False, left=True):
@@ -229,8 +229,8 @@ def aten_linalg_inv_ex(A, *, check_errors=False, returns):
     if A.size == 0:
         return zeros(returns)
     packed, pivots, info = _lu(A)
-    made = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
-    return as_promised((_triangular(packed, made, lower=False, unit=False), info), returns)
+    result = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
+    return as_promised((_triangular(packed, result, lower=False, unit=False), info), returns)
 
 
 @lower(aten.linalg_solve_triangular.default)
@@ -246,10 +246,10 @@ def aten_triangular_solve(self, A, upper=True, transpose=False, unitriangular=Fa
     b, a = _batch(self, A)
     if b.size == 0 or a.size == 0:
         return zeros(returns[0]), a.reshape(returns[1].shape)
-    made = lax.linalg.triangular_solve(
+    result = lax.linalg.triangular_solve(
         a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
     )
-    return made, a
+    return result, a
 
 
 # -- Spectra.
@@ -344,10 +344,10 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     rank = (singular > bound[..., None]).sum(-1)
     if driver == "gels":
         bound = jnp.zeros_like(bound)
-    made = _pseudo_inverse(self, bound, 0.0, False) @ right
-    residuals = jnp.sum(jnp.abs(self @ made - right) ** 2, axis=-2)
-    made = made[..., 0] if is_vector else made
-    return as_promised((made, residuals, rank, singular), returns)
+    result = _pseudo_inverse(self, bound, 0.0, False) @ right
+    residuals = jnp.sum(jnp.abs(self @ result - right) ** 2, axis=-2)
+    result = result[..., 0] if is_vector else result
+    return as_promised((result, residuals, rank, singular), returns)
 
 
 @lower(aten.linalg_cross.default)

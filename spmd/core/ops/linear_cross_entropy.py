@@ -76,8 +76,8 @@ def spmd_linear_cross_entropy_backward(
     head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
     nothing = jnp.zeros((), logsumexp.dtype)
     shares = (jnp.broadcast_to(nothing if x is None else x, target.shape) for x in shares)
-    made = head.backward(input, classes, logsumexp, *shares)
-    return as_promised(made, returns)
+    result = head.backward(input, classes, logsumexp, *shares)
+    return as_promised(result, returns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def _matmul(left, right, dtype):
         tuple(range(len(batch) + num_rows, one.ndim)),
         tuple(range(len(batch), len(batch) + num_summed)),
     )
-    made = lax.dot_general(one, other, (summed, (batch, batch)), preferred_element_type=dtype)
-    return made.reshape(*left.shape[:-1], right.shape[-1])
+    result = lax.dot_general(one, other, (summed, (batch, batch)), preferred_element_type=dtype)
+    return result.reshape(*left.shape[:-1], right.shape[-1])
 
 
 def _split_inside(array, dim):
@@ -172,14 +172,14 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     grad = _gathered(grad, rows)
     left, right = _summed_rows(grad, rows)
     before = tuple(range(left.ndim - 1))
-    made = (
+    result = (
         _input_gradient(_rounded_product(grad, weight, grad.dtype), rows, grad) if output_mask[0] else None,
         _summed_over_rows(left, right, returns[1].dtype) if output_mask[1] else None,
         total(left.astype(_accumulator(left.dtype)), before, left, returns[2].dtype) if output_mask[2] else None,
     )
     return tuple(
         None if value is None else cast(value.reshape(promised.shape), promised.dtype)
-        for value, promised in zip(made, returns, strict=True)
+        for value, promised in zip(result, returns, strict=True)
     )
 
 

@@ -40,8 +40,8 @@ def _attention_backward(
     dropout_p, is_causal, philox_seed, philox_offset, *, scale=None,
 ):  # fmt: skip
     operands = (query, key, value, attn_bias)
-    made = [x if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
-    return _wanted(made, grad_input_mask)
+    result = [x if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
+    return _wanted(result, grad_input_mask)
 
 
 def _wanted(made: Sequence[Any], output_mask: Sequence[bool]) -> tuple[Any, ...]:
@@ -128,10 +128,10 @@ def _linear_cross_entropy_backward(grad_output, input, linear_weight, target, li
 
 def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     """torch's meta kernel, but without saved statistics in evaluation."""
-    made, *saved = aten.native_batch_norm.default(
+    result, *saved = aten.native_batch_norm.default(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
-    return made, *(part if training else input.new_empty(0, dtype=part.dtype) for part in saved)
+    return result, *(part if training else input.new_empty(0, dtype=part.dtype) for part in saved)
 
 
 def _geqrf(self):
@@ -173,12 +173,12 @@ def _fused_gru_backward(grad_hy, workspace, has_bias):
 def _recurrence(mode, gates, state, weight, bias, projection, mask, reverse):
     """(output, final state, the values saved for the gradient): the LSTM saves its c and gates, the GRU its gates."""
     h = state[0]
-    made = [h.new_empty(*gates.shape[:2], h.shape[-1]), *(torch.empty_like(part) for part in state)]
+    result = [h.new_empty(*gates.shape[:2], h.shape[-1]), *(torch.empty_like(part) for part in state)]
     if mode == "lstm":
-        made += [gates.new_empty(*gates.shape[:2], state[1].shape[-1]), torch.empty_like(gates)]
+        result += [gates.new_empty(*gates.shape[:2], state[1].shape[-1]), torch.empty_like(gates)]
     if mode == "gru":
-        made.append(gates.new_empty(*gates.shape[:2], 4 * h.shape[-1]))
-    return [part.contiguous() for part in made]
+        result.append(gates.new_empty(*gates.shape[:2], 4 * h.shape[-1]))
+    return [part.contiguous() for part in result]
 
 
 def _recurrence_backward(mode, grads, state, weight, bias, projection, mask, output, saved, reverse):
@@ -213,16 +213,16 @@ def _scaled_mm(
     widths = {given.dtype.itemsize for given in (self, mat2)}
     if widths != {1} or not (self.is_floating_point() and mat2.is_floating_point()):
         raise RuntimeError(f"_scaled_mm: expected two matrices of eight-bit floats, got {self.dtype} and {mat2.dtype}")
-    made = self.new_empty(self.shape, dtype=torch.float32) @ mat2.new_empty(mat2.shape, dtype=torch.float32)
+    result = self.new_empty(self.shape, dtype=torch.float32) @ mat2.new_empty(mat2.shape, dtype=torch.float32)
     is_by_matrix = scale_a.numel() == scale_b.numel() == 1
     is_by_row = (scale_a.shape, scale_b.shape) == ((self.shape[0], 1), (1, mat2.shape[1]))
-    if made.dim() != 2 or not (is_by_matrix or is_by_row) or {scale_a.dtype, scale_b.dtype} != {torch.float32}:
+    if result.dim() != 2 or not (is_by_matrix or is_by_row) or {scale_a.dtype, scale_b.dtype} != {torch.float32}:
         raise RuntimeError(
             "_scaled_mm: expected float32 scales, one number each or one a row of the first matrix and one a column of "
             f"the second, got {tuple(scale_a.shape)} {scale_a.dtype} and {tuple(scale_b.shape)} {scale_b.dtype} for "
             f"matrices of {tuple(self.shape)} and {tuple(mat2.shape)}"
         )
-    return made.to(out_dtype or self.dtype)
+    return result.to(out_dtype or self.dtype)
 
 
 def _scaled_mm_v2(
@@ -240,10 +240,10 @@ def _scaled_mm_v2(
 
 def _convolution(input, weight, *arguments):
     """torch's meta kernel with the result's memory format decided by the input or the weight, as on CPU and CUDA."""
-    made = aten.convolution.default(input, weight, *arguments)
+    result = aten.convolution.default(input, weight, *arguments)
     formats = [suggest_memory_format(tensor) for tensor in (input, weight)]
     found = next((each for each in formats if each is not torch.contiguous_format), None)
-    return made if found is None else made.contiguous(memory_format=found)
+    return result if found is None else result.contiguous(memory_format=found)
 
 
 def _padded(overload, like):

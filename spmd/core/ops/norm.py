@@ -160,8 +160,8 @@ def aten_native_batch_norm(input, weight, bias, running_mean, running_var, train
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, _per_channel(weight, x))
     output = output if bias is None else output + _per_channel(bias, x)
-    made = output, mean.reshape(-1), rstd.reshape(-1), running_mean, running_var
-    return as_promised(made[: len(returns)], returns)
+    result = output, mean.reshape(-1), rstd.reshape(-1), running_mean, running_var
+    return as_promised(result[: len(returns)], returns)
 
 
 @lower(aten._native_batch_norm_legit.no_stats)

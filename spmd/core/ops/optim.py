@@ -103,11 +103,11 @@ def aten_fused_adagrad(
     self, grads, state_sums, state_steps,
     *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None,
 ):  # fmt: skip
-    made = aten_fused_adagrad_tensor_lr(
+    result = aten_fused_adagrad_tensor_lr(
         self, grads, state_sums, state_steps, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps,
         maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
     )  # fmt: skip
-    return (*made, state_steps)  # by the schema they are written; the optimizer has counted them already
+    return (*result, state_steps)  # by the schema they are written; the optimizer has counted them already
 
 
 @lower(aten._amp_foreach_non_finite_check_and_unscale.default)

@@ -23,8 +23,8 @@ def _cumlogsumexp(x, axis):
     def add(total, value):
         less = value.real < total.real
         small, great = jnp.where(less, value, total), jnp.where(less, total, value)
-        made = great + jnp.log1p(jnp.exp(small - great))
-        return made, made
+        result = great + jnp.log1p(jnp.exp(small - great))
+        return result, result
 
     moved = jnp.moveaxis(x, axis, 0)
     if moved.shape[0] < 2:

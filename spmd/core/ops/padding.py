@@ -40,9 +40,9 @@ class Joined(int):
     period: int
 
     def __new__(cls, size: int, period: int) -> "Joined":
-        made = super().__new__(cls, size)
-        made.period = period
-        return made
+        result = super().__new__(cls, size)
+        result.period = period
+        return result
 
 
 def key_of(pads: Pads) -> tuple[Any, ...]:

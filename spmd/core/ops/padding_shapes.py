@@ -111,8 +111,8 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
         return found
     while rest and others:
         one, other = [rest.pop(0)], [others.pop(0)]
-        while (size := math.prod(old[dim] for dim in one)) != (made := math.prod(new[dim] for dim in other)):
-            if size < made:
+        while (size := math.prod(old[dim] for dim in one)) != (result := math.prod(new[dim] for dim in other)):
+            if size < result:
                 one.append(rest.pop(0))
             else:
                 other.append(others.pop(0))
@@ -131,9 +131,9 @@ def _joined(
     runs = math.prod(old[d] for d in dims if d < dim) * (size // capacity)
     behind = math.prod(old[d] for d in dims if d > dim)
     passed = 1
-    for place, other in enumerate(others):
+    for index, other in enumerate(others):
         if passed * new[other] > runs:
-            rest = math.prod(new[d] for d in others[place + 1 :])
+            rest = math.prod(new[d] for d in others[index + 1 :])
             joined, is_split = divmod(runs, passed)
             if is_split or new[other] % joined or capacity * behind % rest:
                 return None
@@ -276,26 +276,26 @@ def capacity_of(length: int, least: int = LEAST) -> int:
 
 def begins(case: Case, dims: Pads) -> None:
     """An op without padded operands whose result has dynamic dims of these capacities: gives it its padding."""
-    shape, made = case.results[0], case.made[0]
-    made |= dims
+    shape, result = case.results[0], case.made[0]
+    result |= dims
     if case.overload is not aten.expand.default and any(type(size) is Joined for size in dims.values()):
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     if case.overload is aten.slice.Tensor:
         dim = positive(case.given.get("dim", 0), len(shape))
         if (case.given.get("start") or 0) != 0 or case.given.get("step", 1) != 1 or list(dims) != [dim]:
             raise NoRule("does not begin at 0")
-        made[dim] = min(dims[dim], case.shapes[0][dim])
-        case.given["end"] = int(made[dim])
+        result[dim] = min(dims[dim], case.shapes[0][dim])
+        case.given["end"] = int(result[dim])
     elif case.overload in (aten.arange.default, aten.arange.start, aten.arange.start_step):
         if type(case.given["end"]) is not int or case.given.get("start", 0) != 0 or case.given.get("step", 1) != 1:
             raise NoRule("does not count up from 0")
-        case.given["end"] = int(made[0])
+        case.given["end"] = int(result[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
         found = run_of(case.overload, shape, case.given)
         if found is None:
             raise NoRule("is of all of a dim")
-        case.do(Put(found[0], physical(shape, made)), found[1])
+        case.do(Put(found[0], physical(shape, result)), found[1])
     elif case.overload is aten.expand.default:
-        case.given["size"] = list(physical(shape, made))
+        case.given["size"] = list(physical(shape, result))
     else:
         raise NoRule("makes a value with a dynamic dim")

@@ -40,10 +40,10 @@ def _reduced(case: Case) -> list[int]:
 
 def _keep_others(case: Case, dims: Sequence[int]) -> None:
     keepdim = bool(case.given.get("keepdim", False))
-    for made in case.made:
+    for result in case.made:
         for dim, size in case.pads[0].items():
             if dim not in dims:
-                made[dim if keepdim else dim - sum(other < dim for other in dims)] = size
+                result[dim if keepdim else dim - sum(other < dim for other in dims)] = size
 
 
 def reduction(case: Case, neutral: float | str) -> None:
@@ -105,8 +105,8 @@ def layer_norm(case: Case) -> None:
     first = len(case.shapes[0]) - len(case.given["normalized_shape"])
     if any(dim >= first for dim in case.pads[0]) or any(case.pads[1:]):
         raise NoRule("is over a padded dim")
-    for made in case.made:
-        made |= case.pads[0]
+    for result in case.made:
+        result |= case.pads[0]
 
 
 @padded(aten.native_layer_norm_backward.default, aten._fused_rms_norm_backward.default, joined=True)
@@ -267,18 +267,18 @@ def index(case: Case) -> None:
     """Indices into adjacent dims; those that count from the end count from the length."""
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)
-    made: Pads = {}
+    result: Pads = {}
     for place in range(rank):
         behind = place - rank
         size = case.level([(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0])
         if size is not None:
-            made[dims[0] + place] = size
+            result[dims[0] + place] = size
     for dim, size in case.pads[0].items():
         if dim in dims:
             case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
         else:
-            made[dim if dim < dims[0] else dim - len(dims) + rank] = size
-    case.made[0] |= made
+            result[dim if dim < dims[0] else dim - len(dims) + rank] = size
+    case.made[0] |= result
 
 
 @padded(aten.scatter_add.default)

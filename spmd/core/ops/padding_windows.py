@@ -54,8 +54,8 @@ def max_pool(case: Case) -> None:
     first = len(case.shapes[0]) - 2
     for dim, size in case.pads[0].items():
         case.fill(0, dim, LOW)
-        made = size if dim < first else _num_pooled(case, dim - first, size)
-        case.made[0][dim] = case.made[1][dim] = made
+        result = size if dim < first else _num_pooled(case, dim - first, size)
+        case.made[0][dim] = case.made[1][dim] = result
 
 
 def _num_pooled(case: Case, dim: int, size: int) -> int:

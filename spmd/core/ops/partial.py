@@ -66,5 +66,5 @@ def total(x, axes, operand, dtype):
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     rows = jnp.transpose(x, (*axes, *kept)).reshape(math.prod(x.shape[axis] for axis in axes), -1)
     ones = jnp.ones((1, rows.shape[0]), x.dtype)
-    made = jnp.matmul(ones, rows, preferred_element_type=dtype)
-    return made.reshape([x.shape[axis] for axis in kept])
+    result = jnp.matmul(ones, rows, preferred_element_type=dtype)
+    return result.reshape([x.shape[axis] for axis in kept])

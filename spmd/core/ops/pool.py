@@ -42,23 +42,23 @@ def _along(values, axis, ndim):
 
 def _max_step(best, indices, axis, places, scale):
     """The maximum along one axis: `places` yields, for each place in the window, (positions, mask of those inside)."""
-    made = chosen = None
+    result = chosen = None
     for take, positions, inside in places:
         value = take(best)
         # `scale` counts the elements of the plane that one step along this axis skips.
         index = _along(positions * scale, axis, best.ndim)
         index = index if indices is None else index + take(indices)
         valid = _along(inside, axis, best.ndim)
-        if made is None:
+        if result is None:
             first = None
-            made, chosen = jnp.where(valid, value, jnp.asarray(_lowest(value.dtype), value.dtype)), index
+            result, chosen = jnp.where(valid, value, jnp.asarray(_lowest(value.dtype), value.dtype)), index
             started = valid
         else:
             first = valid & ~started
-            better = (valid & _better(value, made)) | first
-            made, chosen = jnp.where(better, value, made), jnp.where(better, index, chosen)
+            better = (valid & _better(value, result)) | first
+            result, chosen = jnp.where(better, value, result), jnp.where(better, index, chosen)
             started = started | valid
-    return made, jnp.broadcast_to(chosen, made.shape)
+    return result, jnp.broadcast_to(chosen, result.shape)
 
 
 def _strided_places(axis, size, window, stride, padding, dilation, count):
@@ -133,8 +133,8 @@ def _scattered(grad, indices, shape, rank):
     plane = math.prod(shape[len(shape) - rank :])
     values = widened(grad).reshape(math.prod(lead), -1)
     places = indices.reshape(values.shape)
-    made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].add(v))(values, places)
-    return made.reshape(shape).astype(grad.dtype)
+    result = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].add(v))(values, places)
+    return result.reshape(shape).astype(grad.dtype)
 
 
 @lower(aten.max_pool2d_with_indices_backward.default, rank=2)
@@ -231,5 +231,5 @@ def aten_max_unpool(self, indices, output_size, stride=None, padding=None, *, ra
     if not self.size:
         return jnp.zeros(shape, self.dtype)
     values, places = self.reshape(math.prod(lead), -1), indices.reshape(math.prod(lead), -1)
-    made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
-    return made.reshape(shape)
+    result = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
+    return result.reshape(shape)

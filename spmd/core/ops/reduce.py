@@ -166,5 +166,5 @@ def aten_hash_tensor(self, dim=(), *, keepdim=False, mode=0):
         words = lax.bitcast_convert_type(self.astype(jnp.float64), jnp.uint64)
     else:
         words = self.astype(jnp.int64).astype(jnp.uint64)
-    made = lax.reduce(words, np.uint64(0), lax.bitwise_xor, _axes(self, dim))
-    return jnp.expand_dims(made, _axes(self, dim)) if keepdim else made
+    result = lax.reduce(words, np.uint64(0), lax.bitwise_xor, _axes(self, dim))
+    return jnp.expand_dims(result, _axes(self, dim)) if keepdim else result

@@ -117,10 +117,10 @@ def _check_names(
     positional = [argument.name for argument in arguments if not argument.kwarg_only]
     named = {argument.name for argument in arguments if argument.kwarg_only} | {"returns", "draw"} & parameters.keys()
     try:
-        made = signature.bind(*positional, **{name: name for name in named}, **static)
+        result = signature.bind(*positional, **{name: name for name in named}, **static)
         fits = all(
             given == name.removesuffix("_") or name in static
-            for name, given in made.arguments.items()
+            for name, given in result.arguments.items()
             if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
     except TypeError:

@@ -44,8 +44,8 @@ def _nearest_taps(size, out, factor, offset):
 
 def _sources(size, out, align_corners, factor, real, clip):
     scale, steps = _scale(size, out, align_corners, factor, real), np.arange(out, dtype=real)
-    made = steps * scale if align_corners else (steps + real(0.5)) * scale - real(0.5)
-    return np.maximum(made, real(0)) if clip else made
+    result = steps * scale if align_corners else (steps + real(0.5)) * scale - real(0.5)
+    return np.maximum(result, real(0)) if clip else result
 
 
 def _linear_taps(size, out, align_corners, factor, real):
@@ -98,16 +98,16 @@ def _smooth_matrix(size, out, align_corners, factor, real, mode):
 
 def _matrix(taps, size):
     indices, weights = taps
-    made = np.zeros((indices.shape[1], size), np.float64)
+    result = np.zeros((indices.shape[1], size), np.float64)
     for index, weight in zip(indices, weights, strict=True):
-        np.add.at(made, (np.arange(made.shape[0]), index), weight)
-    return made
+        np.add.at(result, (np.arange(result.shape[0]), index), weight)
+    return result
 
 
 def _product(x, matrix, axis):
     """x with one axis multiplied by a matrix of [new, old]."""
-    made = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
-    return jnp.moveaxis(made, -1, axis)
+    result = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
+    return jnp.moveaxis(result, -1, axis)
 
 
 def _gathered(x, taps, axis):
@@ -139,14 +139,14 @@ _TAPS = {"linear": _linear_taps, "cubic": _cubic_taps}
 # torch 2.13 has it, torch 2.11 does not
 @lower(*present("aten._upsample_lanczos2d_aa.default"), mode="lanczos", is_smooth=True)
 def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=False):
-    made = _computed(self)
+    result = _computed(self)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        how = self.shape[2 + dim], out, align_corners, factor, _real(made)
+        how = self.shape[2 + dim], out, align_corners, factor, _real(result)
         if is_smooth:
-            made = _product(made, _smooth_matrix(*how, mode), 2 + dim)
+            result = _product(result, _smooth_matrix(*how, mode), 2 + dim)
         else:
-            made = _gathered(made, _TAPS[mode](*how), 2 + dim)
-    return _stored(made, self.dtype)
+            result = _gathered(result, _TAPS[mode](*how), 2 + dim)
+    return _stored(result, self.dtype)
 
 
 @lower(
@@ -158,12 +158,12 @@ def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=Fa
 @lower(aten._upsample_bicubic2d_aa_backward.default, mode="cubic", is_smooth=True)
 @lower(*present("aten._upsample_lanczos2d_aa_backward.default"), mode="lanczos", is_smooth=True)
 def aten_upsample_backward(grad_output, output_size, input_size, align_corners, *factors, mode, is_smooth=False):
-    made = widened(grad_output)
+    result = widened(grad_output)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        how = input_size[2 + dim], out, align_corners, factor, _real(made)
+        how = input_size[2 + dim], out, align_corners, factor, _real(result)
         matrix = _smooth_matrix(*how, mode) if is_smooth else _matrix(_TAPS[mode](*how), input_size[2 + dim])
-        made = _product(made, matrix.T, 2 + dim)
-    return made.astype(grad_output.dtype)
+        result = _product(result, matrix.T, 2 + dim)
+    return result.astype(grad_output.dtype)
 
 
 # -- Nearest: `offset` 0 reads the position below, 0.5 the truly nearest one ("nearest_exact").
@@ -188,12 +188,12 @@ def aten_upsample_nearest(self, output_size, *factors, offset):
 @lower(*(getattr(aten, f"upsample_nearest{rank}d_backward").default for rank in (1, 2, 3)), offset=0.0)
 @lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d_backward").default for rank in (1, 2, 3)), offset=0.5)
 def aten_upsample_nearest_backward(grad_output, output_size, input_size, *factors, offset):
-    made = widened(grad_output)
+    result = widened(grad_output)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
         axis, size = 2 + dim, input_size[2 + dim]
         indices = _nearest_taps(size, out, factor, offset)
         if out % size == 0 and (indices == np.arange(out) // (out // size)).all():
-            made = made.reshape(*made.shape[:axis], size, out // size, *made.shape[axis + 1 :]).sum(axis + 1)
+            result = result.reshape(*result.shape[:axis], size, out // size, *result.shape[axis + 1 :]).sum(axis + 1)
         else:
-            made = _product(made, (indices[None] == np.arange(size)[:, None]).astype(np.float64), axis)
-    return made.astype(grad_output.dtype)
+            result = _product(result, (indices[None] == np.arange(size)[:, None]).astype(np.float64), axis)
+    return result.astype(grad_output.dtype)

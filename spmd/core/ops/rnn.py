@@ -106,8 +106,8 @@ def aten_thnn_fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_
 @lower(aten._thnn_fused_gru_cell.default)
 def aten_thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None, *, returns):
     hidden, h = _summed(hidden_gates, hidden_bias), _wide(hx)
-    made, saved = _gru_forward(_summed(input_gates, input_bias), hidden, h)
-    return as_promised((made, _joined(saved, h)), returns)
+    result, saved = _gru_forward(_summed(input_gates, input_bias), hidden, h)
+    return as_promised((result, _joined(saved, h)), returns)
 
 
 @lower(aten._thnn_fused_gru_cell_backward.default)
@@ -130,8 +130,8 @@ def _stored(x, like):
 
 
 def _hidden_gates(h, weight, bias):
-    made = jnp.matmul(h, weight.T, preferred_element_type=_wide(h).dtype)
-    return made if bias is None else made + _wide(bias)
+    result = jnp.matmul(h, weight.T, preferred_element_type=_wide(h).dtype)
+    return result if bias is None else result + _wide(bias)
 
 
 def _forward_step(mode, weight, bias, projection):
@@ -192,8 +192,8 @@ def _backward_step(mode, weight, projection, mask):
         if mode == "gru":
             grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(rest[0]))
             return (back_h(grad_hidden) + grad_h + passed,), (grad_input, grad_hidden)
-        made = _wide(rest[0])
-        grad_gates = grad * (1 - made * made) if mode == "tanh" else jnp.where(made > 0, grad, 0)
+        result = _wide(rest[0])
+        grad_gates = grad * (1 - result * result) if mode == "tanh" else jnp.where(result > 0, grad, 0)
         return (back_h(grad_gates) + passed,), (grad_gates,)
 
     return step
@@ -210,9 +210,9 @@ def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, ma
         sequences += [saved[0] if mode == "gru" else output]
     step = _backward_step(mode, weight, projection, mask)
     carry = tuple(_wide(grad) for grad in grad_state)
-    carry, made = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
-    grad_gates = made[0]
-    grad_hidden = made[1] if mode == "gru" else grad_gates
+    carry, result = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
+    grad_gates = result[0]
+    grad_hidden = result[1] if mode == "gru" else grad_gates
     # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing here.
     grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(before))
     results = [grad_gates, *carry, grad_weight]
@@ -220,5 +220,5 @@ def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, ma
         results.append(grad_hidden.sum((0, 1)))
     if projection is not None:
         o = _parts(_wide(saved[1]), 4)[3]
-        results.append(jnp.einsum("tbp,tbh->ph", made[1], o * jnp.tanh(_wide(saved[0]))))
+        results.append(jnp.einsum("tbp,tbh->ph", result[1], o * jnp.tanh(_wide(saved[0]))))
     return as_promised(results, returns)

@@ -17,10 +17,10 @@ aten = torch.ops.aten
 
 
 def _horner(x, coefficients):
-    made = jnp.full_like(x, coefficients[0])
+    result = jnp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        made = made * x + jnp.asarray(coefficient, x.dtype)
-    return made
+        result = result * x + jnp.asarray(coefficient, x.dtype)
+    return result
 
 
 def _unary(*overloads):
@@ -125,20 +125,20 @@ def aten_special_modified_bessel_i1(self):
 def _chebyshev_series(x, coefficients):
     """Clenshaw's sum of a series of which the last coefficient counts half (Cephes' chbevl)."""
     before = last = jnp.zeros_like(x)
-    made = jnp.full_like(x, coefficients[0])
+    result = jnp.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
-        before, last = last, made
-        made = x * last - before + jnp.asarray(coefficient, x.dtype)
-    return 0.5 * (made - before)
+        before, last = last, result
+        result = x * last - before + jnp.asarray(coefficient, x.dtype)
+    return 0.5 * (result - before)
 
 
 def _second_kind(x, near, table, scaled):
     """K: `near` up to 2, the series past it, either times e^x when scaled."""
     far_x = jnp.where(x > 2, x, jnp.full_like(x, 3))
     far = _chebyshev_series(8 / far_x - 2, table) / jnp.sqrt(far_x)
-    made = jnp.where(x <= 2, near * jnp.exp(x) if scaled else near, far if scaled else far * jnp.exp(-far_x))
-    made = jnp.where(x == 0, jnp.full_like(x, jnp.inf), made)
-    return jnp.where((x < 0) | jnp.isnan(x), jnp.full_like(x, jnp.nan), made)
+    result = jnp.where(x <= 2, near * jnp.exp(x) if scaled else near, far if scaled else far * jnp.exp(-far_x))
+    result = jnp.where(x == 0, jnp.full_like(x, jnp.inf), result)
+    return jnp.where((x < 0) | jnp.isnan(x), jnp.full_like(x, jnp.nan), result)
 
 
 def _k0(x, scaled):
@@ -178,8 +178,8 @@ def aten_special_spherical_bessel_j0(x):
     square = jnp.where(jnp.abs(x) < 0.5, x * x, 0)
     series = _horner(square, [(-1) ** k / math.factorial(2 * k + 1) for k in reversed(range(7))])
     safe = jnp.where((jnp.abs(x) < 0.5) | jnp.isinf(x), jnp.ones_like(x), x)
-    made = jnp.where(jnp.abs(x) < 0.5, series, jnp.sin(safe) / safe)
-    return jnp.where(jnp.isinf(x), jnp.zeros_like(x), made)
+    result = jnp.where(jnp.abs(x) < 0.5, series, jnp.sin(safe) / safe)
+    return jnp.where(jnp.isinf(x), jnp.zeros_like(x), result)
 
 
 # -- The Airy function.
@@ -216,11 +216,11 @@ def _airy_positive(x):
 @_unary(aten.special_airy_ai.default)
 def aten_special_airy_ai(x):
     middle = (x > -2.09) & (x < 2.09)
-    made = _airy_series(jnp.where(middle, x, 0))
-    made = jnp.where(x >= 2.09, _airy_positive(jnp.where(x >= 2.09, x, 3.0)), made)
-    made = jnp.where(x <= -2.09, _airy_negative(jnp.where(x <= -2.09, x, -3.0)), made)
-    made = jnp.where(x > 103.892, jnp.zeros_like(x), made)
-    return jnp.where(jnp.isinf(x) | jnp.isnan(x), jnp.full_like(x, jnp.nan), made)
+    result = _airy_series(jnp.where(middle, x, 0))
+    result = jnp.where(x >= 2.09, _airy_positive(jnp.where(x >= 2.09, x, 3.0)), result)
+    result = jnp.where(x <= -2.09, _airy_negative(jnp.where(x <= -2.09, x, -3.0)), result)
+    result = jnp.where(x > 103.892, jnp.zeros_like(x), result)
+    return jnp.where(jnp.isinf(x) | jnp.isnan(x), jnp.full_like(x, jnp.nan), result)
 
 
 # -- Orthogonal polynomials. `step(k, p, q)` gives degree k from degrees k - 2 (p) and k - 1 (q).
@@ -229,14 +229,14 @@ def aten_special_airy_ai(x):
 def _recurrence(n, first, second, step, needed):
     """The polynomial of degree n, elementwise; only where `needed` decides how far the loop runs."""
     last = jnp.max(jnp.where(needed, n, 0), initial=0)
-    made = jnp.where(n <= 0, jnp.where(n < 0, jnp.zeros_like(first), first), second)
+    result = jnp.where(n <= 0, jnp.where(n < 0, jnp.zeros_like(first), first), second)
 
     def body(state):
-        k, p, q, made = state
+        k, p, q, result = state
         r = step(k.astype(first.dtype), p, q)
-        return k + 1, q, r, jnp.where(n == k, r, made)
+        return k + 1, q, r, jnp.where(n == k, r, result)
 
-    state = (jnp.asarray(2, n.dtype), first, second, made)
+    state = (jnp.asarray(2, n.dtype), first, second, result)
     return lax.while_loop(lambda state: state[0] <= last, body, state)[3]
 
 
@@ -254,7 +254,7 @@ def _chebyshev(y, n, kind, limit):
     one = jnp.ones_like(y)
     second = {"t": y, "u": 2 * y, "v": 2 * y - 1, "w": 2 * y + 1}[kind]
     is_edge, is_inner = jnp.abs(y) == 1, (jnp.abs(y) < 1) & (n > limit)
-    made = _recurrence(n, one, second, lambda k, p, q: 2 * y * q - p, ~(is_edge | is_inner))
+    result = _recurrence(n, one, second, lambda k, p, q: 2 * y * q - p, ~(is_edge | is_inner))
     degree, sign = n.astype(y.dtype), _parity(n).astype(y.dtype)
     odd = 2 * degree + 1
     top = {"t": one, "u": degree + 1, "v": one, "w": odd}[kind]
@@ -267,28 +267,28 @@ def _chebyshev(y, n, kind, limit):
         "v": lambda: jnp.where(jnp.sin(half) != 1, jnp.cos((degree + 0.5) * angle) / jnp.cos(half), sign * odd),
         "w": lambda: jnp.where(jnp.cos(half) != 1, jnp.sin((degree + 0.5) * angle) / jnp.sin(half), odd),
     }[kind]()
-    made = jnp.where(is_inner, inner, made)
-    made = jnp.where(is_edge, jnp.where(y > 0, top, bottom), made)
-    return jnp.where(n < 0, jnp.zeros_like(y), made)
+    result = jnp.where(is_inner, inner, result)
+    result = jnp.where(is_edge, jnp.where(y > 0, top, bottom), result)
+    return jnp.where(n < 0, jnp.zeros_like(y), result)
 
 
 def _hermite(x, n, second, factor):
     """The polynomial, or NaN past the degree at which torch stops; so the loop is bounded."""
     limit = 512 if x.dtype == jnp.float64 else 128
-    made = _recurrence(n, jnp.ones_like(x), second, lambda k, p, q: second * q - factor * (k - 1) * p, n <= limit)
-    return jnp.where(n > limit, jnp.full_like(x, jnp.nan), made)
+    result = _recurrence(n, jnp.ones_like(x), second, lambda k, p, q: second * q - factor * (k - 1) * p, n <= limit)
+    return jnp.where(n > limit, jnp.full_like(x, jnp.nan), result)
 
 
 def _laguerre(x, n):
-    made = _recurrence(n, jnp.ones_like(x), 1 - x, lambda k, p, q: ((2 * k - 1 - x) * q - (k - 1) * p) / k, x != 0)
-    return jnp.where((x == 0) & (n >= 0), jnp.ones_like(x), made)
+    result = _recurrence(n, jnp.ones_like(x), 1 - x, lambda k, p, q: ((2 * k - 1 - x) * q - (k - 1) * p) / k, x != 0)
+    return jnp.where((x == 0) & (n >= 0), jnp.ones_like(x), result)
 
 
 def _legendre(x, n):
     is_edge = jnp.abs(x) == 1
-    made = _recurrence(n, jnp.ones_like(x), x, lambda k, p, q: ((2 * k - 1) * x * q - (k - 1) * p) / k, ~is_edge)
+    result = _recurrence(n, jnp.ones_like(x), x, lambda k, p, q: ((2 * k - 1) * x * q - (k - 1) * p) / k, ~is_edge)
     edge = jnp.where(x > 0, 1, _parity(n)).astype(x.dtype)
-    return jnp.where(is_edge & (n >= 0), edge, made)
+    return jnp.where(is_edge & (n >= 0), edge, result)
 
 
 _POLYNOMIALS = {

@@ -50,9 +50,9 @@ def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tup
         return None
     taken: set[str] = set()
     split: list[Axes] = []
-    for place, ((array, dim), one) in enumerate(zip(dims, found, strict=True)):
+    for index, ((array, dim), one) in enumerate(zip(dims, found, strict=True)):
         axes = one[1] if one is not None and one[0].mesh == mesh else ()
-        fits = place == uneven or array.shape[dim] % num_shards(mesh, axes) == 0
+        fits = index == uneven or array.shape[dim] % num_shards(mesh, axes) == 0
         split.append(axes if fits and taken.isdisjoint(axes) else ())
         taken.update(split[-1])
     return mesh, split
@@ -224,9 +224,9 @@ def _reshaped(before: tuple[int, ...], after: tuple[int, ...], dim: int) -> int 
     if after[dim] == 1:
         return None
     product = 1
-    for place, size in enumerate(before):
+    for index, size in enumerate(before):
         if product == done and size != 1:
-            return place
+            return index
         product *= size
     return None
 

@@ -132,13 +132,13 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
     if len(small) < len(others):
         if _is_of_batches(before, graph) and cache.num_equal(graph, sync.line) < BATCHES:
             return ""
-        made = _learn_lengths(graph, before, dynamic_start, others, ())
-        if isinstance(made, Changed) or not small:
-            return made
+        result = _learn_lengths(graph, before, dynamic_start, others, ())
+        if isinstance(result, Changed) or not small:
+            return result
         # The host computes the small values, and its next result is data with a dynamic dim.
-        made = _learn_lengths(graph, before, dynamic_start, others, small)
-        if not isinstance(made, OnHost):
-            return made
+        result = _learn_lengths(graph, before, dynamic_start, others, small)
+        if not isinstance(result, OnHost):
+            return result
     _keep_places(dynamic_start, small)
     is_changed = dynamic_start_positions(graph.nodes)
     return _computed_by_host(host_computed_in(graph)) or (_with_starts(graph) if is_changed else "")
@@ -152,23 +152,23 @@ def _learn_lengths(
     host_computed: Collection[Node],
 ) -> Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
-    made = {node: lengths.changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
+    result = {node: lengths.changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
     nodes = {
         node: dims
         for old, node in others
-        if node not in made and (dims := lengths.changed_result_dims(old, node)) is not None
+        if node not in result and (dims := lengths.changed_result_dims(old, node)) is not None
     }
     inputs = _changed_data(before, graph, host_computed)
-    if inputs is None or not (nodes or inputs or made) or not config.pad_lengths:
+    if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
         return ""
-    sources = lengths.Sources(nodes, inputs, made)
+    sources = lengths.Sources(nodes, inputs, result)
     found = lengths.pad(graph, sources)
     if isinstance(found, lengths.Refused):
         return str(found)
     if any(node not in found[1] for _, node in others):
         return ""
-    if made:
-        return OnHost(made, "")
+    if result:
+        return OnHost(result, "")
     lengths.learn(sources, graph)
     _keep_places(dynamic_start, ())
     dynamic_start_positions(graph.nodes)
@@ -255,17 +255,17 @@ def _behind(nodes: Iterable[Node], wanted: Callable[[Node], bool]) -> set[Node]:
 
 def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
     """Returns a value as host data, computed by the ops that `few_small` found behind it."""
-    made: dict[Node, list[DeviceData]] = {}
+    result: dict[Node, list[DeviceData]] = {}
 
     def device_data_of(value: Value) -> DeviceData:
         maker = origin(value)
         if maker is None:
             assert type(value) is DeviceData
             return value
-        return made[maker][result_index(value)]
+        return result[maker][result_index(value)]
 
     for node in nodes:
-        made[node] = compute(node, [device_data_of(operand) for operand in node.operands])
+        result[node] = compute(node, [device_data_of(operand) for operand in node.operands])
     return device_data_of(value)
 
 
@@ -297,10 +297,10 @@ def compute(node: Node, inputs: Sequence[DeviceData]) -> list[DeviceData]:
     assert node.op.on_host is not None
     operands = [_host_tensor(device_data) for device_data in inputs]
     with torch.no_grad():
-        made = node.op.on_host(operands, node.numbers)
+        result = node.op.on_host(operands, node.numbers)
     return [
         DeviceData(value.meta, host=transfer.host_array(tensor).copy(), sharding=_sharding(node, inputs))
-        for value, tensor in zip(results(node), made, strict=True)
+        for value, tensor in zip(results(node), result, strict=True)
     ]
 
 

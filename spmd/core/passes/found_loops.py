@@ -33,7 +33,7 @@ class _WithLoops(Rewrite):
     def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
         super().__init__(graph)
         self.starts = {candidate.start: candidate for candidate in candidates}
-        self.position = {node: place for place, node in enumerate(graph.nodes)}
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.over = {
             value_name(graph.roots[i]): device_data
             for device_data, i in zip(graph.inputs, graph.onto, strict=False)
@@ -44,11 +44,11 @@ class _WithLoops(Rewrite):
     def made(self) -> Graph:
         """Returns the new graph."""
         end = 0
-        for place, node in enumerate(self.old.nodes):
-            if place in self.starts:
-                self._loop(self.starts[place])
-                end = self.starts[place].stop
-            elif place >= end:
+        for index, node in enumerate(self.old.nodes):
+            if index in self.starts:
+                self._loop(self.starts[index])
+                end = self.starts[index].stop
+            elif index >= end:
                 self._copy(node)
         return self.graph()
 
@@ -68,8 +68,8 @@ class _WithLoops(Rewrite):
         found = found_loop(candidate, self.over, is_before)
         numbers = [self.numbers[candidate.node(iteration, place)][k] for place, iteration, k in found.numbers]
         body = [self.old.sources.get(node, (node,))[0] for node in found.body]
-        made = results(self.add(found.op, found.operands, first, numbers, body))
-        self.now |= {name: made[index] for name, index in found.results.items()}
+        result = results(self.add(found.op, found.operands, first, numbers, body))
+        self.now |= {name: result[index] for name, index in found.results.items()}
         for y, names, late in found.stacks:
             stack = _Stack(names, y.rows_of(candidate.iterations))
             for row, value in late.items():
@@ -104,6 +104,6 @@ class _WithLoops(Rewrite):
         put = PutRow(row, rows.index(row))
         meta = dense_meta(new.meta.shape, new.meta.dtype)
         op = OpSpec.of(PUT_ROW, put, (meta,) * len(rows), tuple(value.meta for value in (*values, new)))
-        made = self.add(op, (*values, new), node)
+        result = self.add(op, (*values, new), node)
         stack.rows = rows
-        self.now |= {stack.names[at]: TupleElement(made, index) for index, at in enumerate(rows)}
+        self.now |= {stack.names[at]: TupleElement(result, index) for index, at in enumerate(rows)}

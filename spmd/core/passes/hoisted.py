@@ -30,23 +30,23 @@ def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     if not found:
         return graph, ""
     moved = {node for late in found.values() for node in late.ops}
-    made = Rewrite(graph)
+    result = Rewrite(graph)
     for node in graph.nodes:
         if node in found:
             for one in found[node].ops:
-                made.copy(one)
+                result.copy(one)
             lowering: Any = node.op.lowering
             carry = node.operands[lowering.num_constants : lowering.num_fixed]
             entering = {value_name(value): value for value in (*found[node].values, *carry)}
             metas = tuple(value.meta for value in entering.values())
-            wait = made.add(
+            wait = result.add(
                 OpSpec.of(WAIT, WaitForAll(), metas, metas), entering.values(), node, (), graph.sources[node][:1]
             )
-            made.replace(entering.values(), wait)
+            result.replace(entering.values(), wait)
         if node not in moved:
-            made.copy(node)
+            result.copy(node)
     count = sum(len(late.values) for late in found.values())
-    return made.graph(), f"{count} values before loops"
+    return result.graph(), f"{count} values before loops"
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:
@@ -77,10 +77,10 @@ def _has_carry(node: Node) -> bool:
 def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
     """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
     found: defaultdict[Any, list[int]] = defaultdict(list)
-    for place, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
+    for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
             if origin(operand) in outside:
-                found[value_name(operand)].append(place)
+                found[value_name(operand)].append(index)
     return found
 
 
@@ -92,10 +92,10 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Any, li
     late: dict[Any, Value] = {}
     late_at: set[int] = set()
     for place, node in reversed(nodes):
-        made = {value_name(value): value for value in results(node)}
-        here = {name for name in made if all(at > loop or at in late_at for at in readers.get(name, ()))}
-        late |= {name: made[name] for name in here}
-        if len(here) == len(made):
+        result = {value_name(value): value for value in results(node)}
+        here = {name for name in result if all(at > loop or at in late_at for at in readers.get(name, ()))}
+        late |= {name: result[name] for name in here}
+        if len(here) == len(result):
             late_at.add(place)
     return late
 

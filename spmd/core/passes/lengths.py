@@ -111,10 +111,10 @@ def begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
 
 def taken_back(node: Node) -> list[int]:
     """Returns the dims in which the result of the gradient of a slice or select is longer than its operand."""
-    given, made = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(made):
-        return [dim for dim, size in enumerate(made) if size != given[dim]]
-    return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]
+    given, result = node.operands[0].meta.shape, node.meta.shape
+    if len(given) == len(result):
+        return [dim for dim, size in enumerate(result) if size != given[dim]]
+    return [next(dim for dim in range(len(result)) if (*result[:dim], *result[dim + 1 :]) == given)]
 
 
 def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
@@ -185,7 +185,7 @@ def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[N
             return Refused(maker, "makes a result that is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     inputs = [spread.data.get(device_data, device_data) for device_data in graph.inputs]
-    padded_roots = [place for place, root in enumerate(graph.roots) if spread.pads_of(root)]
+    padded_roots = [index for index, root in enumerate(graph.roots) if spread.pads_of(root)]
     return in_place(
         dataclasses.replace(graph, nodes=spread.nodes, inputs=inputs, roots=roots), padded_roots
     ), spread.changed
@@ -239,9 +239,9 @@ class Spread:
     def now(self, value: Value) -> Value:
         """Returns the new graph's value for one of the old graph."""
         if type(value) is TupleElement:
-            made = self.made[value.node]
-            assert type(made) is Node, "the new value of an op is an op"
-            return TupleElement(made, value.index)
+            result = self.made[value.node]
+            assert type(result) is Node, "the new value of an op is an op"
+            return TupleElement(result, value.index)
         if type(value) is DeviceData:
             return self.made.get(value, value)
         return self.made[value]
@@ -265,17 +265,17 @@ class Spread:
         op, numbers = _alone(node), node.numbers
         begins = {} if is_reachable else self.begun(node)
         try:
-            made = found(op, pads, begins) if begins or is_reachable else None
+            result = found(op, pads, begins) if begins or is_reachable else None
         except NoRule:
             if not begins:
                 raise
-            made = None  # another op of the same name in the same line
-        if made is not None:
-            op, numbers = made.op, (*made.numbers, *numbers)
+            result = None  # another op of the same name in the same line
+        if result is not None:
+            op, numbers = result.op, (*result.numbers, *numbers)
             self.changed.add(node)
-            for index, pad in enumerate(made.pads):
+            for index, pad in enumerate(result.pads):
                 if pad:
-                    self.note((node, index) if len(made.pads) > 1 else node, node.op.metas[index], pad)
+                    self.note((node, index) if len(result.pads) > 1 else node, node.op.metas[index], pad)
         elif node.op.dynamic_start is not None and node.op.dynamic_start[0] in self.moved:
             op, position = node.op.dynamic_start
             numbers = (position, *numbers)
@@ -286,10 +286,10 @@ class Spread:
         self.pads[name] = pads
 
     def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
-        made = Node(op, operands, numbers, like.code, like.instruction, like.sequence)
-        made.serial = like.serial
-        self.nodes.append(made)
-        return made
+        result = Node(op, operands, numbers, like.code, like.instruction, like.sequence)
+        result.serial = like.serial
+        self.nodes.append(result)
+        return result
 
     def lengthen(self, device_data: Value, reader: Node) -> None:
         """Pads data with dynamic dims: on the host, or in the program."""
@@ -308,10 +308,10 @@ def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:
     """Returns host data with zeros at the end of its dims."""
     assert device_data.host is not None, "host data"
     room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
-    made = DeviceData(
+    result = DeviceData(
         meta, host=np.pad(device_data.host, room), sharding=device_data.sharding, source=device_data.source
     )
-    return observation.derived(made, device_data, lambda now: padded_on_host(now, meta))
+    return observation.derived(result, device_data, lambda now: padded_on_host(now, meta))
 
 
 def padded_on_device(device_data: DeviceData, meta: Meta) -> Node:
@@ -367,9 +367,9 @@ def unpadded(device_data: DeviceData, value: Value) -> DeviceData | Node:
     node = origin(value)
     assert node is not None, "results are computed by ops"
     dims = changed_dims(device_data.meta, value.meta)
-    made = unpadded_view(device_data, value.meta, dims, is_marked=node.op.name not in _KEPT)
-    made.code, made.instruction, made.serial = node.code, node.instruction, node.serial
-    return made
+    result = unpadded_view(device_data, value.meta, dims, is_marked=node.op.name not in _KEPT)
+    result.code, result.instruction, result.serial = node.code, node.instruction, node.serial
+    return result
 
 
 def unpadded_view(device_data: DeviceData, meta: Meta, dims: Sequence[int], *, is_marked: bool) -> Node:
@@ -407,5 +407,5 @@ def _alone(node: Node) -> OpSpec:
 def found(op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     """Returns the op on operands with this padding, cached; raises NoRule."""
     key = (op, tuple(map(key_of, pads)), key_of(begins))
-    made = _padded.get(key)
-    return _padded.keep(key, op.lowering.padded(op, pads, begins)) if made is None else made
+    result = _padded.get(key)
+    return _padded.keep(key, op.lowering.padded(op, pads, begins)) if result is None else result

@@ -89,15 +89,15 @@ class _Wiring:
     """Decides which stretches of a graph are one program: isomorphic, with the same results read later."""
 
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
-        position = {node: place for place, node in enumerate(nodes)}
+        position = {node: index for index, node in enumerate(nodes)}
         self.symbols = symbols
         self.ops = list(itertools.accumulate((len(one.lowering.elements) or 1 for one in symbols), initial=0))
         self.operands = [[_read(one, position) for one in node.operands] for node in nodes]
         self.last_read = [0] * len(nodes)
-        for place, operands in enumerate(self.operands):
-            for made, *_ in operands:
-                if made is not None:
-                    self.last_read[made] = place
+        for index, operands in enumerate(self.operands):
+            for result, *_ in operands:
+                if result is not None:
+                    self.last_read[result] = index
 
     def num_ops(self, start: int, stop: int) -> int:
         """Returns the number of ops of a stretch to compile, those of a list one by one."""
@@ -147,14 +147,14 @@ def is_within_line(nodes: Sequence[Node], place: int) -> bool:
 def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
     """Returns for each place between two ops the bytes of values computed before it and read after it."""
     last: dict[Any, tuple[int, int, Meta]] = {}
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         for operand in node.operands:
             maker = origin(operand)
             if maker is not None:
-                last[maker, result_index(operand)] = (position[maker], place, operand.meta)
+                last[maker, result_index(operand)] = (position[maker], index, operand.meta)
     change = [0] * (len(nodes) + 2)
-    for made, read, meta in last.values():
-        change[made + 1] += meta.nbytes
+    for result, read, meta in last.values():
+        change[result + 1] += meta.nbytes
         change[read + 1] -= meta.nbytes
     carried, total = [], 0
     for step in change:

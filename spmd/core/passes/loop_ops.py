@@ -41,8 +41,8 @@ class Join(Lowering):
         if self.is_stack:
             first, last = ([jnp.expand_dims(array, self.dim) for array in arrays] for arrays in (first, last))
         room = [(0, self.after if dim == self.dim else 0) for dim in range(rows.ndim)]
-        made = jnp.pad(jnp.concatenate([*first, rows], self.dim), room)
+        result = jnp.pad(jnp.concatenate([*first, rows], self.dim), room)
         if last:
             new = jnp.concatenate(last, self.dim)
-            made = jax.lax.dynamic_update_slice_in_dim(made, new, numbers[0] + self.before, self.dim)
-        return (made,)
+            result = jax.lax.dynamic_update_slice_in_dim(result, new, numbers[0] + self.before, self.dim)
+        return (result,)

@@ -94,9 +94,9 @@ def again(graph: Graph, sync: Sync) -> Outcome:
     for step in plan.steps:
         like = graph.nodes[step.like]
         numbers = step.numbers if step.is_added else (*step.numbers, *like.numbers)
-        made = Node(step.op, [value(ref) for ref in step.operands], numbers, like.code, like.instruction)
-        made.serial = like.serial
-        nodes.append(made)
+        result = Node(step.op, [value(ref) for ref in step.operands], numbers, like.code, like.instruction)
+        result.serial = like.serial
+        nodes.append(result)
     roots = [value(ref) for ref in plan.roots]
     padded = in_place(dataclasses.replace(graph, nodes=nodes, inputs=inputs, roots=roots), plan.padded_roots)
     return "" if cache.find(padded) is None else Changed(padded, "lengths are operands, as before", lambda graph: graph)

@@ -108,12 +108,12 @@ def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int,
     for place in range(start + period, start + 2 * period):
         for operand in nodes[place].operands:
             maker = origin(operand)
-            made = -1 if maker is None else position[maker]
-            if made >= max(start, place - period):
-                reach[value_name(operand)] = (made, place, operand.meta.nbytes)
+            result = -1 if maker is None else position[maker]
+            if result >= max(start, place - period):
+                reach[value_name(operand)] = (result, place, operand.meta.nbytes)
     carried = np.zeros(period, np.int64)
-    for made, read, nbytes in reach.values():
-        for cut in range(made + 1, read + 1):
+    for result, read, nbytes in reach.values():
+        for cut in range(result + 1, read + 1):
             carried[(cut - start) % period] += nbytes
     return int(np.argmin(carried[: min(spare, period - 1) + 1]))
 
@@ -249,7 +249,7 @@ def _early(
         has_dynamic_start = True
         makers = [origin(operand) for node in iteration for operand in node.operands]
         places = [position[maker] - start for maker in makers if maker is not None]
-        if all(made < 0 or made % period in early for made in places):
+        if all(result < 0 or result % period in early for result in places):
             early.add(place)
     return frozenset(early), has_dynamic_start
 
@@ -313,5 +313,5 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
             for iteration, value in enumerate(values):
                 row.setdefault(value_name(value), loop.row(iteration))
         for result in loop.ys:
-            for place, name in enumerate(loop.names(result)):
-                row.setdefault(name, place)
+            for index, name in enumerate(loop.names(result)):
+                row.setdefault(name, index)

@@ -35,10 +35,10 @@ class Rewrite:
         sources: Sequence[Node] = (),
     ) -> Node:
         """Adds an op at the user's line of a node of the old graph; sources: as that node's, unless given."""
-        made = Node(op, tuple(map(self.value, operands)), numbers, like.code, like.instruction, like.sequence)
-        self.nodes.append(made)
-        self.sources[made] = sources or self.old.sources.get(like, (like,))
-        return made
+        result = Node(op, tuple(map(self.value, operands)), numbers, like.code, like.instruction, like.sequence)
+        self.nodes.append(result)
+        self.sources[result] = sources or self.old.sources.get(like, (like,))
+        return result
 
     def replace(self, values: Iterable[Value], made: Node) -> None:
         """Makes the results of a new node stand for these values of the old graph."""

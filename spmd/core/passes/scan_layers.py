@@ -25,10 +25,10 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
     and of the xs of loops that the user wrote; and the loops, or the reason why there are none, in words."""
     started = counters.now()
-    made, loops, reason = _chosen(graph, may_scan=may_scan)
-    made = with_loops(made, loops) if loops else made
+    result, loops, reason = _chosen(graph, may_scan=may_scan)
+    result = with_loops(result, loops) if loops else result
     counters.add_time("roll", counters.now() - started)
-    return made, ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) or reason
+    return result, ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) or reason
 
 
 def num_lowered(graph: Graph) -> int:
@@ -67,17 +67,17 @@ def _chosen(graph: Graph, *, may_scan: bool = True) -> tuple[Graph, list[Candida
     columns = columns_of(graph, loops)
     stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
-        made, _, _ = _chosen(graph, may_scan=False)
-        return made, [], "the program would copy their operands into stacks, more than one row of each"
+        result, _, _ = _chosen(graph, may_scan=False)
+        return result, [], "the program would copy their operands into stacks, more than one row of each"
     for loop, peeled in zip(loops, columns.peeled, strict=True):
         loop.peeled = peeled
-    made = dataclasses.replace(
+    result = dataclasses.replace(
         graph,
         stack_groups=stack_groups,
         stacked=tuple(columns.roots),
         columns=[group for group in columns.inputs if group not in stack_groups],
     )
-    return made, loops, reason
+    return result, loops, reason
 
 
 def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:

@@ -12,14 +12,14 @@ def columns_of(rows: Sequence[tuple[DeviceData, ...]]) -> list[tuple[DeviceData,
     Data that one loop reads in reverse order, or without some rows at the ends, and that another reads, too, is one
     group: so its order is the same for any trip count.
     """
-    made: list[tuple[DeviceData, ...]] = []
+    result: list[tuple[DeviceData, ...]] = []
     for row in rows:
-        shared = [column for column in made if not set(column).isdisjoint(row)]
-        made = [column for column in made if column not in shared]
+        shared = [column for column in result if not set(column).isdisjoint(row)]
+        result = [column for column in result if column not in shared]
         for column in shared:
             row = _merged(column, row)
-        made.append(row)
-    return made
+        result.append(row)
+    return result
 
 
 def _merged(column: tuple[DeviceData, ...], row: tuple[DeviceData, ...]) -> tuple[DeviceData, ...]:
@@ -28,8 +28,8 @@ def _merged(column: tuple[DeviceData, ...], row: tuple[DeviceData, ...]) -> tupl
         shared = next(device_data for device_data in ordered if device_data in column)
         shift = column.index(shared) - ordered.index(shared)
         before, behind = ordered[: max(-shift, 0)], ordered[max(len(column) - shift, 0) :]
-        made = (*before, *column, *behind)
+        result = (*before, *column, *behind)
         start = max(shift, 0)
-        if made[start : start + len(ordered)] == ordered and len(set(made)) == len(made):
-            return made
+        if result[start : start + len(ordered)] == ordered and len(set(result)) == len(result):
+            return result
     raise NoRule("reads data in another order")

@@ -37,7 +37,7 @@ class Program:
         recorded = graph.recorded or graph
         self.entries = [node.op for node in recorded.nodes]
         self.lines = lines_of(recorded.nodes)
-        at: dict[Any, int] = {node: place for place, node in enumerate(recorded.nodes)}
+        at: dict[Any, int] = {node: index for index, node in enumerate(recorded.nodes)}
         self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:

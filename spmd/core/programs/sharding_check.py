@@ -27,8 +27,8 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     free = {port.places: chosen for port, chosen in outputs if port.sharding is None}
     meshes = graph.meshes() if free else []
     return [
-        Sharding.from_jax(free[place], len(root.meta.shape), meshes) if pinned is None else pinned
-        for place, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True))
+        Sharding.from_jax(free[index], len(root.meta.shape), meshes) if pinned is None else pinned
+        for index, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True))
     ]
 
 

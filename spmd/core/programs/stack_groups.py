@@ -62,8 +62,8 @@ def _keep_unusable(graph: Graph, donated: list[bool], taken: set[int | None]) ->
     """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
     left = Counter(
         (root.meta.struct, shardings)
-        for place, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
-        if place not in taken
+        for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
+        if index not in taken
     )
     in_groups = {i for group in graph.stack_groups for i in group}
     for i, is_given in enumerate(donated):

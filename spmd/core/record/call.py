@@ -126,9 +126,9 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs:
         observing = observation.active()
         if observing is not None:
             args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
-        made = op_for[-1](plan, args, kwargs)
-        key = with_default if reads_default_dtype(plan, args, kwargs, made.metas) else signature
-        op = plan.table.of(key, lambda: made)
+        result = op_for[-1](plan, args, kwargs)
+        key = with_default if reads_default_dtype(plan, args, kwargs, result.metas) else signature
+        op = plan.table.of(key, lambda: result)
     return op
 
 
@@ -151,10 +151,10 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> X
             parent = storage.reads.current()
         task = graph_task()
         code, instruction = place_of(_getframe(2)) if task == -1 else backward_line(task)
-        made = alias(base, rule.meta, View(rule, parent, code, instruction))
+        result = alias(base, rule.meta, View(rule, parent, code, instruction))
         if base.requires_grad:
-            follow(storage, made)
-        return made
+            follow(storage, result)
+        return result
 
 
 def _scan(
@@ -299,12 +299,12 @@ def _scalar_op(meta: Meta) -> Any:
 
 
 def _several(node: Node, plan: Plan) -> Any:
-    made = tensors_of(node)
+    result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
-        tensors = iter(made)
-        made = [next(tensors) if item is Slot else item for item in layout]
-    return made if plan.returns_list else tuple(made)
+        tensors = iter(result)
+        result = [next(tensors) if item is Slot else item for item in layout]
+    return result if plan.returns_list else tuple(result)
 
 
 def _inherit(storage: Storage, like: Any) -> None:

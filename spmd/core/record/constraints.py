@@ -23,9 +23,9 @@ def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
     meta = dense_meta(tensor.shape, tensor.dtype)
     sharding = sharding if meta.numel else sharding.replicated()
     with LOCK:
-        (made,) = record_op(mark_op(meta, sharding), [tensor])
-        made._storage.sharding = sharding
-    return made
+        (result,) = record_op(mark_op(meta, sharding), [tensor])
+        result._storage.sharding = sharding
+    return result
 
 
 def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:

@@ -105,9 +105,9 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         check(*arguments, **keywords)
     try:
         with without_errors():
-            made = run(*arguments, **keywords)
+            result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
-            made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
+            result = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), result)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
@@ -116,7 +116,7 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         raise at_user_line(refusal[-1](plan.overload, error, args, kwargs, plan.twin)) from None
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
-    return made
+    return result
 
 
 def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
@@ -132,11 +132,11 @@ def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value, scalar_args in zip(args, plan.scalar_args, strict=False):
             if scalar_args and isinstance(value, (int, float, complex)):
                 check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
-    made = run_on_meta(plan, args, kwargs)
+    result = run_on_meta(plan, args, kwargs)
     binding = bind(plan, args, kwargs)
     if plan.kind is VIEW:
-        return _view_rule(plan, args[0], binding, meta_of(made))
-    flat = list(made) if isinstance(made, (tuple, list)) else [made]
+        return _view_rule(plan, args[0], binding, meta_of(result))
+    flat = list(result) if isinstance(result, (tuple, list)) else [result]
     metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
         targets = plan.written(args, kwargs)

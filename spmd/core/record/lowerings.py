@@ -177,9 +177,9 @@ class Call(Lowering):
 
         def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
             given = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
-            made = overload(**given, **placed)
-            made = made if isinstance(made, (tuple, list)) else [made]
-            return [item for item in made if isinstance(item, torch.Tensor)]
+            result = overload(**given, **placed)
+            result = result if isinstance(result, (tuple, list)) else [result]
+            return [item for item in result if isinstance(item, torch.Tensor)]
 
         return run
 
@@ -196,13 +196,13 @@ class Fill(Lowering):
     def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
         (meta,) = op.metas
         likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
-        made = dict(begins or (likes[0] if likes else ()))
-        if not made:
+        result = dict(begins or (likes[0] if likes else ()))
+        if not result:
             raise NoRule("makes a value like a padded one")
-        metas, operands = (padded_meta(meta, made),), tuple(map(padded_meta, op.operands, pads))
+        metas, operands = (padded_meta(meta, result),), tuple(map(padded_meta, op.operands, pads))
         numbers, constant = op.numbers, op.constant
         op_spec = OpSpec.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
-        return Padded(op_spec, (made,), ())
+        return Padded(op_spec, (result,), ())
 
     def on_host(self, op: OpSpec) -> OnHost | None:
         if not _is_exact(op):
@@ -244,8 +244,8 @@ def _padded(op: OpSpec, pads: Sequence[Pads], case: Case, lowering: Lowering) ->
     kinds = "i" * len(case.numbers) + op.numbers
     # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
     layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
-    made = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
-    return Padded(made, tuple(case.made), tuple(case.numbers))
+    result = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
+    return Padded(result, tuple(case.made), tuple(case.numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +268,19 @@ class DynamicStart(Lowering):
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         if type(move) is Read and not begins:
             run = move.run
-            made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
+            result = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
         elif type(move) is Gradient:
             run = move.run
             if run.axis in pad and not run.is_select:
                 raise NoRule("is of a slice of a padded dim")
-            made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
-            made |= begins
-            move = Gradient(run, physical(move.shape, made))
+            result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
+            result |= begins
+            move = Gradient(run, physical(move.shape, result))
         else:
             raise NoRule("has no rule for a padded dim")
-        metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
+        metas, operands = (padded_meta(op.metas[0], result),), (padded_meta(op.operands[0], pad),)
         op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
-        return Padded(op_spec, (made,), ())
+        return Padded(op_spec, (result,), ())
 
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return ((1, 2),) if len(op.numbers) == 3 else ()

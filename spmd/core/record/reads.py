@@ -138,8 +138,8 @@ class Reads:
         if new.reads is not None or not fitting:
             return
         moved = {read: read_in(new, read.layout) for read in fitting}
-        for read, made in moved.items():
-            made.spans = read.spans
+        for read, result in moved.items():
+            result.spans = read.spans
         reads: Any = new.reads  # made by the first of them
         reads.active = [moved[read] for read in self.active if read in moved]
         old.reads = None
@@ -210,11 +210,11 @@ def keep(reads: Sequence[Read], layouts: Sequence[Sharding], before: XlaTensor) 
     """
     with LOCK:
         kept = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
-        made = [tensor for tensor in kept if tensor is not None]
-        if made:
-            parts = [(tensor._storage.meta, tensor._storage.sharding) for tensor in made]
-            waited = [tensor._storage.value for tensor in made]
-            for tensor, value in zip(made, _behind(parts, waited, before), strict=False):
+        result = [tensor for tensor in kept if tensor is not None]
+        if result:
+            parts = [(tensor._storage.meta, tensor._storage.sharding) for tensor in result]
+            waited = [tensor._storage.value for tensor in result]
+            for tensor, value in zip(result, _behind(parts, waited, before), strict=False):
                 tensor._storage.write(value)
         return kept
 
@@ -237,12 +237,12 @@ def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) 
     arrived = value_of(tensor)
     if is_data(arrived) or tensor._storage.is_state:
         return ()
-    *made, passed = results(record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
+    *result, passed = results(record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
     if tensor._view is None:
         tensor._storage.write(passed)
     else:
         tensor._view.keep(passed, tensor._storage)
-    return made
+    return result
 
 
 def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | None] = ()) -> None:

@@ -58,11 +58,11 @@ def by_memory(view: Any) -> None:
         )
     base.__dict__.setdefault("_places", set()).add(place)
     with torch.enable_grad():
-        made: Any = torch.as_strided(base, *place)
-    torch._C._autograd._set_creation_meta(made, torch._C._autograd._get_creation_meta(view))
-    torch._C._swap_tensor_impl(view, made)
+        result: Any = torch.as_strided(base, *place)
+    torch._C._autograd._set_creation_meta(result, torch._C._autograd._get_creation_meta(view))
+    torch._C._swap_tensor_impl(view, result)
     for name in ("_storage", "_view", "_meta"):  # a graph that has saved the view goes on with `made`
-        setattr(made, name, getattr(view, name))
+        setattr(result, name, getattr(view, name))
 
 
 def before_write(tensor: Any) -> None:

@@ -181,9 +181,9 @@ def _copies(views: Any) -> Any:
 
 def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
-    made = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
-    made = made if isinstance(made, (tuple, list)) else (made,)
+    result = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    result = result if isinstance(result, (tuple, list)) else (result,)
     targets = plan.written(args, kwargs)
-    for target, value in zip(targets, made, strict=True):
+    for target, value in zip(targets, result, strict=True):
         target.copy_(value)
     return targets[0] if len(targets) == 1 else tuple(targets)

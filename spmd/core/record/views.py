@@ -58,9 +58,9 @@ class View:
     def elsewhere(self) -> "View":
         """The same view of another storage."""
         parent = None if self.parent is None or self.parent.is_read else self.parent.elsewhere()
-        made = View(self.rule, parent, self.code, self.instruction)
-        made.sharding = self.sharding
-        return made
+        result = View(self.rule, parent, self.code, self.instruction)
+        result.sharding = self.sharding
+        return result
 
     def value_of(self, storage: Storage) -> Value:
         """The view's current value."""

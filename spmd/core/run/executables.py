@@ -62,10 +62,10 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
     try:
-        made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
+        result = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
-    return stacks.given(program, graph, made, weakref.ref(program))
+    return stacks.given(program, graph, result, weakref.ref(program))
 
 
 # Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
@@ -93,20 +93,20 @@ def launch(
         buffers[i] = transfer.respelled(buffers[i], sharding)
     in_flight.make_room(num_devices)
     with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
-        made = list(program.executable(*buffers, *vectors))
+        result = list(program.executable(*buffers, *vectors))
     if program.calls_host:
         with spans.span("wait", lambda: {"for": "a program that calls Python"}):
-            jax.block_until_ready(made)
+            jax.block_until_ready(result)
     for i, sharding in program.respelled:
-        made[i] = transfer.respelled(made[i], sharding)
-    runs.note_run(made[program.smallest], weakref.ref(program), event)
+        result[i] = transfer.respelled(result[i], sharding)
+    runs.note_run(result[program.smallest], weakref.ref(program), event)
     seconds = counters.now() - started
     counters.add_time("dispatch", seconds)
     counters.add_sample("DispatchTime", seconds * 1e9)
     for note in on_launch:
-        note(started, made[program.smallest])
+        note(started, result[program.smallest])
     counters.add("runs")
-    return made
+    return result
 
 
 def _row(program: Program) -> dict[str, str]:

@@ -143,14 +143,14 @@ def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], 
 
 def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
     """Computes the results of a subgraph's ops without a program; the ops that read them find data."""
-    made: dict[Any, DeviceData] = {}
+    result: dict[Any, DeviceData] = {}
     for node in subgraph.nodes:
-        node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+        node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
         inputs = [operand for operand in node.operands if type(operand) is DeviceData]
-        made |= zip(map(value_name, results(node)), dynamic.compute(node, inputs), strict=True)
-    flow.give(made)
+        result |= zip(map(value_name, results(node)), dynamic.compute(node, inputs), strict=True)
+    flow.give(result)
     for value, storage in roots:
-        device_data = made.get(value_name(value))
+        device_data = result.get(value_name(value))
         if device_data is not None:
             _take(storage, value, device_data)
     return []
@@ -203,9 +203,9 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
     """Gives storages and later subgraphs the results of a run."""
-    made = [lengths.unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
-    flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
-    for (value, storage), data, device_data in zip(roots, made, outputs, strict=True):
+    result = [lengths.unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
+    flow.give({value_name(value): data for (value, _), data in zip(roots, result, strict=True)})
+    for (value, storage), data, device_data in zip(roots, result, outputs, strict=True):
         _take(storage, value, data, device_data.sharding)
 
 
@@ -213,9 +213,9 @@ def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     """The graph with copies of the inputs that its program writes over and other threads' ops still read. Which these
     are is chance, so that they must not make it another program."""
     inputs = list(graph.inputs)
-    for place, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
+    for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
         if is_donated and flow.is_read_by_others(device_data):
-            inputs[place] = _copy_of(device_data)
+            inputs[index] = _copy_of(device_data)
     return graph if inputs == graph.inputs else dataclasses.replace(graph, inputs=inputs)
 
 

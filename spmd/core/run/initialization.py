@@ -179,7 +179,7 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
         if inputs or not seen.isdisjoint(nodes):
             return [list(initial)]
         seen.update(nodes)
-        places = {node: place for place, node in enumerate(nodes)}
+        places = {node: index for index, node in enumerate(nodes)}
         wiring = tuple((node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
         kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
         fewest += 0 if kind in kinds else len(nodes)

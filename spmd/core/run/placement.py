@@ -104,14 +104,14 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         return DeviceData(device_data.meta, sharding=target, is_abstract=True)
     device_data.check()
     if device_data.host is not None:
-        made = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+        result = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
     else:
         buffer, sharding = device_data.placed()
         buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
-        made = DeviceData(
+        result = DeviceData(
             device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
         )
-    return observation.derived(made, device_data, lambda now: moved(now, target))
+    return observation.derived(result, device_data, lambda now: moved(now, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
@@ -126,9 +126,9 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     if here is requested or not tensor.numel():
         return tensor
     if tensor._view is not None or type(tensor._storage.value) is not DeviceData:
-        made = with_sharding(tensor, sharding)
-        made._storage.sharding = requested
-        return made
+        result = with_sharding(tensor, sharding)
+        result._storage.sharding = requested
+        return result
     with LOCK:
         device_data = tensor._storage.value
         data = moved(device_data, sharding)
@@ -192,8 +192,8 @@ def _memory_of(storage: Storage) -> str:
     """The memory kind of a value without an annotation: where it was, or where its op places it."""
     if storage.home is not None:
         return storage.home.memory
-    made = origin(storage.value)
-    return DEVICE if made is None else made.op.memory
+    result = origin(storage.value)
+    return DEVICE if result is None else result.op.memory
 
 
 def written_over(

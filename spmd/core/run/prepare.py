@@ -56,26 +56,26 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
     for row in PASSES:
         if not _applies(row, donate=donate, is_plan=is_plan):
             continue
-        made = row.run(graph, sync)
-        if isinstance(made, str):
-            reasons += [made] if made else []
-            graph = _checked(graph, made, name=row.name, is_changed=False)
-        elif isinstance(made, Changed):
-            graph = _checked(made.graph, made.what, name=row.name, is_changed=True)
-            changes = (*changes, made)
+        result = row.run(graph, sync)
+        if isinstance(result, str):
+            reasons += [result] if result else []
+            graph = _checked(graph, result, name=row.name, is_changed=False)
+        elif isinstance(result, Changed):
+            graph = _checked(result.graph, result.what, name=row.name, is_changed=True)
+            changes = (*changes, result)
             program = None if is_plan else cache.find(graph)
-            if program is not None or made.is_last:
+            if program is not None or result.is_last:
                 break
         else:
-            return Prepared(graph, cut=_subgraphs(graph, made, subgraph, left, flow))
+            return Prepared(graph, cut=_subgraphs(graph, result, subgraph, left, flow))
     return Prepared(graph, program, (), changes, reasons[0] if reasons else "")
 
 
 def formed(graph: Graph, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, after the passes for that."""
     for name, run in COMPILE_PASSES:
-        made, what = run(graph, may_scan)
-        graph = _checked(made, what, name=name, is_changed=made.nodes is not graph.nodes)
+        result, what = run(graph, may_scan)
+        graph = _checked(result, what, name=name, is_changed=result.nodes is not graph.nodes)
     return graph
 
 
@@ -109,8 +109,8 @@ def _subgraphs(
         return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
     if made.replaced:
         replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
-        for place, (value, storage) in enumerate(left):
-            left[place] = made.replaced.get(value_name(value), value), storage
+        for index, (value, storage) in enumerate(left):
+            left[index] = made.replaced.get(value_name(value), value), storage
             storage.value = made.replaced.get(value_name(storage.value), storage.value)
             if storage.past:
                 storage.past = [made.replaced.get(value_name(past), past) for past in storage.past]
@@ -130,4 +130,4 @@ def steps_written(storages: Sequence[Storage]) -> set[Node]:
     values = [
         value for storage in storages if storage.is_state and storage.past for value in (*storage.past, storage.value)
     ]
-    return {made for value in values if (made := origin(value)) is not None}
+    return {result for value in values if (result := origin(value)) is not None}

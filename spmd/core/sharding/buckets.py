@@ -50,13 +50,13 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
     rows = cuts[0].rows
     joined = jnp.concatenate([to_rows(array, cut) for array, cut in zip(arrays, cuts, strict=True)], axis=1)
     unsharded = constrain(constrain(joined, rows), rows.replicated())
-    made, start = [], 0
+    result, start = [], 0
     for array, cut in zip(arrays, cuts, strict=True):
         width = array.size // unsharded.shape[0]
         own = jax.lax.slice_in_dim(unsharded, start, start + width, axis=1)
-        made.append(from_rows(own, cut, array.shape))
+        result.append(from_rows(own, cut, array.shape))
         start += width
-    return made
+    return result
 
 
 def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:

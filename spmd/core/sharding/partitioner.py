@@ -106,8 +106,8 @@ _GROUP = object()
 
 def shard_as(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the values, of one shape; the partitioner gives both the same sharding."""
-    made = _shard_as_p.bind(one, other)
-    return made[0], made[1]
+    result = _shard_as_p.bind(one, other)
+    return result[0], result[1]
 
 
 def _lower_shard_as(context: Any, one: Any, other: Any) -> list[Any]:
@@ -122,10 +122,10 @@ def _lower_shard_as(context: Any, one: Any, other: Any) -> list[Any]:
     # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect the call is removed
     # before the partitioner has seen it.
     text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
-    made = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
-    for call in made:
+    result = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
+    for call in result:
         call.attributes["mhlo.sharding"] = text
-    return [call.results[0] for call in made]
+    return [call.results[0] for call in result]
 
 
 # Not cached: equal calls would become one function of the module, and all their pairs one group.

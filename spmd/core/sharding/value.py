@@ -211,14 +211,14 @@ class Sharding:
         dims = [Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open) for dim in self._reduced_dims()]
         is_in_order = logical == tuple(range(len(order)))
         # jax's own parameter for an array on a mesh whose devices are in another order.
-        made = NamedSharding(
+        result = NamedSharding(
             mesh,
             jax_spec(dims),
             memory_kind=self._kind(),
             _logical_device_ids=None if is_in_order else logical,
         )
-        self._over[order] = made
-        return made
+        self._over[order] = result
+        return result
 
     def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
         """The prime factors of the axes' sizes, their order in a program of several meshes, and their names."""
@@ -234,9 +234,9 @@ class Sharding:
     def in_program(self) -> NamedSharding:
         """Returns the sharding in terms of the program that is being traced (see `tracing`)."""
         order = program.order
-        made = self.jax if order is None or len(order) == 1 else self.over(order)
-        there = jax.sharding.get_abstract_mesh() if program.manual_axes else made.mesh
-        return made if there is made.mesh else NamedSharding(there, made.spec, memory_kind=made.memory_kind)
+        result = self.jax if order is None or len(order) == 1 else self.over(order)
+        there = jax.sharding.get_abstract_mesh() if program.manual_axes else result.mesh
+        return result if there is result.mesh else NamedSharding(there, result.spec, memory_kind=result.memory_kind)
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """Returns this mesh as the mesh of the program that is being traced, and the axes there of each axis."""

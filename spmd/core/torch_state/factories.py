@@ -19,9 +19,9 @@ aten = torch.ops.aten
 def _make(overload: Any, *args: Any, device: Any, **kwargs: Any) -> XlaTensor:
     """Records a factory: an op without operands."""
     only_device(device)
-    made = dispatch(overload, (), args, kwargs)
+    result = dispatch(overload, (), args, kwargs)
     recorded()
-    return made
+    return result
 
 
 def _dtype(dtype: Any) -> torch.dtype:

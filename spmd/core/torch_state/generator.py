@@ -28,9 +28,9 @@ class XlaGenerator(torch.Generator):
         return torch.device("xla", 0)
 
     def clone_state(self) -> "XlaGenerator":
-        made = XlaGenerator()
-        made.set_state(self.get_state())
-        return made
+        result = XlaGenerator()
+        result.set_state(self.get_state())
+        return result
 
     def __reduce__(self) -> Any:
         _, _, *state = super().__reduce__()
@@ -44,8 +44,8 @@ def _is_ours(*args: Any, **kwargs: Any) -> bool:
 
 
 def _make(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    made = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
-    return type.__call__(made, *args, **kwargs)
+    result = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
+    return type.__call__(result, *args, **kwargs)
 
 
 def _forking(original: Any) -> Any:

@@ -63,8 +63,8 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
     """The ring of the thread that recorded the roots of a backward pass."""
     for root in roots:
         if type(root) is XlaTensor and root.grad_fn is not None:
-            made: Any = root._view or origin(root._storage.value)
-            place = None if made is None else Line(made.code, made.instruction)
+            result: Any = root._view or origin(root._storage.value)
+            place = None if result is None else Line(result.code, result.instruction)
             return forward_ring(root.grad_fn._sequence_nr(), place)
     return THREADS.ring
 

@@ -91,10 +91,10 @@ def _shard_loaded_state() -> None:
     process = optimizer.Optimizer._process_value_according_to_param_policy
 
     def sharded(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = process(param, value, *args, **kwargs)
-        if type(made) is XlaTensor and type(param) is XlaTensor and param._view is None:
-            return placed_like(made, param)
-        return made
+        result = process(param, value, *args, **kwargs)
+        if type(result) is XlaTensor and type(param) is XlaTensor and param._view is None:
+            return placed_like(result, param)
+        return result
 
     optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(sharded)  # type: ignore[method-assign]
 

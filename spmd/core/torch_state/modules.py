@@ -75,13 +75,13 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
         return
     gradient = parameter.grad
     with torch.no_grad():
-        made = fn(parameter)
-        if type(parameter) is XlaTensor and made.device.type == "cpu":
+        result = fn(parameter)
+        if type(parameter) is XlaTensor and result.device.type == "cpu":
             unasked_cpu.tell()
         made_gradient = None if gradient is None else fn(gradient)
     parameter.grad = None  # the swap exchanges it with the data
     try:
-        module._parameters[name] = moved = _replace(parameter, made)
+        module._parameters[name] = moved = _replace(parameter, result)
     except (RuntimeError, TypeError) as error:
         parameter.grad = gradient
         raise RuntimeError(f"{type(module).__name__}.{name}: {error}") from error
@@ -107,10 +107,10 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         try:
-            made = fn(tensor)
-            if type(made) is not XlaTensor and made.device.type == "xla":
-                refuse_tensor(made)
-            return made
+            result = fn(tensor)
+            if type(result) is not XlaTensor and result.device.type == "xla":
+                refuse_tensor(result)
+            return result
         except UnsupportedLayout as error:
             for name, value in module._buffers.items():
                 if value is tensor:

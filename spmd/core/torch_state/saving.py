@@ -115,11 +115,11 @@ def _known(storage: Storage) -> torch.UntypedStorage | None:
 
 def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
-    made: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
-    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
+    result: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
+    result.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
     if tensor._is_param:
-        made._is_param = True
-    return made
+        result._is_param = True
+    return result
 
 
 def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
@@ -239,10 +239,10 @@ def _move_loaded() -> None:
                 _annotated(there[key], sharding.removeprefix(_SHARDINGS))
             if _late.tensors is not None and shared is None:
                 _late.tensors.append((there[key], tensor.detach()))
-        made = there[key].detach().requires_grad_(tensor.requires_grad)
+        result = there[key].detach().requires_grad_(tensor.requires_grad)
         if sharding is not None:
-            grad_shardings.follow(made)
-        return made
+            grad_shardings.follow(result)
+        return result
 
     torch._utils._restore_device_fake_mode = restore
 

@@ -33,9 +33,9 @@ class Stream(torch.Stream):
 
     def record_event(self, event: Any = None) -> "Event":
         """Records `event`, or a new one, and returns it."""
-        made = Event() if event is None else event
-        made.record(self)
-        return made
+        result = Event() if event is None else event
+        result.record(self)
+        return result
 
     def __enter__(self) -> "Stream":
         return self
@@ -49,10 +49,10 @@ class Event(torch.Event):
 
     def __new__(cls, device: Any = None, *, enable_timing: bool = False, **kwargs: Any) -> "Event":
         check_index(device, "Event")
-        made = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
-        made.enable_timing = enable_timing
-        made.moment = None
-        return made
+        result = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
+        result.enable_timing = enable_timing
+        result.moment = None
+        return result
 
     enable_timing: bool
     moment: float | None

@@ -22,10 +22,10 @@ class _OnDevice:
         return torch.device("xla", 0)
 
     def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        made = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
+        result = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
         if isinstance(self, nn.Parameter):
-            made = nn.Parameter(made, self.requires_grad)
-        swap(self, made)
+            result = nn.Parameter(result, self.requires_grad)
+        swap(self, result)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         kind = next(kind for kind in _KINDS if isinstance(self, kind))

@@ -181,10 +181,10 @@ def _safetensors(path: Place) -> Contents:
 
 def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A dict of JSON, of which no key is there twice: other readers might take the other value."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a name is there twice")
-    return made
+    return result
 
 
 def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:

@@ -88,12 +88,12 @@ def take(folder: UrlPath) -> None:
     seen = _read(file)
     if seen is not None:
         _wait_for_death(folder, file, seen)
-    made = _Lease(file)
-    made.write()
-    made.check()  # two jobs that start at the same moment: the later one has written over the other
+    result = _Lease(file)
+    result.write()
+    result.check()  # two jobs that start at the same moment: the later one has written over the other
     with _changed:
         is_first = not any(process == os.getpid() and not one.is_lost for (_, process), one in _leases.items())
-        _leases[key] = made
+        _leases[key] = result
     if is_first:
         threading.Thread(target=_renew_all, name="spmd-lease", daemon=True).start()
 

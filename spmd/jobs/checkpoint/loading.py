@@ -140,14 +140,14 @@ def _loading_themselves(module: nn.Module, state: dict[str, Any], contents: Cont
 def _renamed(contents: Contents, rename: Rename | None) -> Contents:
     if rename is None:
         return contents
-    made: Contents = {}
+    result: Contents = {}
     for name, value in contents.items():
         new = rename(name)
-        if new in made:
+        if new in result:
             raise ValueError(f"load_checkpoint: rename gives {new!r} to {name!r} and to another name of the files")
         if new is not None:
-            made[new] = value
-    return made
+            result[new] = value
+    return result
 
 
 def matched_names(found: Iterable[str], own: Iterable[str]) -> dict[str, str]:

@@ -231,9 +231,11 @@ class CheckpointManager:
             if older
             else "there is no older step"
         )
-        made = DamagedError(f"CheckpointManager.restore: step {step}: {error}; {advice}. The state may be part loaded")
-        made.__cause__ = error
-        return made
+        result = DamagedError(
+            f"CheckpointManager.restore: step {step}: {error}; {advice}. The state may be part loaded"
+        )
+        result.__cause__ = error
+        return result
 
     def verify(self, step: int | None = None) -> int:
         """Reads all files of a step (None: the latest) and compares their checksums; returns the step.

@@ -63,7 +63,7 @@ class ModelObjects:
         many = max(1, _BLOCK // max(row, 1))
         for begin in range(0, shape[0] if tensor.nbytes else 0, many):
             end = min(begin + many, shape[0])
-            made = np.empty((end - begin, *shape[1:], tensor.itemsize), np.uint8)
+            result = np.empty((end - begin, *shape[1:], tensor.itemsize), np.uint8)
             for shard in shards:
                 at, size = shard["at"] or [0], shard["shape"] or [1]
                 first, last = max(begin, at[0]), min(end, at[0] + size[0])
@@ -72,8 +72,8 @@ class ModelObjects:
                     place = shard["offset"] + (first - at[0]) * wide
                     data = (self._saving / shard["file"]).read_range(place, (last - first) * wide)
                     there = [slice(a, a + n) for a, n in zip(at[1:], size[1:], strict=True)]
-                    made[(slice(first - begin, last - begin), *there)] = data.reshape(last - first, *size[1:], -1)
-            written.write(made.reshape(-1).data)
+                    result[(slice(first - begin, last - begin), *there)] = data.reshape(last - first, *size[1:], -1)
+            written.write(result.reshape(-1).data)
 
     def commit(self) -> None:
         if self._index is not None:

@@ -165,8 +165,8 @@ def _kept(names: list[str], state: Any) -> str:
     and the first in the order of names, as the safetensors library does."""
     if len(names) == 1:
         return names[0]
-    made: set[str] = set()
+    result: set[str] = set()
     for module in state.modules() if isinstance(state, nn.Module) else ():
-        made.update(getattr(module, "_tied_weights_keys", None) or ())
-    others = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in made)]
+        result.update(getattr(module, "_tied_weights_keys", None) or ())
+    others = [name for name in names if not any(re.search(rf"(^|\.){pattern}$", name) for pattern in result)]
     return min(others) if others else max(names)

@@ -187,12 +187,12 @@ def _tree(value: Any, path: str, nested: bool, leases: contextlib.ExitStack) -> 
 
     value = _opened(value)
     if isinstance(value, Mapping):
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, each in value.items():
-            _put(made, str(key).split(".") if nested else [str(key)], inner(each, key), path)
-        return made
+            _put(result, str(key).split(".") if nested else [str(key)], inner(each, key), path)
+        return result
     if isinstance(value, (list, tuple)):
-        return type(value)(inner(each, place) for place, each in enumerate(value))
+        return type(value)(inner(each, index) for index, each in enumerate(value))
     if isinstance(value, torch.Tensor) and not value.numel():
         return None  # orbax takes no empty array
     if isinstance(value, XlaTensor):
@@ -241,15 +241,15 @@ def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     left = list(shape)
     axes: list[tuple[str, ...]] = [dim.axes for dim in sharding.spec.dims] + [()] * len(shape)
     moved: list[str] = []
-    for place, dim in enumerate(shape):
-        for axis in axes[place]:
-            if left[place] % sizes[axis]:
-                moved += axes[place]
-                axes[place], left[place] = (), dim
+    for index, dim in enumerate(shape):
+        for axis in axes[index]:
+            if left[index] % sizes[axis]:
+                moved += axes[index]
+                axes[index], left[index] = (), dim
                 break
-            left[place] //= sizes[axis]
+            left[index] //= sizes[axis]
     for axis in moved:
-        to = next((place for place, dim in enumerate(left) if dim and dim % sizes[axis] == 0), None)
+        to = next((index for index, dim in enumerate(left) if dim and dim % sizes[axis] == 0), None)
         if to is not None:
             axes[to], left[to] = (*axes[to], axis), left[to] // sizes[axis]
     return sharding.with_spec(Spec(tuple(Dim(found) for found in axes[: len(shape)])), sharding.memory)
@@ -278,7 +278,7 @@ def _mapped(tree: Any, function: Callable[[tuple[Any, ...], Any], Any], path: tu
     if isinstance(tree, Mapping):
         return {key: _mapped(value, function, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return [_mapped(value, function, (*path, place)) for place, value in enumerate(tree)]
+        return [_mapped(value, function, (*path, index)) for index, value in enumerate(tree)]
     return function(path, tree)
 
 
@@ -296,15 +296,15 @@ def _renamed(entries: Iterator[tuple[str, Any, Any]], rename: Rename | None) -> 
 @contextlib.contextmanager
 def _primed(state: Any, stored: Mapping[str, Any]) -> Iterator[None]:
     """Gives optimizers without state one to load into, as far as the folder has it; takes it back after an error."""
-    made = []
+    result = []
     for name, value in _objects(state):
         prefix = f"{name}.state." if name else "state."
         if hasattr(value, "param_groups") and not value.state and any(key.startswith(prefix) for key in stored):
-            made.append(prime_optimizer(value))
+            result.append(prime_optimizer(value))
     try:
         yield
     except BaseException:
-        for optimizer in made:
+        for optimizer in result:
             optimizer.state.clear()
         raise
 

@@ -104,16 +104,16 @@ class UrlPath:
             return data[begin - first : begin - first + size]
         del data
         self._kept.clear()  # before the next one takes memory
-        made = np.empty(size, np.uint8)
+        result = np.empty(size, np.uint8)
         for place in range(0, size, _BLOCK):
             end = min(place + _BLOCK, size)
             block = self.fs.cat_file(self.path, start=begin + place, end=begin + end)
             if len(block) != end - place:
                 raise EOFError(f"{self} ends at byte {begin + place + len(block):,}, expected {begin + size:,} or more")
-            made[place:end] = np.frombuffer(block, np.uint8)
+            result[place:end] = np.frombuffer(block, np.uint8)
         if keep:
-            self._kept[self.path] = begin, made
-        return made
+            self._kept[self.path] = begin, result
+        return result
 
 
 Place = Path | UrlPath

@@ -26,7 +26,7 @@ def encode(value: Any, path: str, put: Put) -> Any:
         return [[inner(key, "key"), inner(each, key)] for key, each in mapping.items()]
 
     def items(values: Any) -> list[Any]:
-        return [inner(each, place) for place, each in enumerate(values)]
+        return [inner(each, index) for index, each in enumerate(values)]
 
     kind = type(value)
     if value is None or kind in (bool, int, str):
@@ -73,7 +73,7 @@ def decode(value: Any, path: str, get: Get) -> Any:
         return decode(value, f"{path}.{key}", get)
 
     def items(values: Any) -> list[Any]:
-        return [inner(each, place) for place, each in enumerate(values)]
+        return [inner(each, index) for index, each in enumerate(values)]
 
     def pairs(values: Any) -> list[Any]:
         keys = [inner(key, "key") for key, _ in values]

@@ -137,11 +137,11 @@ class _Counting(Restoring):
     def _read(self, name: str) -> torch.Tensor:
         stored = self.reader.tensors[name]
         self._peak = max(self._peak, self._kept + self._whole(name))
-        made = torch.empty(
+        result = torch.empty(
             stored["shape"], dtype=dtype_of(stored["dtype"]), device="cpu"
         )  # whose pages are not touched
-        self._kept += made.nbytes
-        return made
+        self._kept += result.nbytes
+        return result
 
     def _whole(self, name: str) -> int:
         """Counts a read of all of a tensor; returns the host memory that it takes."""

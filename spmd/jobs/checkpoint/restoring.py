@@ -193,13 +193,13 @@ class Restoring:
         stored = self.reader.tensors[name]
         if not self._is_like(parameter, name):
             return transfer.placed_like(self.reader.read(name).to("xla"), parameter)  # type: ignore[arg-type]  # it is on xla
-        made = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]), device="xla")
+        result = torch.empty(stored["shape"], dtype=getattr(torch, stored["dtype"]), device="xla")
         sharding = annotations.current_sharding(parameter)
         if sharding is not None:
-            mark_sharding(made, sharding)
-            storage_of(made).sharding = storage_of(parameter).sharding  # type: ignore[arg-type]  # it is on xla
-        self._fill(made, name)
-        return made
+            mark_sharding(result, sharding)
+            storage_of(result).sharding = storage_of(parameter).sharding  # type: ignore[arg-type]  # it is on xla
+        self._fill(result, name)
+        return result
 
     def _is_like(self, parameter: XlaTensor, name: str) -> bool:
         is_whole = parameter.numel() > 0 and view_of(parameter) is None

@@ -137,10 +137,10 @@ def _first_copies(array: jax.Array) -> list[tuple[tuple[slice, ...], jax.Array]]
 def _on_its_way(data: jax.Array) -> jax.Array:
     """The same shard as another array, whose copy to the host has begun and is freed with it; the CPU's devices need
     none."""
-    made = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+    result = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
     if next(iter(data.devices())).platform != "cpu":
-        made.copy_to_host_async()
-    return made
+        result.copy_to_host_async()
+    return result
 
 
 def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[Shard]:

@@ -71,7 +71,7 @@ def filled(old: Any, new: Any) -> Any:
         old.clear()
         old.update(new)
     elif isinstance(new, (list, tuple, deque)) and isinstance(old, type(new)):
-        values = [filled(old[place] if place < len(old) else None, value) for place, value in enumerate(new)]
+        values = [filled(old[index] if index < len(old) else None, value) for index, value in enumerate(new)]
         if isinstance(new, tuple) or getattr(old, "maxlen", None) != getattr(new, "maxlen", None):
             return type(new)(values, new.maxlen) if isinstance(new, deque) else type(new)(values)
         kept: Any = old

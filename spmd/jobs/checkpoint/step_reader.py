@@ -42,17 +42,17 @@ class StepReader:
         tensor = self.tensors[name]
         dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
         bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
-        made = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
-        left = made.numel()
+        result = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
+        left = result.numel()
         for shard, common in self.needed(name, bounds):
             there = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
             here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
             data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
-            made[here] = data[there]
+            result[here] = data[there]
             left -= math.prod(b - a for a, b in common)
         if left:
             raise DamagedError(f"{self.path}: {left:,} elements of {name!r} are in no shard of the manifest")
-        return made
+        return result
 
     def needed(
         self, name: str, bounds: list[tuple[int, int]]

@@ -126,10 +126,10 @@ class Placing:
         def placed(path: Path, leaf: Any) -> Placed:
             return self.upload(path, leaf, kept, rows)
 
-        made = mapped(batch, is_data, placed)
-        for one in _all_placed(made):
+        result = mapped(batch, is_data, placed)
+        for one in _all_placed(result):
             one.array.block_until_ready()  # the source may write into its memory now
-        return made
+        return result
 
     def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Placed:
         """Uploads one tensor or array, each device its own shard."""
@@ -174,15 +174,15 @@ class Placing:
             return transfer.host_array(value) if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
         dtype = value.dtype if isinstance(value, torch.Tensor) else dtypes.to_torch_dtype(value.dtype)
         taken = value if kept is None or not shape else value[:kept]
-        made = torch.empty(shape, dtype=dtype, device="cpu")
+        result = torch.empty(shape, dtype=dtype, device="cpu")
         if tuple(taken.shape) != shape:
-            made.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
-        target = made[tuple(slice(0, dim) for dim in taken.shape)]
+            result.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
+        target = result[tuple(slice(0, dim) for dim in taken.shape)]
         if isinstance(taken, torch.Tensor):
             target.copy_(taken)
         else:  # `torch.from_numpy` warns of memory that is read only
-            transfer.host_array(made)[tuple(slice(0, dim) for dim in taken.shape)] = taken
-        return transfer.host_array(made)
+            transfer.host_array(result)[tuple(slice(0, dim) for dim in taken.shape)] = taken
+        return transfer.host_array(result)
 
 
 def _is_in_place(device: jax.Device) -> bool:
@@ -210,9 +210,9 @@ def uploaded(value: torch.Tensor, sharding: Sharding) -> Placed:
     value = value.detach()
     if _is_in_place(next(iter(sharding.jax.device_set))):
         value = value.clone(memory_format=torch.contiguous_format)
-    made = _placed(transfer.host_array(value), sharding)
-    made.array.block_until_ready()
-    return made
+    result = _placed(transfer.host_array(value), sharding)
+    result.array.block_until_ready()
+    return result
 
 
 def _is_placed(value: Any) -> bool:

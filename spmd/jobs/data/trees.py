@@ -52,10 +52,10 @@ def mapped(
             return batch
         return type(batch)(*inner) if hasattr(batch, "_fields") else type(batch)(inner)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        made = copy.copy(batch)
+        result = copy.copy(batch)
         for field in dataclasses.fields(batch):
-            object.__setattr__(made, field.name, inside(field.name, getattr(batch, field.name)))  # may be frozen
-        return made
+            object.__setattr__(result, field.name, inside(field.name, getattr(batch, field.name)))  # may be frozen
+        return result
     if isinstance(batch, (set, frozenset)):
         items_of_set = {item: inside(item, item) for item in batch}
         return batch if all(item is new for item, new in items_of_set.items()) else type(batch)(items_of_set.values())
@@ -77,9 +77,9 @@ def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the batch's type with these items; of one that cannot be changed, a dict."""
     if not isinstance(batch, MutableMapping):
         return items
-    made = copy.copy(batch)
-    made.update(items)
-    return made
+    result = copy.copy(batch)
+    result.update(items)
+    return result
 
 
 def leaves(batch: Any) -> Iterator[tuple[Path, Any]]:

@@ -56,8 +56,8 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
     key = (fn, tree, tuple(places), named, metas)
     call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
-    made = _ApplyJax.apply(call, *operands)
-    return jax.tree.unflatten(call.tree, made)
+    result = _ApplyJax.apply(call, *operands)
+    return jax.tree.unflatten(call.tree, result)
 
 
 _TENSOR = object()
@@ -120,8 +120,8 @@ class _Call:
         self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
         self.is_wide = any(meta.struct.dtype in _WIDE for meta in metas)
         with compiler_context():
-            made = jax.eval_shape(lambda *arrays: self._traced(arrays), *(meta.struct for meta in metas))
-        shapes, self.tree = jax.tree.flatten(made)
+            result = jax.eval_shape(lambda *arrays: self._traced(arrays), *(meta.struct for meta in metas))
+        shapes, self.tree = jax.tree.flatten(result)
         if not shapes:
             raise TypeError(f"call_jax: {fn!r} returns no array; expected a pytree with at least one")
         self.results = tuple(dense_meta(shape.shape, dtypes.to_torch_dtype(shape.dtype)) for shape in shapes)
@@ -151,8 +151,8 @@ class _Call:
             given = list(operands)
             for index, array in zip(wanted, chosen, strict=True):
                 given[index] = array
-            made = jax.tree.flatten(self._traced(given))[0]
-            return tuple(array for array, meta in zip(made, self.results, strict=True) if _is_float(meta))
+            result = jax.tree.flatten(self._traced(given))[0]
+            return tuple(array for array, meta in zip(result, self.results, strict=True) if _is_float(meta))
 
         return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
 
@@ -171,9 +171,9 @@ class _ApplyJax(torch.autograd.Function):
 
     @staticmethod
     def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
-        made = record_calls.record_op(call.op, tensors)
+        result = record_calls.record_op(call.op, tensors)
         storages.recorded()
-        return tuple(made)
+        return tuple(result)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[XlaTensor, ...]) -> None:

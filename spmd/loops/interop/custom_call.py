@@ -73,8 +73,8 @@ def stablehlo_custom_call(
     results = tuple(
         dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
     )
-    made = _ApplyCustomCall.apply(call, results, *args)
-    return made[0] if len(made) == 1 else made
+    result = _ApplyCustomCall.apply(call, results, *args)
+    return result[0] if len(result) == 1 else result
 
 
 def _attribute(item: tuple[str, Any]) -> tuple[str, str, Any]:
@@ -115,7 +115,7 @@ def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ..
     if call.version == TYPED_FFI:
         attributes = () if isinstance(config, str) else config
         config = {name: mlir.ir_attribute(np.dtype(kind).type(v) if kind else v) for name, kind, v in attributes}
-    made = custom_call(
+    result = custom_call(
         call.target,
         result_types=[mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out],
         operands=operands,
@@ -125,8 +125,8 @@ def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ..
     )
     if call.frontend:
         said: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in call.frontend}
-        made.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
-    return made.results
+        result.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
+    return result.results
 
 
 mlir.register_lowering(_call_p, _lower)

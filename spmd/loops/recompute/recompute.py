@@ -118,7 +118,7 @@ def _is_cached(wrapper: Any) -> bool:
 def _captured(function: Callable[..., Any]) -> dict[int, Any]:
     """The tensors in the closure of a plain function, by place."""
     closure = function.__closure__ or () if type(function) is types.FunctionType else ()
-    return {place: each.cell_contents for place, each in enumerate(closure) if _holds_tensor(each)}
+    return {index: each.cell_contents for index, each in enumerate(closure) if _holds_tensor(each)}
 
 
 def _holds_tensor(captured: types.CellType) -> bool:
@@ -137,11 +137,11 @@ def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionTyp
     closure = list(function.__closure__ or ())
     for place, tensor in captured.items():
         closure[place] = types.CellType(tensor)
-    made = types.FunctionType(
+    result = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(closure)
     )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+    result.__kwdefaults__ = function.__kwdefaults__
+    return result
 
 
 def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: torch.Tensor) -> None:

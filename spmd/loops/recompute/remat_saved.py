@@ -25,12 +25,12 @@ class Keep(TorchDispatchMode):
         self.kept: list[Kept] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
             keep = transfer.TO_HOST if decision == "offload" else same
-            self.kept.append((func, tree_map_only(torch.Tensor, keep, made)))
-        return made
+            self.kept.append((func, tree_map_only(torch.Tensor, keep, result)))
+        return result
 
 
 class Recall(TorchDispatchMode):

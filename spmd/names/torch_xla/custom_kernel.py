@@ -44,8 +44,8 @@ def flash_attention(
     if causal and bias is not None:
         later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
         bias = bias.masked_fill(later, float("-inf"))
-    made = scaled_dot_product_attention(q, k, v, bias, is_causal=causal and bias is None, scale=sm_scale)
-    return made if partition_spec is None else mark_sharding(made, mesh, partition_spec)
+    result = scaled_dot_product_attention(q, k, v, bias, is_causal=causal and bias is None, scale=sm_scale)
+    return result if partition_spec is None else mark_sharding(result, mesh, partition_spec)
 
 
 class FlashAttention:

@@ -118,5 +118,5 @@ def _wait(module: nn.Module, arriving: Any, _: Any) -> Any:
     with torch.no_grad():
         for gradient, value in zip(gradients, behind[len(places) :], strict=True):
             gradient.copy_(value)
-    made = dict(zip(places, behind, strict=False))
-    return tuple(made.get(i) for i in range(len(arriving)))
+    result = dict(zip(places, behind, strict=False))
+    return tuple(result.get(i) for i in range(len(arriving)))

@@ -172,12 +172,12 @@ class _Uploads:
                 return value
             sharding = self._placement(path, value)
             if sharding is None:  # a snapshot: the source goes on, and may write into its memory
-                made = value.clone()
-                made.__dict__.update(value.__dict__)
-                return made
-            made = uploaded(value, sharding)
-            made.is_annotated = self._spec(path) is not None
-            return made
+                result = value.clone()
+                result.__dict__.update(value.__dict__)
+                return result
+            result = uploaded(value, sharding)
+            result.is_annotated = self._spec(path) is not None
+            return result
 
         _check_keys(batch, self._sharding)
         return mapped(batch, moves, placed)

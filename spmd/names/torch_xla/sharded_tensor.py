@@ -92,8 +92,8 @@ def wrap_as_sharded_tensor(
     >>> spmd.torch_xla.wrap_as_sharded_tensor(x) is x
     True
     """
-    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
-    return made
+    result: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
+    return result
 
 
 def unwrap_sharded_tensor(t: Any) -> Any:

@@ -66,8 +66,8 @@ def all_gather(
     if not isinstance(value, torch.Tensor):
         return [all_gather(one, dim, groups, into) for one, into in _pairs(value, output)]
     axes = _axes(value, groups, "all_gather")
-    made = collectives.all_gather(value, dim, axes) if axes else value
-    return made if output is None else output.copy_(made)
+    result = collectives.all_gather(value, dim, axes) if axes else value
+    return result if output is None else output.copy_(result)
 
 
 def reduce_scatter(
@@ -96,9 +96,9 @@ def reduce_scatter(
         how = scale, scatter_dim, shard_count, groups
         return [reduce_scatter(reduce_type, one, *how, into) for one, into in _pairs(input, output)]
     axes = _counted(input, groups, shard_count, "reduce_scatter")
-    made = collectives.reduce_scatter(input, reduce_type, scatter_dim, axes) if axes else input
-    made = made if scale == 1 else made * scale
-    return made if output is None else output.copy_(made)
+    result = collectives.reduce_scatter(input, reduce_type, scatter_dim, axes) if axes else input
+    result = result if scale == 1 else result * scale
+    return result if output is None else output.copy_(result)
 
 
 def _pairs(tensors: Sequence[Any], outputs: Sequence[Any] | None) -> Iterator[tuple[Any, Any]]:

@@ -50,9 +50,9 @@ class Body:
                 )
             held, rest = iter(activations), iter(others)
             read = [next(held if is_held else rest) for is_held in are_held]
-            made = iter(WithLines(graph).run(*flat, *read))
+            result = iter(WithLines(graph).run(*flat, *read))
             assert self.results is not None, "only a traced function is called"
-            return tree_unflatten([next(made) if one is None else one[0] for one in self.constants], self.results)
+            return tree_unflatten([next(result) if one is None else one[0] for one in self.constants], self.results)
 
         return function
 

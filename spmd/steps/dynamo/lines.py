@@ -27,8 +27,8 @@ def _code(file: str, line: int, name: str) -> CodeType:
     """Returns code that calls `run()` as if at a user's line."""
     found = _codes.get((file, line, name))
     if found is None:
-        made = compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
-        found = _codes[file, line, name] = made
+        result = compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
+        found = _codes[file, line, name] = result
     return found
 
 
@@ -43,6 +43,6 @@ class WithLines(Interpreter):
         place = place_of(n)
         if not place[1]:
             return super().run_node(n)
-        made: list[Any] = []
-        exec(_code(*place), {"run": lambda: made.append(Interpreter.run_node(self, n))})  # a frame with this line
-        return made[0]
+        result: list[Any] = []
+        exec(_code(*place), {"run": lambda: result.append(Interpreter.run_node(self, n))})  # a frame with this line
+        return result[0]

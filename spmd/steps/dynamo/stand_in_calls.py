@@ -82,9 +82,9 @@ def results(call: OnStandIns, around: Sequence[tuple[OnStandIns, Body]]) -> tupl
     found: list[Any] = []
 
     def innermost(capture: Capture) -> None:
-        tensors, made = call.run(capture)
-        flat, tree = tree_flatten(made)
-        places = {id(tensor): [place] for place, tensor in enumerate(tensors)}
+        tensors, result = call.run(capture)
+        flat, tree = tree_flatten(result)
+        places = {id(tensor): [index] for index, tensor in enumerate(tensors)}
         kinds: dict[int, Any] = {}
         for value in flat:
             found.append(kinds.setdefault(id(value), places.get(id(value)) or like(value)))

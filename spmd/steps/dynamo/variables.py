@@ -102,8 +102,8 @@ class FunctionVariable(BreakVariable):
         with tx.fake_mode, torch.no_grad():
             like = torch.empty_like(_fake(tensor))
         requires_grad = torch.is_grad_enabled() and _fake(tensor).requires_grad
-        (made,) = _node(tx, call, arguments, [_with_history(tx, like, requires_grad)])
-        return tensor if taken.result == "same" else made
+        (result,) = _node(tx, call, arguments, [_with_history(tx, like, requires_grad)])
+        return tensor if taken.result == "same" else result
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -147,10 +147,10 @@ class _Arguments:
         value = value.realize()
         if name not in self.taken.bodies or _is_none(value):
             return self._data(value)
-        made = Body(f"{self.function.__name__}: {name}")
-        self.bodies.append(made)
-        self.functions[made] = value
-        return made
+        result = Body(f"{self.function.__name__}: {name}")
+        self.bodies.append(result)
+        self.functions[result] = value
+        return result
 
     def _data(self, value: Any) -> Any:
         value = value.realize()
@@ -235,12 +235,12 @@ def _run(tx: Any, call: Call, arguments: "_Arguments") -> Any:
         except Exception as error:
             _break(call.function, f"it raises {type(error).__name__}: {error}")
     new = {id(one): one for one in flat if type(one) is Like}
-    call.outputs = [next(place for place, one in enumerate(flat) if id(one) == key) for key in new]
-    made = dict(zip(new, _node(tx, call, arguments, [_fake_like(tx, one) for one in new.values()]), strict=True))
+    call.outputs = [next(index for index, one in enumerate(flat) if id(one) == key) for key in new]
+    result = dict(zip(new, _node(tx, call, arguments, [_fake_like(tx, one) for one in new.values()]), strict=True))
 
     def variable(one: Any) -> Any:
         if type(one) is Like:
-            return made[id(one)]
+            return result[id(one)]
         return arguments.tensors[one[0]] if type(one) is list else SourcelessBuilder.create(tx, one)
 
     return SourcelessBuilder.create(tx, tree_unflatten([variable(one) for one in flat], tree))
@@ -251,8 +251,8 @@ def _node(tx: Any, call: Call, arguments: "_Arguments", fakes: Sequence[Any]) ->
     for body in call.bodies:
         operands += arguments.operands.get(body, ())
     proxy = tx.output.create_proxy("call_function", call, args=tuple(operands), kwargs={})
-    made: Any = wrap_fx_proxy(tx, proxy, example_value=list(fakes)) if fakes else None
-    return [] if made is None else list(made.items)
+    result: Any = wrap_fx_proxy(tx, proxy, example_value=list(fakes)) if fakes else None
+    return [] if result is None else list(result.items)
 
 
 def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untraced) -> None:
@@ -266,7 +266,7 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
         named = {name: SourcelessBuilder.create(tx, value) for name, value in kwargs.items()}
         function = variables.functions.FunctoolsPartialVariable(function, [], named)
     with _inside(call, body):
-        made: Any = speculate_subgraph(
+        result: Any = speculate_subgraph(
             tx,
             function,
             [SourcelessBuilder.create(tx, one) for one in args],
@@ -277,7 +277,7 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
             supports_input_mutation=True,
             supports_aliasing=True,
         )
-    (_, spec), graph, captured = made
+    (_, spec), graph, captured = result
     body.results = spec.treespec.as_python_constant()
     body.constants = [
         [constant] if is_constant else None
@@ -332,8 +332,8 @@ def _fake_like(tx: Any, one: Like) -> Any:
     """Returns a fake tensor."""
     meta = one.meta
     with tx.fake_mode:
-        made = torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="xla")
-    return _with_history(tx, made, one.requires_grad)
+        result = torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="xla")
+    return _with_history(tx, result, one.requires_grad)
 
 
 def _with_history(tx: Any, made: Any, requires_grad: bool) -> Any:

@@ -147,8 +147,8 @@ def _without_data(tensor: torch.Tensor) -> XlaTensor:
     meta = dense_meta(tuple(tensor.shape), tensor.dtype)
     now = annotations.sharding_now(tensor) if type(tensor) is XlaTensor else None
     sharding = None if now is None else now.closed()
-    made = wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
-    return made.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
+    result = wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
+    return result.requires_grad_(tensor.requires_grad)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -222,23 +222,23 @@ def _read(
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
     draws = _draws(first, last)
     arguments = [value if value in graph.inputs else None for value in last.before]
-    of_argument = {value: place for place, value in enumerate(last.before)}
+    of_argument = {value: index for index, value in enumerate(last.before)}
     read = [value for value in graph.inputs if value not in of_argument]
     only_written = [value for value in last.state.values() if value not in of_argument and value not in read]
     state = [*read, *only_written]
     before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
-    made = set(recording.made)
+    result = set(recording.made)
     sources: list[State] = []
     for value in state:
         holder = value.holder() if value.holder is not None else None
         storage = next((storage for storage, old in last.state.items() if old is value), holder)
-        sources.append(_source(value, storage, before.get(value), names, made, len(sources)))
-    place_of = {**of_argument, **{value: len(given) + place for place, value in enumerate(state)}}
+        sources.append(_source(value, storage, before.get(value), names, result, len(sources)))
+    place_of = {**of_argument, **{value: len(given) + index for index, value in enumerate(state)}}
     overwrites = {
         root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
     }
     roots = {storage: root for root, storage in enumerate(last.storages)}
-    unchanged = {storage_of(tensor): place for place, tensor in enumerate(given)}
+    unchanged = {storage_of(tensor): index for index, tensor in enumerate(given)}
     results = [
         roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, unchanged, sources, len(given))
         for tensor in last.returned
@@ -253,9 +253,9 @@ def _unchanged(tensor: Any, given: dict[Storage, int], sources: Sequence[State],
     """The ~place of a returned tensor that the call does not compute."""
     if storage_of(tensor) in given:
         return ~given[storage_of(tensor)]
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if isinstance(source.tensor, XlaTensor) and storage_of(source.tensor) is storage_of(tensor):
-            return ~(num_arguments + place)
+            return ~(num_arguments + index)
     raise ValueError(
         "export: the step returns data that it neither computes nor takes as an argument; leave it out of the result"
     )
@@ -288,18 +288,18 @@ def _draws(first: _Taken, last: _Taken) -> Draws:
     """Which scalar arguments are keys of draws; raises ValueError where another one has changed."""
     (floats, integers), (floats_after, integers_after) = first.numbers, last.numbers
     changed = [
-        place for place, pair in enumerate(zip(floats, floats_after, strict=True)) if pair[0].hex() != pair[1].hex()
+        index for index, pair in enumerate(zip(floats, floats_after, strict=True)) if pair[0].hex() != pair[1].hex()
     ]
     if changed:
         raise _changes(last.graph, "f", changed[0], floats[changed[0]], floats_after[changed[0]])
     seeds, counts = [], {}
-    for place, (one, other) in enumerate(zip(integers, integers_after, strict=True)):
+    for index, (one, other) in enumerate(zip(integers, integers_after, strict=True)):
         if {one, other} == set(_SEEDS):
-            seeds.append(place)
+            seeds.append(index)
         elif abs(other - one) == _FAR:
-            counts[place] = min(one, other)
+            counts[index] = min(one, other)
         elif one != other:
-            raise _changes(last.graph, "i", place, one, other)
+            raise _changes(last.graph, "i", index, one, other)
     return Draws(tuple(seeds), counts, last.num_draws) if seeds or counts else Draws()
 
 

@@ -95,21 +95,21 @@ class _ExportArguments:
             for value, fallback in zip(call.arguments, unread, strict=True)
         ]
         self.shardings = [one if one.devices == graph.mesh.devices else graph.mesh for one in self.shardings]
-        for place, value in enumerate(call.state):
+        for index, value in enumerate(call.state):
             pinned = next(
-                (graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + place), None
+                (graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + index), None
             )
             self.shardings.append(placed.get(value, pinned or graph.mesh))
-        order = {value: place for place, value in enumerate([*call.arguments, *call.state]) if value is not None}
+        order = {value: index for index, value in enumerate([*call.arguments, *call.state]) if value is not None}
         self.of_input = [order[value] for value in graph.inputs]
 
     def structs(self, draws: Draws) -> list[jax.ShapeDtypeStruct]:
         """Physical shapes, dtypes and shardings, for which jax lowers."""
-        made = [
+        result = [
             jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
             for meta, sharding in zip(self.metas, self.shardings, strict=True)
         ]
-        return [*made, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else made
+        return [*result, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else result
 
 
 def _lowered(
@@ -202,7 +202,7 @@ class _Meshes:
     """The meshes of a manifest, each by its axes and its order of the program's devices."""
 
     def __init__(self, graph: Graph):
-        self._place = {device: place for place, device in enumerate(graph.mesh.device_ids)}
+        self._place = {device: index for index, device in enumerate(graph.mesh.device_ids)}
         self.found: list[dict[str, Any]] = []
 
     def text(self, sharding: Sharding) -> dict[str, Any]:

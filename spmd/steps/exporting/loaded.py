@@ -157,8 +157,8 @@ class LoadedProgram:
 
     def _loaded(self, place: int, read: Any) -> torch.Tensor:
         meta, name = self._metas[place], self.manifest["arguments"][place]["name"]
-        made = mark_sharding(torch.empty(meta.shape, dtype=meta.dtype, device="xla"), self._shardings[place])
-        return fill_shards(made, lambda at: read(name, at))
+        result = mark_sharding(torch.empty(meta.shape, dtype=meta.dtype, device="xla"), self._shardings[place])
+        return fill_shards(result, lambda at: read(name, at))
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
@@ -176,9 +176,9 @@ class LoadedProgram:
             ]
             out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
             whole = self._sharding(None)
-            for place, meta in enumerate(self._results):
-                if out[place] is None and any(dim % len(self._order) for dim in meta.shape):
-                    out[place] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
+            for index, meta in enumerate(self._results):
+                if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
+                    out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
             donated = self._donated()
             jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=donated, keep_unused=True)
             options = self.manifest["program"]["compiler_options"].get(platform, {})

@@ -66,8 +66,8 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
     if "dict" in description:
         return {key: rebuild(item, tensor) for key, item in description["dict"]}
     if "named tuple" in description:
-        made = namedtuple(description["named tuple"], description["fields"])  # type: ignore[misc]
-        return made(*(rebuild(item, tensor) for item in description["items"]))
+        result = namedtuple(description["named tuple"], description["fields"])  # type: ignore[misc]
+        return result(*(rebuild(item, tensor) for item in description["items"]))
     if "list" in description:
         return [rebuild(item, tensor) for item in description["list"]]
     return tuple(rebuild(item, tensor) for item in description["tuple"])

@@ -153,9 +153,9 @@ class Number:
 
     def scalar(self) -> Scalar:
         """The number as a scalar argument."""
-        made = Scalar(self.value)
-        made.place = self.place
-        return made
+        result = Scalar(self.value)
+        result.place = self.place
+        return result
 
     def is_int(self) -> bool:
         return type(self.value) is int
@@ -243,12 +243,12 @@ class Numbers(Observation):
     def scalars(self, values: Sequence[Any]) -> list[Any]:
         """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a
         guard where they are not one formula."""
-        made = [self.scalar(value) for value in values]
-        formulas = [value for value in made if type(value) is Scalar]
-        if not formulas or any(value != made[0] or not isinstance(value, float) for value in made):
-            return made
-        if len({value.place for value in formulas}) > 1 or len(formulas) < len(made):
+        result = [self.scalar(value) for value in values]
+        formulas = [value for value in result if type(value) is Scalar]
+        if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
+            return result
+        if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):
             for value in values:
                 float(value)
-            return [float(value) for value in made]
-        return [formulas[0]] * len(made)
+            return [float(value) for value in result]
+        return [formulas[0]] * len(result)

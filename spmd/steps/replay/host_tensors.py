@@ -34,8 +34,8 @@ class Upload:
 
     def again(self, tensor: torch.Tensor) -> DeviceData | None:
         """The host data of another tensor, moved in the same way; None where it is not the same kind of move."""
-        made = self.function(tensor, *self.args, **self.kwargs)
-        value = storage_of(made).value if type(made) is XlaTensor and view_of(made) is None else None
+        result = self.function(tensor, *self.args, **self.kwargs)
+        value = storage_of(result).value if type(result) is XlaTensor and view_of(result) is None else None
         return value if type(value) is DeviceData else None
 
 
@@ -82,13 +82,13 @@ class HostTensor(torch.Tensor):
             if name == "item" and len(own) == 1 and uses.follow and id(own[0]) in uses.values:
                 return _number(uses, own[0])
             if name in _MOVES and len(own) == 1:
-                made = func(*args, **kwargs)
-                value = storage_of(made).value if type(made) is XlaTensor else None
+                result = func(*args, **kwargs)
+                value = storage_of(result).value if type(result) is XlaTensor else None
                 if type(value) is DeviceData:
                     uses.uploads[value] = Upload(own[0], func, args[1:], kwargs)
-                    return made
-                if made is own[0]:
-                    return made
+                    return result
+                if result is own[0]:
+                    return result
             for tensor in own[:1]:
                 uses.refuse(name, tensor)
             args, kwargs = tree_map_only(torch.SymFloat, float, (args, kwargs))

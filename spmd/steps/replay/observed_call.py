@@ -115,8 +115,8 @@ class ObservedCall:
         # Tensors that are arguments alone are others at the next call.
         state = {id(storage_of(tensor)) for tensor in tensors if type(tensor) is XlaTensor}
         self.arguments = {
-            place: item
-            for place, item in enumerate(flat)
+            index: item
+            for index, item in enumerate(flat)
             if isinstance(item, torch.Tensor)
             and (id(storage_of(item)) not in state if type(item) is XlaTensor else id(item) not in self.paths)
         }
@@ -202,11 +202,11 @@ class ObservedCall:
         del self.before
 
     def _symbolic(self, flat: Sequence[Any]) -> list[Any]:
-        made = list(flat)
-        for place, item in enumerate(flat):
-            if type(item) is float and (0, place) in self.follow:
-                made[place] = self.formulas.source(Argument(place), item)
-        return made
+        result = list(flat)
+        for index, item in enumerate(flat):
+            if type(item) is float and (0, index) in self.follow:
+                result[index] = self.formulas.source(Argument(index), item)
+        return result
 
     @contextlib.contextmanager
     def _groups(self) -> Iterator[None]:

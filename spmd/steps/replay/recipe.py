@@ -234,9 +234,9 @@ class Recipe:
     def _result_of(self, item: Any) -> Any:
         call = self._call
         if type(item) is XlaTensor:
-            for place, given in enumerate(call.flat):
+            for index, given in enumerate(call.flat):
                 if given is item:
-                    return Given(place)
+                    return Given(index)
             return item if id(item) in call.paths else self._tensor(item, "a result")
         if isinstance(item, torch.Tensor) and id(item) not in call.paths:
             raise RefusedError("it returns a CPU tensor")

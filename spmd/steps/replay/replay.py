@@ -108,7 +108,7 @@ class Numbers:
         draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
         if draw is None:
             return None
-        made = []
+        result = []
         for run, (floats, integers) in enumerate(self._vectors):
             if self._formulas[run]:
                 floats = floats.copy()
@@ -119,8 +119,8 @@ class Numbers:
                 integers[self._seeds[run]] = draw[0]
                 for i, place in self._counts[run]:
                     integers[i] = draw[1] + place
-            made.append((floats, integers))
-        return made
+            result.append((floats, integers))
+        return result
 
     def advance(self) -> None:
         """Adds to the counters what the call adds."""
@@ -139,8 +139,8 @@ class Counters:
         self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
         for (value, amount, _), tensors in groups.items():  # type: ignore[misc]
             vector = torch.stack(tensors)
-            for place, tensor in enumerate(tensors):
-                tensor.data = vector[place]
+            for index, tensor in enumerate(tensors):
+                tensor.data = vector[index]
             self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
 
     def value(self, began: float) -> float | None:

@@ -32,9 +32,9 @@ def eager() -> Iterator[None]:
 
 
 def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    made = calls.dispatch(func, types, args, kwargs)
+    result = calls.dispatch(func, types, args, kwargs)
     syncs.sync(wait=True)
-    return made
+    return result
 
 
 def _run_own_op() -> None:
@@ -113,10 +113,10 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     reference, given = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
     with storages.watching(comparison):
-        made = fn(*tree_map(_to_device, args))
+        result = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
-        _compare_whole(made, reference, given)
-    return made
+        _compare_whole(result, reference, given)
+    return result
 
 
 def _to_cpu(value: Any) -> Any:
@@ -149,9 +149,9 @@ class _Comparison:
                 self.is_random = True
                 return calls.dispatch(func, types, args, kwargs)
             copies, keywords = tree_map(_operand, (args, kwargs))
-            made = calls.dispatch(func, types, args, kwargs)
-            self._compare(func, (made, args, kwargs), copies, keywords)
-            return made
+            result = calls.dispatch(func, types, args, kwargs)
+            self._compare(func, (result, args, kwargs), copies, keywords)
+            return result
         finally:
             self.inside = False
 

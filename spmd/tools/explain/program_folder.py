@@ -59,11 +59,11 @@ def add(path: str | Path) -> ProgramFolder:
             f"load_programs: expected a folder that plan.save_program or spmd.warm has written, of version {VERSION}; "
             + (f"there is no {MANIFEST} in {folder}" if found is None else f"{manifest} has version {version!r}")
         )
-    made = ProgramFolder(folder, found["setting"], tuple(found["programs"]))
-    _known[folder] = made
+    result = ProgramFolder(folder, found["setting"], tuple(found["programs"]))
+    _known[folder] = result
     if content not in points.given_by:
         points.given_by.append(content)
-    return made
+    return result
 
 
 def remove(path: str | Path) -> None:

@@ -84,7 +84,7 @@ def _readers(
 
 def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> tuple[list[Shape], bool]:
     """The shapes that an operand's elements have inside a fusion, and whether the fusion moves them and no more."""
-    places = {str(place) for place, name in enumerate(fusion.operands) if name == operand.name}
+    places = {str(index) for index, name in enumerate(fusion.operands) if name == operand.name}
     todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
     shapes: list[Shape] = []
     seen: set[str] = set()
@@ -150,7 +150,7 @@ def _own_slice_of(module: Module, computation: Computation, line: Instruction, r
     if reader.opcode == "dynamic-slice":
         return _shape(reader)
     inner = module.computations[reader.called[0][1]]
-    places = {str(place) for place, name in enumerate(reader.operands) if name == line.name}
+    places = {str(index) for index, name in enumerate(reader.operands) if name == line.name}
     todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
     cuts: list[Shape] = []
     for one in todo:  # which becomes longer

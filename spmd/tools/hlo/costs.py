@@ -104,17 +104,17 @@ def _line_flops(computation: Computation, line: Instruction) -> int:
 def product_flops(computation: Computation, line: Instruction) -> int:
     """The operations of one `dot` or `convolution`: two for each product of two elements."""
     left, right = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
-    made = arrays(line.shape)[0][1]
+    result = arrays(line.shape)[0][1]
     if line.opcode == "dot":
-        return 2 * math.prod(made) * math.prod(left[dim] for dim in _dims(line, "lhs_contracting_dims"))
+        return 2 * math.prod(result) * math.prod(left[dim] for dim in _dims(line, "lhs_contracting_dims"))
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
     windows = _window(line, sum(letter.isdigit() for letter in of_made))
-    total = 2 * made[of_made.index("b")] * made[of_made.index("f")] * right[of_right.index("i")]
+    total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * right[of_right.index("i")]
     for number, window in enumerate(windows):
         letter = str(number)
-        total *= _pairs(left[of_left.index(letter)], made[of_made.index(letter)], window)
+        total *= _pairs(left[of_left.index(letter)], result[of_made.index(letter)], window)
     return total
 
 

@@ -160,8 +160,8 @@ _MOST_LINES = 64  # that a search for a scope looks at
 
 def _scope_behind(computation: Computation, line: Instruction) -> str:
     readers = [*computation.readers.get(line.name, ())]
-    for place, reader in enumerate(readers):
-        if place == _MOST_LINES:
+    for index, reader in enumerate(readers):
+        if index == _MOST_LINES:
             break
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope

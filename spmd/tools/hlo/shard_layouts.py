@@ -58,7 +58,7 @@ class Layouts:
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.places = {node: place for place, node in enumerate(graph.nodes)}
+        self.places = {node: index for index, node in enumerate(graph.nodes)}
         self.meshes = graph.meshes()
         self.axis_names = tuple(dict.fromkeys(name for mesh in self.meshes for name in mesh.axis_names))
         self.inputs = dict(zip(graph.inputs, graph.shardings, strict=True))

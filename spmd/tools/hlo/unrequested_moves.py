@@ -33,7 +33,7 @@ def moves(module: Module, graph: Graph, found: Sequence[Placed], unused: str = "
     layouts = Layouts(graph)
     by_line = {(one.computation.name, one.line.name): one for one in found}
     done: set[tuple[str, str]] = set()
-    made: dict[Any, Placement] = {}
+    result: dict[Any, Placement] = {}
     for one in found:
         if one.node is None or (one.computation.name, one.line.name) in done:
             continue
@@ -43,9 +43,9 @@ def moves(module: Module, graph: Graph, found: Sequence[Placed], unused: str = "
         move, place = _move(one.node if last is None else last, chain, layouts, unused)
         if move is not None:
             key = dataclasses.replace(move, bytes=0), place
-            before = made.get(key)
-            made[key] = dataclasses.replace(move, bytes=move.bytes + (before[0].bytes if before else 0)), place
-    return tuple(sorted(made.values(), key=lambda found: -found[0].bytes))
+            before = result.get(key)
+            result[key] = dataclasses.replace(move, bytes=move.bytes + (before[0].bytes if before else 0)), place
+    return tuple(sorted(result.values(), key=lambda found: -found[0].bytes))
 
 
 def listed(

@@ -141,8 +141,8 @@ class _Search:
 def _compiled(graph: Graph, edits: Edits, line: Line) -> tuple[list[Placement], Cost] | None:
     """The moves, by the places of the ops of this graph, and the cost of its program with other annotations; None where
     the partitioner cannot keep to them."""
-    made, places = edited(graph, edits, _op)
-    program = _program(made, line)
+    result, places = edited(graph, edits, _op)
+    program = _program(result, line)
     if program is None:
         return None
     return [(move, places[place]) for move, place in program.moves], Cost.of(program)
@@ -176,9 +176,9 @@ def _chosen_without(graph: Graph, value: Value, line: Line) -> Sharding | None:
     device has the input whole."""
     is_open = graph.mesh.with_spec(Spec((specs.OPEN,) * len(value.meta.shape)))
     edits: Edits = {value: None} if is_mark(value) else {value: graph.mesh.replicated(), ("copy", value): is_open}
-    made, places = edited(graph, edits, _op)
-    of = made.nodes[places.index(graph.nodes.index(value))] if is_mark(value) else made.nodes[0]
-    program = _program(dataclasses.replace(made, roots=[*made.roots, of], pinned=[*made.pinned, None]), line)
+    result, places = edited(graph, edits, _op)
+    of = result.nodes[places.index(graph.nodes.index(value))] if is_mark(value) else result.nodes[0]
+    program = _program(dataclasses.replace(result, roots=[*result.roots, of], pinned=[*result.pinned, None]), line)
     # XLA's choice may be one that no spec can name, over a mesh of its own.
     chosen = None if program is None else program.results[-1]
     return chosen if chosen is not None and chosen.axis_names == graph.mesh.axis_names else None

@@ -106,13 +106,13 @@ def plan(
         return _table(step, lay, target, line)
     options = dict(compiler_options or {})
     with compiled_with(options):
-        made = planned(step, args, kwargs, target, lay, line, check_marks=check_marks)
+        result = planned(step, args, kwargs, target, lay, line, check_marks=check_marks)
     words = " ".join(f"{name}={value}" for name, value in options.items())
     return replace(
-        made,
+        result,
         compiler_options={name: str(value) for name, value in options.items()},
-        notes=(*made.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
-        recorded=made.recorded and replace(made.recorded, options=options),
+        notes=(*result.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
+        recorded=result.recorded and replace(result.recorded, options=options),
     )
 
 
@@ -142,9 +142,9 @@ def warm(
     >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3, device="meta")) > 0
     True
     """
-    made = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
-    assert made.recorded is not None, "a step was planned"
-    return save(made.recorded, folder) if folder is not None else compile_all(made.recorded)
+    result = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
+    assert result.recorded is not None, "a step was planned"
+    return save(result.recorded, folder) if folder is not None else compile_all(result.recorded)
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ def planned(
                 try:
                     found = _chosen(step_recorded, line)
                 except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
-                    made = _planned(step_recorded, target, line)
-                    return replace(made, verdict=made.verdict or error_text(error))
+                    result = _planned(step_recorded, target, line)
+                    return replace(result, verdict=result.verdict or error_text(error))
                 if not found:
                     return _planned(step_recorded, target, line, check_marks=check_marks)
             layouts |= found
@@ -289,11 +289,11 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
     recorded = Recorded([], [], set(), {}, {}, state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
-        made = _planned(recorded, target, line)
+        result = _planned(recorded, target, line)
     note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
     peak = parameters + buffers
     notes = (*_idle([mesh], target), note)
-    return replace(made, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
+    return replace(result, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
 
 
 def bytes_of(roles: Roles) -> dict[str, int]:
@@ -367,7 +367,7 @@ def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: boo
         for graph, one in zip(programs, figures, strict=True)
         if one.error or (memory is not None and one.peak_bytes > memory)
     ]
-    made = Plan(
+    result = Plan(
         target=target,
         chip=device.device_kind,
         num_devices=len(mesh.device_ids),
@@ -416,7 +416,7 @@ def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: boo
             *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
         ),
     )
-    return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
+    return replace(advice(result, programs), recorded=recordings(recorded.earlier, programs, target, line))
 
 
 def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:

@@ -135,12 +135,12 @@ def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any
         thread.sort(key=lambda event: (event["ts"], -event["dur"]))
         own = [event["dur"] for event in thread]
         around: list[int] = []
-        for place, event in enumerate(thread):
+        for index, event in enumerate(thread):
             while around and thread[around[-1]]["ts"] + thread[around[-1]]["dur"] <= event["ts"]:
                 around.pop()
             if around:
                 own[around[-1]] -= event["dur"]
-            around.append(place)
+            around.append(index)
         yield from zip(thread, (max(time, 0.0) for time in own), strict=True)
 
 

@@ -95,7 +95,7 @@ def _names(events: list[_Event], programs: Mapping[int, Program]) -> dict[Any, d
 
 def _rows(events: list[_Event], names: Mapping[Any, Mapping[str, Label]]) -> Iterator[dict[str, Any]]:
     """Yields Perfetto's events: a process for the host, with rows of this library first, and one for each device."""
-    rows: dict[tuple[int, str], int] = {(_HOST, row): place for place, row in enumerate(("steps", *ROWS))}
+    rows: dict[tuple[int, str], int] = {(_HOST, row): index for index, row in enumerate(("steps", *ROWS))}
     processes = {_HOST: "host"}
     for event in events:
         row, label = event.line, None

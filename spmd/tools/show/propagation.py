@@ -89,4 +89,4 @@ def _read_by(into: Recording, number: int) -> set[int]:
 def _chosen(graph: Graph) -> dict[int, Sharding]:
     """The sharding of each result that is not pinned."""
     results = executables.planned_for(graph, user_line()).results
-    return {place: sharding for place, sharding in enumerate(results) if graph.pinned[place] is None}
+    return {index: sharding for index, sharding in enumerate(results) if graph.pinned[index] is None}

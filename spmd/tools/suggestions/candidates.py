@@ -283,16 +283,16 @@ def _tensor_rules(layout: Layout, model: Model) -> dict[str, PartitionSpec]:
     """The rules of the parameters that the tensor axis shards, and of the activations between them."""
     uses = model.flow.uses
     seconds = [use for use in uses.values() if use.kind == "second"]
-    made = {path for use in seconds for path in _splittable(use, uses, layout.tensor)}
+    result = {path for use in seconds for path in _splittable(use, uses, layout.tensor)}
     table = _Table(layout, model)
     for use in uses.values():
         ends = _is_end(use, model) and use.size % layout.tensor == 0
-        if use.kind == "second" and use.partners & made:
+        if use.kind == "second" and use.partners & result:
             table.second(use)
         elif use.kind == "lookup" and ends:
             table.lookup(use)
-        elif use.kind == "first" and (use.path in made or ends):
-            table.first(use, ends=use.path not in made)
+        elif use.kind == "first" and (use.path in result or ends):
+            table.first(use, ends=use.path not in result)
     for pattern in model.blocks:
         example = next(path for path, _ in model.flow.shapes if _general(path, model.blocks) == pattern)
         table.stream(pattern, example)

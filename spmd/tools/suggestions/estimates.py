@@ -138,8 +138,8 @@ class Estimates:
     def _corrected(self, placement: Layout, number: int) -> Costs:
         costs = self._block_costs(placement, number)
         return {
-            word: (costs[word][0] * self._factors[0][1 + place], costs[word][1] * self._factors[1][1 + place])
-            for place, word in enumerate(SAVED)
+            word: (costs[word][0] * self._factors[0][1 + index], costs[word][1] * self._factors[1][1 + index])
+            for index, word in enumerate(SAVED)
         }
 
     def _parts(self, layout: Layout) -> tuple["np.ndarray", "np.ndarray"]:
@@ -149,9 +149,9 @@ class Estimates:
         for number, kind in enumerate(self.model.kinds):
             costs = self._block_costs(layout, number)
             counts = layout.saved[number].counts if layout.saved else kind.uniform("everything").counts
-            for place, (word, count) in enumerate(zip(SAVED, counts, strict=True), 1):
-                seconds[place] += count * costs[word][0]
-                peak[place] += count * costs[word][1]
+            for index, (word, count) in enumerate(zip(SAVED, counts, strict=True), 1):
+                seconds[index] += count * costs[word][0]
+                peak[index] += count * costs[word][1]
         return seconds, peak
 
     def _rest(self, layout: Layout) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def extrapolated(layout: Layout, model: Model, found: Mapping[str, Sequence[Figu
 
 def words_of(saved: Sequence[Saved]) -> list[str]:
     """The words of `SAVED` that a layout has."""
-    return [word for place, word in enumerate(SAVED) if any(one.counts[place] for one in saved)]
+    return [word for index, word in enumerate(SAVED) if any(one.counts[index] for one in saved)]
 
 
 def _container(kind: Kind, model: nn.Module) -> nn.Module:

@@ -161,10 +161,10 @@ class Flow(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if not self._depth:
             return output
-        made = sum(tensor.nbytes for tensor in tensors(output) if view_of(tensor) is None)
+        result = sum(tensor.nbytes for tensor in tensors(output) if view_of(tensor) is None)
         is_dot = dots_saveable.decide(str(func)) == "save"
         flops = 2 * output.numel() * args[1][0].numel() if func is aten.convolution.default else 0
-        self.costs[self._stack[-1]] += Cost(1, flops, made, made if is_dot else 0)
+        self.costs[self._stack[-1]] += Cost(1, flops, result, result if is_dot else 0)
         given = tensors((args, kwargs))
         opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in given))
         if func in _COPIES and given and storage_of(given[0]) in self._held:
@@ -198,8 +198,8 @@ class Flow(TorchDispatchMode):
         held = self._held.get(storage_of(weight))
         if held is None or storage_of(value) in self._held:
             return False
-        made, along = held.dim(weight, free), held.dim(weight, summed)
-        if made is None or along is None:
+        result, along = held.dim(weight, free), held.dim(weight, summed)
+        if result is None or along is None:
             return False
         opened = {
             path for path in self._open.get(storage_of(value), ())
@@ -207,7 +207,7 @@ class Flow(TorchDispatchMode):
         }  # fmt: skip
         kind = "second" if opened else "first"
         use = self.uses.setdefault(
-            held.path, Use(held.path, kind, made, along, weight.shape[free], weight.shape[summed])
+            held.path, Use(held.path, kind, result, along, weight.shape[free], weight.shape[summed])
         )
         self.costs[self._stack[-1]] += Cost(flops=2 * output.numel() * weight.shape[summed])
         use.partners |= opened

@@ -78,15 +78,15 @@ class Inputs:
         They are rounded to float32, so that every run in float32 or wider starts from exactly the same numbers.
         """
         generator = torch.Generator().manual_seed(number)
-        made = [*self.values]
+        result = [*self.values]
         for place in self._varied:
-            value = made[place]
+            value = result[place]
             if value.is_floating_point() or value.is_complex():
                 unit = max(unit_of(value.dtype), unit_of(torch.float32))
                 part = torch.rand(value.shape, generator=generator, dtype=torch.float64) * ULPS * unit
                 moved_value = cast(value, torch.float64) * (1 - part if number else 1)
-                made[place] = cast(moved_value, torch.float32).to(value.dtype)
-        return made
+                result[place] = cast(moved_value, torch.float32).to(value.dtype)
+        return result
 
     @contextlib.contextmanager
     def on_device(self, values: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Iterator[None]:
@@ -95,11 +95,11 @@ class Inputs:
         roots = outermost(self.reachable.modules)
         try:
             for tensor, value, gradient in zip(self.tensors, values, self.gradients, strict=True):
-                made = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)
+                result = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)
                 if isinstance(tensor, nn.Parameter):
-                    made._is_param = True
-                exchanged.append((tensor, made))
-                module_moves.exchange(tensor, made)
+                    result._is_param = True
+                exchanged.append((tensor, result))
+                module_moves.exchange(tensor, result)
                 module_moves.renew_hooks(tensor)
                 if gradient is not None:
                     tensor.grad = cast(gradient, dtype).to("xla")
@@ -107,8 +107,8 @@ class Inputs:
                 moved(root)
             yield
         finally:
-            for tensor, made in reversed(exchanged):
-                module_moves.exchange(tensor, made)
+            for tensor, result in reversed(exchanged):
+                module_moves.exchange(tensor, result)
             for root in roots:
                 follow(root)
 

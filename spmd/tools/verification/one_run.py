@@ -223,17 +223,17 @@ _OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
 def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     """Each op that these values need, in order, with a tensor that holds its result."""
     nodes, _ = walks.topological(list(values))
-    made = [
+    result = [
         (node, index, value)
         for node in nodes
         if node.op.name not in _OF_LAYOUTS and (node.op.sharding is None or node.op.lowering.regions)
         for index, value in enumerate(walks.results(node))
         if unit_of(node.op.metas[index].dtype)
     ]
-    paths = paths_of([value for _, _, value in made])
+    paths = paths_of([value for _, _, value in result])
     return [
         (_key(node, index), _text(node, index), wrap(value.meta, Storage(value, value.meta)), path)
-        for (node, index, value), path in zip(made, paths, strict=True)
+        for (node, index, value), path in zip(result, paths, strict=True)
     ]
 
 

@@ -94,10 +94,10 @@ def verify(
                 "be reachable from it"
             )
         first, change = _first(runner, measured, layouts, rows)
-    made = Verification(tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started, change)
+    result = Verification(tuple(rows), first, _evidence(inputs, layouts), time.monotonic() - started, change)
     if evidence is not None:
-        made.save(evidence)
-    return made
+        result.save(evidence)
+    return result
 
 
 def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Layout]:

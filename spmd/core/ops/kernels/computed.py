@@ -153,9 +153,9 @@ def _made(value: Any, block: Block) -> Any:
     match primitive.name:
         case "iota":
             start = block.row if params["dimension"] == len(shape) - 2 else block.column
-            made = lax.broadcasted_iota(params["dtype"], shape, params["dimension"])
+            result = lax.broadcasted_iota(params["dtype"], shape, params["dimension"])
             is_placed = params["dimension"] >= len(shape) - 2
-            return made + lax.convert_element_type(start, params["dtype"]) if is_placed else made
+            return result + lax.convert_element_type(start, params["dtype"]) if is_placed else result
         case "reshape":
             return lax.reshape(_made(operands[0], block), shape)
         case "broadcast_in_dim":

@@ -55,13 +55,13 @@ def _kernel(primitive: Any, qkv: Arrays, rest: Arrays, is_causal: bool, scale: f
     """One of the two operations; the seven operands between are for masks and for packed sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
     assert kernel is not None, "`takes` was called first"
-    made = primitive.bind(
+    result = primitive.bind(
         *qkv, *empty, *rest, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
         layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None,
         **cudnn_attention_options, **options,
     )  # fmt: skip
-    return tuple(made)
+    return tuple(result)
 
 
 @partial(custom_partitioning, static_argnums=(3, 4))

@@ -38,8 +38,8 @@ def _turned(parts: Callable[..., _Parts]) -> Callable[..., _Parts]:
 
 
 def _plain(function: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> _Parts:
-    made = function(lax.complex(x, y))
-    return lax.real(made), lax.imag(made)
+    result = function(lax.complex(x, y))
+    return lax.real(result), lax.imag(result)
 
 
 def _wild(y: jax.Array) -> jax.Array:

@@ -50,9 +50,9 @@ def _hurwitz_zeta(s, q):
 
 def zeta(self, other):
     """Hurwitz' zeta function, infinite at its poles where torch's is; jax returns NaN there, or the other infinity."""
-    made = special.zeta(self, other)
-    made = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, made)
-    return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, made))
+    result = special.zeta(self, other)
+    result = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, result)
+    return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, result))
 
 
 # --- the incomplete gamma functions -----------------------------------------------------------------------------------
@@ -119,16 +119,16 @@ def _incomplete(self, other, upper):
     plain = ~near & jnp.isfinite(a) & jnp.isfinite(x) & (a > 0) & (x > 0)
     one = jnp.ones_like(a)
     series = special.gammaincc if upper else special.gammainc
-    made = series(jnp.where(plain, a, one), jnp.where(plain, x, one))
-    made = jnp.where(near, _tails(jnp.where(near, a, 100 * one), jnp.where(near, x, 100 * one))[upper], made)
+    result = series(jnp.where(plain, a, one), jnp.where(plain, x, one))
+    result = jnp.where(near, _tails(jnp.where(near, a, 100 * one), jnp.where(near, x, 100 * one))[upper], result)
     # At the edges: x = 0 and infinite x have all or nothing below, whatever a; an infinite a has nothing below a finite
     # x.
     below = jnp.where(x == 0, 0.0, jnp.where(jnp.isinf(a), 0.0, 1.0))
     below = jnp.where((x == 0) & (a == 0) | jnp.isinf(a) & jnp.isinf(x), jnp.nan, below)
     edge = (x == 0) | (a == 0) | jnp.isinf(a) | jnp.isinf(x)
-    made = jnp.where(edge, 1 - below if upper else below, made)
+    result = jnp.where(edge, 1 - below if upper else below, result)
     wrong = (x < 0) | (a < 0) | jnp.isnan(x) | jnp.isnan(a)
-    return jnp.where(wrong, jnp.nan, made).astype(self.dtype)
+    return jnp.where(wrong, jnp.nan, result).astype(self.dtype)
 
 
 def igamma(self, other):

@@ -112,9 +112,9 @@ def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _gmm(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
-    made = _kernel("gmm", _to_blocks(rows, 0), weights, sizes, sides=weights.shape[1:])
+    result = _kernel("gmm", _to_blocks(rows, 0), weights, sizes, sides=weights.shape[1:])
     inside = jnp.arange(len(rows))[:, None] < jnp.sum(sizes)  # after them the kernel writes nothing
-    return jnp.where(inside, made[: len(rows)], 0)
+    return jnp.where(inside, result[: len(rows)], 0)
 
 
 def _tgmm(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:

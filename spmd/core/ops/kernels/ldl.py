@@ -119,9 +119,9 @@ def _solved(packed, pivots, b, conjugate):
         block = jnp.stack([jnp.stack([packed[k, k], turned(low)]), jnp.stack([low, packed[after, after]])])
         inverse = _block_inverse(block, 0, 1, is_two, block[0, 0] == 0)
         inverse = jnp.where(is_two, inverse, jnp.zeros_like(inverse).at[0, 0].set(1 / packed[k, k]))
-        made = inverse @ jnp.stack([b[k], b[after]])
-        b = jnp.where((rows == after)[:, None], made[1], b)
-        return after + 1, jnp.where((rows == k)[:, None], made[0], b)
+        result = inverse @ jnp.stack([b[k], b[after]])
+        b = jnp.where((rows == after)[:, None], result[1], b)
+        return after + 1, jnp.where((rows == k)[:, None], result[0], b)
 
     def up(state):
         k, b = state  # the last row of a block
@@ -146,8 +146,8 @@ def aten_linalg_ldl_factor_ex(self, *, hermitian=False, check_errors=False, retu
     if self.size == 0:
         return zeros(returns)
     function = functools.partial(_factored, conjugate=_is_conjugate(self, hermitian))
-    made = jax.vmap(function)(self.reshape(-1, *self.shape[-2:]))
-    return as_promised(made, returns)
+    result = jax.vmap(function)(self.reshape(-1, *self.shape[-2:]))
+    return as_promised(result, returns)
 
 
 @lower(aten.linalg_ldl_solve.default)

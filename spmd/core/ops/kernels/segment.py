@@ -37,19 +37,19 @@ def _reduce(data, lengths, reduce, initial):
     owner = _owners(lengths, data.shape[0])
     empty = _column(lengths == 0, data)
     if reduce in ("sum", "mean"):
-        made = _totals(data, owner, count) + jnp.asarray(0 if initial is None else initial, data.dtype)
+        result = _totals(data, owner, count) + jnp.asarray(0 if initial is None else initial, data.dtype)
         if reduce == "sum":
-            return made
-        mean = made / _column(jnp.maximum(lengths, 1), data).astype(data.dtype)
+            return result
+        mean = result / _column(jnp.maximum(lengths, 1), data).astype(data.dtype)
         return mean if initial is not None else jnp.where(empty, jnp.asarray(math.nan, data.dtype), mean)
     if reduce == "prod":
-        made = jax.ops.segment_prod(data, owner, count + 1)[:count]
-        return made if initial is None else made * jnp.asarray(initial, data.dtype)
+        result = jax.ops.segment_prod(data, owner, count + 1)[:count]
+        return result if initial is None else result * jnp.asarray(initial, data.dtype)
     extreme, better = (jax.ops.segment_max, jnp.maximum) if reduce == "max" else (jax.ops.segment_min, jnp.minimum)
-    made = extreme(data, owner, count + 1)[:count]
+    result = extreme(data, owner, count + 1)[:count]
     if initial is not None:
-        return better(made, jnp.asarray(initial, data.dtype))
-    return jnp.where(empty, jnp.asarray(-math.inf if reduce == "max" else math.inf, data.dtype), made)
+        return better(result, jnp.asarray(initial, data.dtype))
+    return jnp.where(empty, jnp.asarray(-math.inf if reduce == "max" else math.inf, data.dtype), result)
 
 
 def _along(function, axis):

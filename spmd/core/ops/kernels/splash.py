@@ -176,16 +176,16 @@ class _Case:
 
     def kernel(self, shard: jax.Array) -> Any:
         """The kernel with the mask of one shard's rows."""
-        made, masks = _module("kernel"), _module("mask")
+        result, masks = _module("kernel"), _module("mask")
         rows, columns = (
             next(size for size in _BLOCKS[self.is_large :] if length % size == 0) for length in self.lengths
         )
-        sizes = made.BlockSizes(
+        sizes = result.BlockSizes(
             block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns, block_q_dq=rows, block_kv_dq=columns
         )
         shape = self.lengths[0] * self.num_row_shards, self.lengths[1]
         mask = masks.CausalMask(shape, shard_count=self.num_row_shards) if self.is_causal else masks.FullMask(shape)
-        kernel = made.make_splash_mha(
+        kernel = result.make_splash_mha(
             masks.MultiHeadMask([mask] * self.heads), block_sizes=sizes, head_shards=1,
             q_seq_shards=self.num_row_shards, save_residuals=True, interpret=self.interpret,
         )  # fmt: skip

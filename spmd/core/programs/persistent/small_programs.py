@@ -62,21 +62,21 @@ class SmallProgram:
         body = disk.read(key, header)
         if body is not None:
             try:
-                made = _loaded(body, len(arrays), devices)
+                result = _loaded(body, len(arrays), devices)
             except Exception as error:  # any failure of jax or XLA: it is compiled instead
                 messages.say(f"a kept program does not load, and is compiled: {error}", "kept")
                 disk.discard(key)
             else:
                 counters.add("programs_loaded")
-                return made
-        made = self._jitted.lower(*arrays).compile()
+                return result
+        result = self._jitted.lower(*arrays).compile()
         try:
-            body = dump_executable(made)
+            body = dump_executable(result)
         except Exception as error:  # not every backend can serialize its executables
             disk.refuse(f"a program cannot be written: {error}")
         else:
             counters.add("programs_stored", int(disk.write(key, header, body)))
-        return made
+        return result
 
 
 def _loaded(body: bytes, num_arrays: int, devices: Any) -> Any:

@@ -73,9 +73,9 @@ def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, targ
     if source.is_as(target, len(shape)):
         return respelled(buffer, target.jax)
     in_flight.make_room(len(source.device_ids))
-    made = _program(shape, source.device_ids, target)(buffer)
-    runs.note_started(made)
-    return respelled(made, target.jax)
+    result = _program(shape, source.device_ids, target)(buffer)
+    runs.note_started(result)
+    return respelled(result, target.jax)
 
 
 @functools.lru_cache(256)
@@ -140,8 +140,8 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
     old, new = list(device_order(source.jax)), list(device_order(target.jax))
     num_old, num_new = len(old), len(new)
     parts = []
-    for place, device in enumerate(new):
-        first = place * num_old // num_new
+    for index, device in enumerate(new):
+        first = index * num_old // num_new
         group = old[first : first + max(num_old // num_new, 1)]
         giver = device if device in group else group[0]
         parts.append(jax.device_put(shards[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False))
