@@ -30,7 +30,8 @@ class GradientHooks:
         trained now: parameters may have been frozen or unfrozen since the last call."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         wanted = (dtype, scale, [id(parameter) for parameter in trained])
-        if wanted == self._set:
+        # A copy that is not trained, as an average of weights, keeps its state: a compiled step may have a guard on it.
+        if wanted == self._set or not (trained or self._handles):
             return
         for handle in self._handles:
             handle.remove()

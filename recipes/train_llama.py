@@ -126,7 +126,8 @@ class Run:
         self.history = History()
         self.update = training.compiled(self.train_step, args)
         self.manager = spmd.CheckpointManager(args.out / "checkpoints", args.save_every or args.steps)
-        self.state: dict[str, Any] = {
+        # Not called state, a name that optimizers read: what changes in it would be a guard of the compiled step.
+        self.saved: dict[str, Any] = {
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "history": vars(self.history),
             "done": 0,
         }  # fmt: skip
@@ -161,15 +162,15 @@ class Run:
     def save(self, done: int) -> bool:
         """Writes OUT/checkpoints/DONE at each interval, at the end and before a preemption; returns True for the
         last."""
-        self.state["done"] = done
-        self.manager.save(done, self.state, force=done == self.args.steps)
+        self.saved["done"] = done
+        self.manager.save(done, self.saved, force=done == self.args.steps)
         return self.manager.reached_preemption(done)
 
     def load(self, folder: Path) -> None:
         """Loads a checkpoint to continue from it; it may have been saved on another mesh."""
-        spmd.CheckpointManager(folder.parent).restore(self.state, int(folder.name))
-        self.history = History(**self.state["history"])
-        self.state["history"] = vars(self.history)
+        spmd.CheckpointManager(folder.parent).restore(self.saved, int(folder.name))
+        self.history = History(**self.saved["history"])
+        self.saved["history"] = vars(self.history)
 
 
 def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> None:
@@ -178,9 +179,9 @@ def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Consol
     evaluate = partial(training.evaluate, run.model, run.loss, heldout)
 
     loop = Loop(args, Reporter(console, args.steps, spmd.metrics.num_compiles), bigram, run.step, evaluate, run.save)
-    if run.state["done"] == 0:
+    if run.saved["done"] == 0:
         loop.look(0, run.history)
-    loop.run(batches, run.history, done=run.state["done"])
+    loop.run(batches, run.history, done=run.saved["done"])
     training.say_compiled(run.update, args, console)
 
 
@@ -204,14 +205,14 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if args.resume:
         run.load(args.resume)
-        console.print(f"continues after step {run.state['done']} of {args.resume}", highlight=False)
+        console.print(f"continues after step {run.saved['done']} of {args.resume}", highlight=False)
 
     corpus = text.load()
     bigram = text.bigram_loss(corpus)
     console.print(f"{len(corpus.train):,} bytes to train on, {len(corpus.heldout):,} held out", highlight=False)
     train(run, corpus, args, console, bigram=bigram)
-    if run.state["done"] < args.steps:
-        folder = run.manager.folder / str(run.state["done"])
+    if run.saved["done"] < args.steps:
+        folder = run.manager.folder / str(run.saved["done"])
         console.print(f"preempted: --resume {folder} goes on from here", highlight=False, soft_wrap=True)
         return
 
