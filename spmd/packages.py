@@ -1,7 +1,7 @@
 """The packages around the library, each of which may be left out: what of them is imported, and when.
 
 A name of theirs in `spmd` is imported at its first use, a module that changes torch when it must, and what joins a
-point of the core when that point is first reached. See docs/extending.md.
+point of the core at the first use of the device. See docs/extending.md.
 """
 
 import functools
@@ -49,24 +49,6 @@ class Aliases:
         path = self._path(module.__name__)
         assert path is not None, "find_spec has found it"
         sys.modules[module.__name__] = importlib.import_module(path)
-
-
-class Later:
-    """A function of a module that is imported at the first call.
-
-    path: `package.module:name`. lists: those that have this object, where the function itself takes its place.
-    """
-
-    def __init__(self, path: str, *lists: list[Any]):
-        self._path, self._lists = path, lists
-        for each in lists:
-            each.append(self)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = pkgutil.resolve_name(self._path)
-        for each in self._lists:
-            each[:] = [function if one is self else one for one in each]
-        return function(*args, **kwargs)
 
 
 # By module, its names in `spmd`; of a module without names, the module itself.
@@ -118,7 +100,8 @@ AT_IMPORT = (
 )  # fmt: skip
 # Imported when another module is.
 WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler"}
-# What joins the points of the core.
+# What joins the points of the core, imported at the first use of the device: torch's profiler must not see an import
+# in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[list[Any], str], ...] = (
     (points.of_program, "tools.hlo.of_programs:of_program"),
     (points.of_run, "tools.hlo.of_programs:of_run"),
@@ -160,13 +143,17 @@ def _import(module: str, _: ModuleType) -> None:
     importlib.import_module(f"spmd.{module}")
 
 
+def _join_points() -> None:
+    for point, path in JOINS:
+        if is_here(path):
+            point.append(pkgutil.resolve_name(f"spmd.{path}"))
+
+
 def _join() -> None:
     """Joins what is installed to the core and to torch."""
     paths = {name: path for name, path in PATHS.items() if is_here(path.removeprefix("spmd."))}
     sys.meta_path.insert(0, Aliases(paths | PICKLED))
-    for point, path in JOINS:
-        if is_here(path):
-            Later(f"spmd.{path}", point)
+    points.AT_FIRST_USE.append(_join_points)
     for module in AT_IMPORT:
         if is_here(module):
             importlib.import_module(f"spmd.{module}")
