@@ -41,7 +41,7 @@ if [[ ${1-} == --passed ]]; then
     set -- --all
 fi
 if [[ ${1-} == --all ]]; then
-    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
+    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models:1of2 models:2of2 fsdp@shardy spmd@shardy
         plans processes rest frameworks+compat+examples codegen golden golden@shardy"
     quick=
     small=" core properties sweep spmd fsdp golden plans "
