@@ -1,6 +1,9 @@
 """Makes modules a unit: shards their parameters and adds the hooks that gather them. `fully_shard` and
 `FullyShardedDataParallel` both call it."""
 
+# Why hooks and no wrapper module: a unit keeps its class, its name and its keys in state dicts, so that
+# `isinstance(block, Block)`, checkpoints and users' own hooks go on as before FSDP.
+
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from weakref import WeakValueDictionary

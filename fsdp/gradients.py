@@ -1,5 +1,8 @@
 """Hooks on the gradients of a unit: the dtype in which they are reduced, the factor by which they are scaled."""
 
+# Why a hook on the gradient, and no reduction of ours: the partitioner reduces where the sum is made, at the op, in the
+# dtype of that op. So the dtype has to reach the op, which `spmd.reduce_gradient_in` records again.
+
 import operator
 from collections.abc import Sequence
 from functools import partial

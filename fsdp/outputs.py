@@ -1,5 +1,8 @@
 """Inputs and outputs of modules: the tensors in a structure, and their sharding over the batch axes."""
 
+# Why inputs of the root and outputs of units are sharded along the batch: nothing else says that the batch is split.
+# From there the partitioner knows the rest; left alone it may gather a batch to meet a sharded weight.
+
 import dataclasses
 import functools
 import math

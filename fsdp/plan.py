@@ -1,5 +1,8 @@
 """The plan of FSDP: the modules that are units, the dim along which each parameter is sharded. No device is touched."""
 
+# Why small parameters are sharded like large ones, and gathered together: a replicated bias would need an all-reduce of
+# its gradient, and an optimizer state on every device; one collective for all of a unit's small ones costs one latency.
+
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any

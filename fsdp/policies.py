@@ -8,6 +8,9 @@ arguments with `functools.partial`. Each function that takes a policy also takes
 `torch_xla.distributed.fsdp.wrap`.
 """
 
+# Why policies see modules and sizes alone: which modules become units must be the same on a machine without devices,
+# where a plan is made, and under torch's own FSDP, whose policies are the same functions.
+
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

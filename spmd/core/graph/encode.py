@@ -1,5 +1,8 @@
 """Values as text that is the same in every process: the key of an op, and of a program on disk."""
 
+# Why a text of our own and no pickle or hash of Python: it must be the same in every process and at every start, or the
+# processes would differ and no program would ever be found on disk.
+
 import dataclasses
 import hashlib
 from typing import Any

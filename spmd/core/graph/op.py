@@ -1,5 +1,8 @@
 """OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering."""
 
+# Why a lowering is a frozen dataclass and no closure: its fields are part of the key of programs, in this process and
+# on disk. What a closure captures has no text, so that two that differ would be taken for one program.
+
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

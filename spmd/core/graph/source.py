@@ -1,5 +1,8 @@
 """The user's lines: the frame that recorded an op, and the forward op of a backward one."""
 
+# Why lines are kept as (code, instruction) and made words only when they are read: a step records thousands of ops, and
+# walking the frames for each would cost more than the op.
+
 import contextlib
 import functools
 import itertools

@@ -1,5 +1,11 @@
 """Store: one buffer whose rows are the data of several tensors; which inputs of a graph are all rows of a store."""
 
+# Why rows of one buffer and not views of one parameter: a program that loops over layers wants an array of all their
+# weights, and a user wants each as a tensor of its own. torch takes views of one parameter for tied weights, and saves
+# all of them with each.
+#
+# Why a single reader gets a copy of its row: a buffer that is lent keeps the whole stack from being donated.
+
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,5 +1,11 @@
 """Annotations: the sharding that the value of a tensor is to have."""
 
+# Why a mark on a recorded value is an op, and one on data is not: a value that has not been computed can still be made
+# in the sharding; data is uploaded in it, or moved by a program of its own.
+#
+# Why the sharding stays with the storage and not with the value: in-place ops, optimizers and loaded states write other
+# values into a parameter, and none of them knows its sharding.
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,6 +4,9 @@ A call is recorded by looking up its OpSpec under (operand metas, static argumen
 work (running the op on meta tensors, binding arguments to the rule) happens once per OpSpec, in `core.record.infer`.
 """
 
+# Why the path of a known op is one long function: a call of a Python function costs about as much as the lookup of an
+# op spec. What is rare (views, draws, checks of data, list ops) is in functions of its own.
+
 import sys
 from collections.abc import Callable
 from typing import Any

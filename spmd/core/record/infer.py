@@ -4,6 +4,9 @@ An OpSpec is built once per (operand metas, static arguments): torch runs the op
 dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
 """
 
+# Why torch's meta device and not shapes of our own: its kernels decide strides, promotion and errors, and change with
+# its versions. They run once for each op spec, so that what they cost does not matter.
+
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

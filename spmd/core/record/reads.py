@@ -6,6 +6,15 @@ value for as long as the storage keeps its value, or until it is renewed: FSDP g
 backward.
 """
 
+# Why the reads of a storage are a stack that `.data =` carries: units nest, and tied weights belong to two of them. The
+# innermost decides, and a parameter keeps its object whatever the sharding in which ops read it.
+#
+# Why a backward op reads as its forward op did: autograd runs outside of the contexts of forward. Read in the stored
+# sharding, a gradient would be computed against another operand than the one that forward used.
+#
+# Why the tensor that a gather waits for is put back into its storage behind `optimization_barrier`: only a value that
+# flows on from it keeps the compiler from taking it away.
+
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence

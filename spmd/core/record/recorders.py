@@ -1,5 +1,8 @@
 """Recorders: the threads that record ops, as numbers. A sync runs the ops that its own thread has recorded."""
 
+# Why a sync runs its own thread's ops and not all: with half a step of another thread in it, it would be another
+# program each time. Why a thread that has ended has no recorder any more: no sync would ever run what it has left.
+
 import itertools
 import threading
 import weakref

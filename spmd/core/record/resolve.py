@@ -1,5 +1,8 @@
 """The plan of each overload: a handler of its own, its rule, a form of another op, or a decomposition."""
 
+# Why plans are made at an overload's first call and kept: torch has thousands of overloads, a model uses a hundred, and
+# which of rule, form and decomposition an op takes does not change while a process runs.
+
 from collections.abc import Callable
 from typing import Any
 

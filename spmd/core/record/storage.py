@@ -1,5 +1,8 @@
 """The storage that holds the value of a tensor and its views; the list of live storages."""
 
+# Why storages are held by weak references: the results of a program are the values that are still reachable when a sync
+# begins. A list of our own would keep every intermediate value of a step alive, as a result of its program.
+
 import contextlib
 import threading
 import weakref

@@ -1,5 +1,12 @@
 """The tensor class."""
 
+# Why calls arrive below autograd (`__torch_dispatch__`) and torch functions are off: the formulas of gradients stay
+# torch's, and what is recorded are the ops that they call. A torch function would be a second call of Python for each
+# op, before autograd has seen it.
+#
+# Why the class is one, and parameters are instances of it: `nn.Parameter` of a subclass keeps its class, so that
+# `type(x) is XlaTensor` holds for all tensors of the device, and is the cheapest test there is.
+
 import copy
 import functools
 from collections.abc import Callable

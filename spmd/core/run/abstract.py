@@ -4,6 +4,9 @@ Everything above the hand-over to PJRT is what a run does (initialization, sched
 those of a run. Afterwards storages, device data and the list of live storages are what they were.
 """
 
+# Why a plan records by the same code as a run, and only stops at what would run: a plan of another recording would be
+# one of another program, and its figures those of no step.
+
 import contextlib
 import threading
 from collections.abc import Iterator

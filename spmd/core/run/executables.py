@@ -1,5 +1,8 @@
 """Compilation of graphs, and the hand-over of their programs to PJRT."""
 
+# Why a program's numbers travel as two small vectors: an argument for each number would cost a buffer and its transfer
+# for every learning rate and every draw of a step.
+
 import weakref
 from collections.abc import Callable, Sequence
 

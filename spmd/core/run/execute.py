@@ -1,5 +1,9 @@
 """Runs a schedule: one program for each subgraph; data that is not read any more gives its memory to results."""
 
+# Why a buffer that others still read is copied before a program that donates it, instead of a program that does not:
+# what another thread happens to read at that moment must not be part of a program's key, or its timing decides
+# compilations.
+
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,5 +1,8 @@
 """Recovery after a failed sync: no more values than necessary are given up."""
 
+# Why what could not be compiled stays recorded: a corrected mark or a new rule makes it run, and what does not depend
+# on it must not be lost. Why it is left out of later syncs until it is read: each of them would fail again.
+
 from collections.abc import Collection, Sequence
 
 import torch

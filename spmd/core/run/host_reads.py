@@ -1,5 +1,11 @@
 """Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
 
+# Why a read waits for the ops that it needs and runs all that is recorded: a read in the middle of a step, which ran
+# only what it needs, would leave a rest that is another program than the step without the read.
+#
+# Why a read keeps its buffer from being donated and does not copy it: most reads are over before the next program runs,
+# and a copy of a model's weights would double the memory in which a checkpoint is written.
+
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple

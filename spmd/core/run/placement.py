@@ -1,5 +1,8 @@
 """The placement of one program's arrays: its mesh, its inputs, the results that keep a sharding, the donated inputs."""
 
+# Why a value written over data without a mark comes back in the data's sharding: with the compiler's choice instead,
+# the results of a step would not fit the next one's program, which would be compiled again for them.
+
 from collections.abc import Iterable
 
 from ..base import observation

@@ -1,5 +1,8 @@
 """The loop over the passes: what is done with the graph of a sync that has no program."""
 
+# Why passes look at a graph on a miss alone: the cache finds a program under the key of the graph as it was recorded,
+# so that what they have made of it costs nothing at a hit, however long they search.
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple

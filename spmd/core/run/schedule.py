@@ -3,6 +3,9 @@
 Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`).
 """
 
+# Why one program for each mesh: XLA compiles a program for one set of devices. Data crosses between two programs, where
+# it can be moved by the devices; inside one it would have to be replicated over both sets.
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

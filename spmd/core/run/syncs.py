@@ -1,5 +1,8 @@
 """The sync: runs what is pending, or returns the program that it would run."""
 
+# Why a sync returns while its programs run: PJRT is asynchronous, and the host records the next step meanwhile. Only a
+# read waits; errors of a program that runs are raised by a later sync or read.
+
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

@@ -3,6 +3,9 @@
 jax's `device_put` of an array on several devices assembles it on the host, except for a copy shard by shard.
 """
 
+# Why not `jax.device_put` for all: between two shardings over several devices it assembles the array on the host.
+# Arrays may be larger than the host's memory, and on a slice of a pod no host has all of it.
+
 import functools
 from typing import Any
 

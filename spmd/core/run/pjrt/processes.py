@@ -1,5 +1,8 @@
 """Several processes that run one program: their rendezvous, number and index."""
 
+# Why every mesh holds all processes' devices: jax moves nothing between meshes of different processes, and a program
+# that only some processes launch waits forever in its first collective.
+
 import gc
 import itertools
 import socket

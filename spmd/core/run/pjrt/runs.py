@@ -1,5 +1,8 @@
 """The programs that were started and may still run."""
 
+# Why programs over several simulated devices are launched in one order, and only so many at a time: XLA's CPU client
+# runs a device's part in a pool of threads. Two programs that wait for each other's threads in a collective never end.
+
 import atexit
 import sys
 import time
