@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..record.overloads import Kwargs
 from ..record.resolve import DATA_CHECKS
 from .values import VALUES, on_host
 
@@ -95,7 +96,7 @@ def check_of(name: str, in_place: bool = False) -> Check | None:
         return of_values
     ranges, error = _OPS[name]
 
-    def check(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def check(args: Sequence[Any], kwargs: Kwargs) -> None:
         for given in ranges(args):
             values = on_host(given.index)
             if values is None or not values.size or (values.min() >= given.lowest and values.max() < given.size):

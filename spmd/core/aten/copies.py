@@ -13,6 +13,7 @@ from ..record.constraints import sharding_now, with_sharding
 from ..record.deterministic import filled
 from ..record.memory_formats import refuse_layout, refuse_tensor
 from ..record.overlap import check_target
+from ..record.overloads import Args, Kwargs
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import shown, write
@@ -61,7 +62,7 @@ def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
     return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
 
 
-def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copy_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     target, source = args[0], args[1]
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
@@ -100,7 +101,7 @@ def _keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
         mark(target, [dim % target.dim()], *bounds.get(dim, (None, None)))
 
 
-def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> Any:
     """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
     storage, sharding = target._storage, target._storage.sharding
     if source._view is target._view is None and source._meta is target._meta:
@@ -126,7 +127,7 @@ def _sharding_of(source: XlaTensor) -> Sharding | None:
     return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
 
 
-def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _foreach_copy_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
     guard distinguishes these by op."""
     targets, sources = args[:2]
@@ -162,7 +163,7 @@ def _is_here(device: Any) -> bool:
     return True
 
 
-def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _to_copy(func: Any, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented
@@ -171,22 +172,22 @@ def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return result.to(device).to(rest.get("dtype") or result.dtype)
 
 
-def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _item(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return host_copy(args[0], "item() or bool()").item()
 
 
-def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _equal(func: Any, args: Args, kwargs: Kwargs) -> bool:
     left, right = args
     if left.shape != right.shape:
         return False
     return bool((left == right).all().item())
 
 
-def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _allclose(func: Any, args: Args, kwargs: Kwargs) -> bool:
     return bool(torch.isclose(*args, **kwargs).all().item())
 
 
-def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _elsewhere(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
     device = kwargs.get("device")
     if _is_here(device):
@@ -196,7 +197,7 @@ def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return func(like, *args[1:], **kwargs)
 
 
-def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _on_host(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Runs an op whose result's shape depends on data on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
@@ -204,7 +205,7 @@ def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
 
 
-def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _repeats(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`repeat_interleave` of counts: a static program where the caller passes their sum."""
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from ..base import counters
 from ..base.config import config
 from ..graph.source import Line, user_line
-from ..record.overloads import VIEW, as_list, kind_of
+from ..record.overloads import VIEW, Args, Kwargs, as_list, kind_of
 from ..record.resolve import WITHOUT_RULE
 from ..record.tensor import XlaTensor
 from ..run.pjrt.host import leaving
@@ -19,7 +19,7 @@ from ..run.pjrt.host import leaving
 after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
-def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
     if config.fallback != "cpu" or kind_of(func) is VIEW:
         return NotImplemented

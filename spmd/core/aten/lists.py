@@ -17,7 +17,7 @@ from ..ops import base_name
 from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
 from ..record.lowerings import Call, Large, Number, Operand, fill
 from ..record.overlap import check_targets
-from ..record.overloads import MUTATION, Plan, is_foreach
+from ..record.overloads import MUTATION, Args, Kwargs, Plan, is_foreach
 from ..record.resolve import plan_of
 from ..record.tensor import XlaTensor
 from .elements import Each, Norms
@@ -25,7 +25,7 @@ from .elements import Each, Norms
 aten = torch.ops.aten
 
 
-def _op_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _op_for(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
         return _list_op(plan, args, kwargs)
@@ -65,7 +65,7 @@ def _by_parameter(op: OpSpec) -> OpSpec:
     )  # fmt: skip
 
 
-def _list_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
+def _list_op(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec:
     """The op spec of a `_foreach_*` op: the element's own rule for each element."""
     names = [argument.name for argument in plan.overload._schema.arguments]
     given = dict(zip(names, args, strict=False))
@@ -151,7 +151,7 @@ def _element_key(value: Any, is_scalar_argument: bool) -> Any:
     return (type(value), value)
 
 
-def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any]]:
+def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, Args, Kwargs]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
     base, name = base_name(overload), "default"
     values, keywords = list(given.values()), {}

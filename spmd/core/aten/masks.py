@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ..base import counters
+from ..record.overloads import Args, Kwargs
 from ..run.pjrt.host import leaving
 
 aten = torch.ops.aten
@@ -35,7 +36,7 @@ def _check(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor]:
     return masks
 
 
-def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _index(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Indexing by a boolean mask: the result has one element per True, a number that only the host can know."""
     tensor, indices = args[0], args[1]
     if not _check(tensor, indices):
@@ -56,7 +57,7 @@ def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None
     return expanded
 
 
-def _index_put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _index_put(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A write of several values through masks; one value for all hits of one mask stays on the device."""
     tensor, indices, values = args[:3]
     masks = _check(tensor, indices)

@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 from ..ops import base_name
 from ..ops.registry import PLACEMENT_ARGUMENTS
 from ..record.overlap import check_operands, check_target
-from ..record.overloads import Handler, Plan, as_list, aten, makes_tensors
+from ..record.overloads import Args, Handler, Kwargs, Plan, as_list, aten, makes_tensors
 from ..record.resolve import OUT_FORMS
 from ..record.tensor import XlaTensor
 
@@ -90,7 +90,7 @@ def _out_form(plan: Plan) -> Handler | None:
     if twin is None and factory is None:
         return None
 
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(func: Any, args: Args, kwargs: Kwargs) -> Any:
         given = [kwargs[where] for where in plan.mutated if where in outs]
         targets = [target for each in given for target in as_list(each)]
         rest = {name: value for name, value in kwargs.items() if name not in outs}

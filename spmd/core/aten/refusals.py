@@ -8,6 +8,7 @@ from torch._ops import OpOverload
 from ..ops.checks import run_on_cpu
 from ..ops.meta_rules import META_FUNCTIONS
 from ..record import infer
+from ..record.overloads import Args, Kwargs
 
 # By op: two arguments, the dims of them that must be equal, and the words for these.
 _FACTORS = {
@@ -26,8 +27,8 @@ _FACTORS = {
 def refusal(
     overload: OpOverload,
     error: Exception,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     twin: OpOverload | None = None,
 ) -> Exception:
     """The error of the same class that names the arguments: what came, and what was expected. twin: runs on the CPU."""

@@ -14,7 +14,7 @@ from ..graph.source import user_frame
 from ..ops.shape import PARTS, part
 from ..record import rebased
 from ..record.deterministic import fill_of
-from ..record.overloads import by_arguments
+from ..record.overloads import Args, Kwargs, by_arguments
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, alias, no_bytes
 from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
@@ -22,7 +22,7 @@ from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
 aten = torch.ops.aten
 
 
-def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _split(func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
@@ -54,7 +54,7 @@ def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | N
         return result
 
 
-def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+def _detach(func: Any, args: Args, kwargs: Kwargs) -> XlaTensor:
     tensor = args[0]
     return alias(tensor, tensor._meta, tensor._view)
 

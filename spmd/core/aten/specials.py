@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from ..record import deterministic
-from ..record.overloads import Handler, by_arguments
+from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.resolve import SPECIALS
 from . import composites, copies, fused, masks, recurrent, reshaping
 
 aten = torch.ops.aten
 
 
-def _by_torchs_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _by_torchs_kernel(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """An op as torch's own kernel for every backend composes it of others."""
     return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 

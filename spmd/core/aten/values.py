@@ -8,6 +8,7 @@ import torch
 
 from ..graph.graph import DeviceData
 from ..ops import CHECKS
+from ..record.overloads import Kwargs
 from ..record.tensor import XlaTensor
 from ..run.pjrt.transfer import host_array, host_tensor
 from .copies import strided
@@ -46,7 +47,7 @@ def _within(name: str, what: str, value: Any, low: float, high: float = float("i
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-def _normal(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _normal(args: Sequence[Any], kwargs: Kwargs) -> None:
     std = args[1] if len(args) > 1 else kwargs.get("std")
     values = _known(std)
     if values is not None and (values < 0).any():
@@ -56,29 +57,29 @@ def _normal(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 # Scalar arguments are new at each call, and torch's own checks run once for a shape and dtype.
 
 
-def _number_of(args: Sequence[Any], kwargs: dict[str, Any], place: int, name: str, default: float) -> float:
+def _number_of(args: Sequence[Any], kwargs: Kwargs, place: int, name: str, default: float) -> float:
     value = args[place] if len(args) > place else kwargs.get(name, default)
     return float(value) if isinstance(value, (int, float)) else default
 
 
-def _uniform(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _uniform(args: Sequence[Any], kwargs: Kwargs) -> None:
     low, high = _number_of(args, kwargs, 1, "from", 0.0), _number_of(args, kwargs, 2, "to", 1.0)
     if low > high:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
 
 
-def _normal_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _normal_in_place(args: Sequence[Any], kwargs: Kwargs) -> None:
     std = _number_of(args, kwargs, 2, "std", 1.0)
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
 
 
-def _bernoulli(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _bernoulli(args: Sequence[Any], kwargs: Kwargs) -> None:
     if len(args) == 1 and "p" not in kwargs:
         _within("bernoulli", "p", args[0], 0, 1)
 
 
-def _bernoulli_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _bernoulli_in_place(args: Sequence[Any], kwargs: Kwargs) -> None:
     chances = args[1] if len(args) > 1 else kwargs.get("p")
     if isinstance(chances, torch.Tensor):
         _within("bernoulli_", "p", chances, 0, 1)
@@ -86,7 +87,7 @@ def _bernoulli_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chances}")
 
 
-def _multinomial(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _multinomial(args: Sequence[Any], kwargs: Kwargs) -> None:
     chances = _known(args[0])
     if chances is None:
         return
@@ -96,7 +97,7 @@ def _multinomial(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         raise RuntimeError("multinomial: invalid multinomial distribution (sum of probabilities <= 0)")
 
 
-def _poisson(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _poisson(args: Sequence[Any], kwargs: Kwargs) -> None:
     rates = _known(args[0])
     if rates is not None and (rates < 0).any():
         raise RuntimeError(f"invalid Poisson rate, expected rate to be non-negative, but got {rates.min()}")
@@ -105,7 +106,7 @@ def _poisson(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 # --- counts and lengths -----------------------------------------------------------------------------------------------
 
 
-def _masked_scatter(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _masked_scatter(args: Sequence[Any], kwargs: Kwargs) -> None:
     target, mask, source = args
     hits = _known(mask)
     if hits is None or mask.dtype != torch.bool:
@@ -117,7 +118,7 @@ def _masked_scatter(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         )
 
 
-def _segment_reduce(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _segment_reduce(args: Sequence[Any], kwargs: Kwargs) -> None:
     lengths = _known(kwargs.get("lengths"))
     if lengths is None or kwargs.get("unsafe", False):
         return
@@ -131,7 +132,7 @@ def _segment_reduce(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         )
 
 
-def _embedding_bag(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _embedding_bag(args: Sequence[Any], kwargs: Kwargs) -> None:
     offsets = _known(args[2])
     if offsets is None:
         return
@@ -147,11 +148,11 @@ def _embedding_bag(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         )
 
 
-def _searchsorted(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _searchsorted(args: Sequence[Any], kwargs: Kwargs) -> None:
     _within("searchsorted", "sorter", kwargs.get("sorter"), 0, args[0].shape[-1] - 1)
 
 
-def _repeat_interleave(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _repeat_interleave(args: Sequence[Any], kwargs: Kwargs) -> None:
     repeats, wanted = _known(args[0]), kwargs.get("output_size")
     if repeats is not None and wanted is not None and repeats.sum() != wanted:
         raise RuntimeError(
@@ -160,7 +161,7 @@ def _repeat_interleave(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         )
 
 
-def _ctc_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _ctc_loss(args: Sequence[Any], kwargs: Kwargs) -> None:
     if isinstance(args[2], torch.Tensor):
         _within("ctc_loss", "input_lengths", args[2], 0, args[0].shape[0])
         lengths = _known(args[3])
@@ -171,24 +172,24 @@ def _ctc_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 # --- ranges that are no indices of a dim ------------------------------------------------------------------------------
 
 
-def _binary_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _binary_cross_entropy(args: Sequence[Any], kwargs: Kwargs) -> None:
     for what, value in zip(("input", "target"), args, strict=False):
         _within("binary_cross_entropy", what, value, 0, 1)
 
 
-def _multilabel_margin(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _multilabel_margin(args: Sequence[Any], kwargs: Kwargs) -> None:
     classes = args[0].shape[-1] if args[0].dim() else 1
     _within("multilabel_margin_loss", "target", args[1], -1, classes - 1)
 
 
-def _max_unpool(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _max_unpool(args: Sequence[Any], kwargs: Kwargs) -> None:
     size = 1
     for length in args[2]:
         size *= length
     _within("max_unpool: found an invalid max index: it", "indices", args[1], 0, size - 1)
 
 
-def _lu_unpack(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _lu_unpack(args: Sequence[Any], kwargs: Kwargs) -> None:
     if args[3] if len(args) > 3 else kwargs.get("unpack_pivots", True):
         _within("lu_unpack", "pivots", args[1], 1, args[0].shape[-2])
 

@@ -29,7 +29,7 @@ from ..run.pjrt.transfer import host_array
 from .infer import new_op, op_for, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
-from .overloads import FUNCTION, MUTATION, VIEW, Plan
+from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan
 from .reads import operand, operand_of
 from .rebased import follow
 from .record import NOWHERE, backward_line, graph_task, record, record_here
@@ -45,7 +45,7 @@ _count_writes = torch._C._increment_version  # autograd does so for the tensor t
 _getframe = sys._getframe
 
 
-def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+def dispatch(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
     """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
     plan = PLANS.get(func)
     if plan is None:
@@ -120,7 +120,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         LOCK.release()
 
 
-def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _find(plan: Plan, signature: tuple[Any, ...], args: Args, kwargs: Kwargs) -> Any:
     """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
     dtype is part of its key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
@@ -135,7 +135,7 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs:
     return op
 
 
-def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
     """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
     base = args[0]
     key: list[Any] = [base._meta]
@@ -227,8 +227,8 @@ def _look_at_data(
     op: OpSpec,
     operands: list[Value],
     numbers: list[float | int],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
 ) -> list[Value]:
     """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
     if plan.bounds is not None:
@@ -240,7 +240,7 @@ def _look_at_data(
     return [] if plan.ignores_operands else operands
 
 
-def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
     """The generator passed to a draw; some ops take it by position."""
     given = kwargs.get("generator")
     return given or next((value for value in args if type(value) is torch._C.Generator), None)
@@ -317,7 +317,7 @@ def _inherit(storage: Storage, like: Any) -> None:
         storage.home = like._storage.home
 
 
-def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> Any:
     targets: list[Any] = []
     for where in plan.mutated:
         value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]  # a name
@@ -342,7 +342,7 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
     return tuple(targets)
 
 
-def _element_by_element(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _element_by_element(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
     count = len(args[0])
 

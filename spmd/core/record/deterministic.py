@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from .overloads import Args, Kwargs
+
 aten = torch.ops.aten
 
 
-def _unpool(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _unpool(func: Any, args: Args, kwargs: Kwargs) -> Any:
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
         like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
@@ -22,7 +24,7 @@ def _unpool(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
-def _put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _put(func: Any, args: Args, kwargs: Kwargs) -> Any:
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulates and torch.are_deterministic_algorithms_enabled():
         nothing = torch.zeros(0, device="cpu")
@@ -52,7 +54,7 @@ def fill_of(dtype: torch.dtype) -> Any:
     return None
 
 
-def filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def filled(func: Any, args: Args, kwargs: Kwargs) -> Any:
     """`empty_like` and `new_empty` where torch fills them; else NotImplemented."""
     if func not in _EMPTY:
         return NotImplemented
@@ -60,7 +62,7 @@ def filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented if value is None else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
 
 
-def _empty_strided(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _empty_strided(value: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     return torch.empty_strided(*args[1:], **{"dtype": args[0].dtype, **kwargs})
 
 

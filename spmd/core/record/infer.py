@@ -29,7 +29,7 @@ from ..ops.scalar_arguments import LARGEST, is_one_number
 from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overlap import check_targets
-from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
+from .overloads import MUTATION, VIEW, Args, Kwargs, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -57,7 +57,7 @@ class _Binding:
         return "".join("f" if type(number) is float else "i" for number in self.numbers)
 
 
-def bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
     """Binds the arguments of a call to their names in the schema."""
     binding = _Binding({}, [], [])
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
@@ -86,7 +86,7 @@ def _place(value: Any, is_scalar_argument: bool, binding: _Binding) -> Any:
     return value
 
 
-def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
 
     def to_meta(value: Any) -> Any:
@@ -129,7 +129,7 @@ def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static arguments."""
     if plan.fills and isinstance(args[0], torch.Tensor):  # later calls' numbers are checked by dispatch
         for value, scalar_args in zip(args, plan.scalar_args, strict=False):
@@ -163,7 +163,7 @@ def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op
 
 
-def reads_default_dtype(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> bool:
+def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
     """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
     values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
     if any(isinstance(value, torch.dtype) for value in values):
@@ -197,7 +197,7 @@ def _show(value: Any, binding: _Binding) -> str:
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
 
 
-def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
+def check_complex(plan: Plan, args: Args) -> None:
     """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
     target = args[0]
     if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
@@ -269,4 +269,4 @@ def _is_scalar(argument: torch.Argument) -> bool:
 # What words an error of a meta kernel, from (overload, error, args, kwargs, twin); the last one is called.
 refusal: list[Callable[..., Exception]] = [lambda overload, error, *call: error]
 # What makes the op spec of a call that is in no table; the last one is called.
-op_for: list[Callable[[Plan, tuple[Any, ...], dict[str, Any]], Any]] = [new_op]
+op_for: list[Callable[[Plan, Args, Kwargs], Any]] = [new_op]

@@ -15,14 +15,16 @@ aten = torch.ops.aten
 
 FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
 
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Args = tuple[Any, ...]  # of a call of torch, by position
+Kwargs = dict[str, Any]  # and by name
+Handler = Callable[[Any, Args, Kwargs], Any]
 
 
 def by_arguments(function: Callable[..., Any]) -> Handler:
     """The handler of an op that a function with the op's own parameters computes."""
 
     @functools.wraps(function, updated=())
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handler(func: Any, args: Args, kwargs: Kwargs) -> Any:
         return function(*args, **kwargs)
 
     return handler
@@ -140,7 +142,7 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def args_have_tensor(args: tuple[Any, ...]) -> bool:
+def args_have_tensor(args: Args) -> bool:
     """True if a tensor is among the arguments (a factory has none)."""
     return any(isinstance(value, torch.Tensor) for value in args)
 

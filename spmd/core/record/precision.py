@@ -5,11 +5,9 @@ less. A product under such a setting is another op, `aten.mm:precision_high`, wi
 mix settings, its key differs between them, and the compile log names the change. Ops that are no products pay nothing.
 """
 
-from typing import Any
-
 import torch
 
-from .overloads import Plan
+from .overloads import Args, Plan
 from .tensor import XlaTensor
 
 # The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
@@ -39,7 +37,7 @@ def is_product(plan: Plan) -> bool:
     return plan.rule is not None and plan.rule.function.__module__.rpartition(".")[2] in _FAMILIES
 
 
-def reads_float32(args: tuple[Any, ...]) -> bool:
+def reads_float32(args: Args) -> bool:
     """True if an operand of a call has a dtype that the settings apply to."""
     return any(type(value) is XlaTensor and value._meta.dtype in _FLOAT32 for value in args)
 

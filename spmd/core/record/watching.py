@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .call import dispatch
+from .overloads import Args, Kwargs
 from .tensor import handle_calls_by
 
 _thread = threading.local()  # .watcher: receives this thread's calls in place of dispatch
 _lock = threading.Lock()
 _num_watchers = 0
 
-Watcher = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+Watcher = Callable[[Any, Any, Args, Kwargs], Any]
 
 
-def _watched(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+def _watched(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
     watcher = getattr(_thread, "watcher", None)
     return dispatch(func, types, args, kwargs) if watcher is None else watcher(func, types, args, kwargs or {})
 
