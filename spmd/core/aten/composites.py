@@ -94,12 +94,12 @@ def _cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, gen
     return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
 
 
-def _new_zeros_with_same_feature(tangent: Any, other: Any, *, self_num_batch_dims: int = 0) -> torch.Tensor:
+def _new_zeros_with_same_feature(tangent: Any, other: torch.Tensor, *, self_num_batch_dims: int = 0) -> torch.Tensor:
     """The tangent of `other`, with the batch dims of the tangent `self` in front."""
     return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
 
 
-def _embedding_renorm_(weight: Any, indices: Any, max_norm: float, norm_type: float) -> torch.Tensor:
+def _embedding_renorm_(weight: torch.Tensor, indices: Any, max_norm: float, norm_type: float) -> torch.Tensor:
     """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
@@ -126,7 +126,7 @@ def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | No
 
 
 def _attention_block(
-    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
     proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
@@ -145,7 +145,7 @@ def _attention_block(
 
 
 def _encoder_block(
-    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
+    src: torch.Tensor, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
     use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
     norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
     mask_type: int | None = None,

@@ -27,7 +27,7 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     counters.add_fallback(str(func))
     written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
-    def to_cpu(value: Any) -> Any:
+    def to_cpu(value: torch.Tensor) -> Any:
         if type(value) is XlaTensor:
             # One copy per tensor: it finds what the op wrote.
             return written.setdefault(id(value), (value, value.cpu()))[1]
@@ -44,7 +44,7 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
             for target, source in zip(as_list(given), as_list(copy), strict=True):
                 target.copy_(source)
 
-    def to_device(value: Any) -> Any:
+    def to_device(value: torch.Tensor) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         return by_copy[id(value)] if id(value) in by_copy else value.to("xla")

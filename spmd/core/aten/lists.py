@@ -124,24 +124,24 @@ def _element_op(plan: Plan, elements: dict[str, Any]) -> OpSpec:
     return element_plan.table.of(key, lambda: new_op(element_plan, args, kwargs))
 
 
-def _is_inexact(value: Any) -> bool:
+def _is_inexact(value: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and not is_exact(value.dtype)
 
 
-def meta_of_target(tensor: Any) -> Meta:
+def meta_of_target(tensor: torch.Tensor) -> Meta:
     """The meta of a tensor that a list op writes into."""
     return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
 
 
-def _is_tensors(value: Any) -> bool:
+def _is_tensors(value: torch.Tensor) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], torch.Tensor)
 
 
-def _element(value: Any, index: int) -> Any:
+def _element(value: torch.Tensor, index: int) -> Any:
     return value[index] if isinstance(value, (list, tuple)) else value
 
 
-def _element_key(value: Any, is_scalar_argument: bool) -> Any:
+def _element_key(value: torch.Tensor, is_scalar_argument: bool) -> Any:
     if isinstance(value, torch.Tensor):
         return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
     if is_scalar_argument and type(value) in (int, float):

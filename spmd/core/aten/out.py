@@ -125,7 +125,7 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
     return None
 
 
-def _check_out(plan: Plan, target: Any, operands: tuple[Any, ...]) -> None:
+def _check_out(plan: Plan, target: torch.Tensor, operands: tuple[Any, ...]) -> None:
     if type(target) is not XlaTensor:
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
     base = base_name(plan.overload)

@@ -16,7 +16,15 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+        mode: str,
+        reverse: bool,
+        gates: Any,
+        h: Any,
+        c: Any,
+        weight: torch.Tensor,
+        bias: Any,
+        projection: Any,
+        mask: Any,
     ):
         state = [h] if c is None else [h, c]
         result = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
@@ -66,7 +74,7 @@ class _Recurrence(torch.autograd.Function):
         return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None
 
 
-def _step(mode: str, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any) -> tuple[Any, Any]:
+def _step(mode: str, gates: Any, h: Any, c: Any, weight: torch.Tensor, bias: Any, projection: Any) -> tuple[Any, Any]:
     """(h, c) after one step, in torch's ops."""
     hidden = F.linear(h, weight, bias)
     if mode == "lstm":
@@ -82,7 +90,7 @@ def _step(mode: str, gates: Any, h: Any, c: Any, weight: Any, bias: Any, project
 
 
 def _unrolled(
-    mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+    mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: torch.Tensor, bias: Any, projection: Any, mask: Any
 ) -> tuple[torch.Tensor, ...]:
     """`_Recurrence` one step after the other, which can be differentiated any number of times."""
     outputs = []
@@ -159,7 +167,7 @@ def _direction(
 
 
 def _layers(
-    mode: str, x: Any, states: list[Any], params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    mode: str, x: torch.Tensor, states: list[Any], params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, packed: Any = None,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
     """(output, final states): states are [layers * directions, B, H] each."""
@@ -183,7 +191,7 @@ def _layers(
 
 def _on_inputs(mode: str) -> Any:
     def layer(
-        input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+        input: torch.Tensor, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float, train: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         x = input.transpose(0, 1) if batch_first else input
@@ -196,7 +204,7 @@ def _on_inputs(mode: str) -> Any:
 
 def _on_packed(mode: str) -> Any:
     def layer(
-        data: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+        data: torch.Tensor, batch_sizes: Any, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         states = list(hx) if mode == "lstm" else [hx]

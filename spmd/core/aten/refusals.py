@@ -54,7 +54,7 @@ def refusal(
     return type(error)(f"{name}: {words.splitlines()[0].strip()} ({shown})")
 
 
-def _shape(value: Any) -> Any:
+def _shape(value: torch.Tensor) -> Any:
     """The shape of a tensor, or the shapes of those in a list; None for another argument."""
     if isinstance(value, (list, tuple)):
         return [shape for item in value if (shape := _shape(item)) is not None]

@@ -21,7 +21,7 @@ def _by_torchs_kernel(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def attention(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`scaled_dot_product_attention` as torch's fused op for other backends, which has a derivative formula."""
@@ -62,7 +62,14 @@ def _from_4d(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_norm(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float, eps: float
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> Any:
     """`native_batch_norm` writes its running statistics, which its schema does not declare."""
     if running_mean is None or not training:

@@ -27,13 +27,13 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     return None if result is None else result.numpy()
 
 
-def _known(value: Any) -> np.ndarray | None:
+def _known(value: torch.Tensor | None) -> np.ndarray | None:
     """The values of a tensor with elements, where the host has them."""
     found = on_host(value) if isinstance(value, torch.Tensor) else None
     return found if found is not None and found.size else None
 
 
-def _within(name: str, what: str, value: Any, low: float, high: float = float("inf")) -> None:
+def _within(name: str, what: str, value: torch.Tensor | None, low: float, high: float = float("inf")) -> None:
     """Raises RuntimeError where an element is not in [low, high]; NaN passes."""
     values = _known(value)
     if values is None:
