@@ -310,7 +310,7 @@ def _several(node: Node, plan: Plan) -> Any:
     return result if plan.returns_list else tuple(result)
 
 
-def _inherit(storage: Storage, like: Any) -> None:
+def _inherit(storage: Storage, like: torch.Tensor) -> None:
     """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer state gets it so."""
     if type(like) is XlaTensor and like._view is None and like._meta.shape == storage.meta.shape:
         storage.sharding = like._storage.sharding

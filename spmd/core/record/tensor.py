@@ -42,7 +42,7 @@ class _NotWhileTraced:
     def __init__(self, function: Callable[[Any], Any]):
         self._function = function
 
-    def __get__(self, tensor: Any, cls: type) -> Callable[..., Any]:
+    def __get__(self, tensor: torch.Tensor, cls: type) -> Callable[..., Any]:
         if CompileContext.try_get() is not None:
             raise AttributeError("__tensor_flatten__")
         return self._function if tensor is None else functools.partial(self._function, tensor)

@@ -37,11 +37,11 @@ def to_come(tensor: torch.Tensor) -> Sharding | None:
     return next((sharding for sharding in found if sharding is not None), None)
 
 
-def _is_ours(tensor: Any) -> bool:
+def _is_ours(tensor: torch.Tensor) -> bool:
     return type(tensor) is XlaTensor or is_on_device(tensor)
 
 
-def _replace(tensor: Any, made: Any) -> Any:
+def _replace(tensor: torch.Tensor, made: Any) -> Any:
     """Returns the module's tensor after a move, from `made`: the same object, as far as torch lets it be.
 
     `torch.__future__.set_overwrite_module_params_on_conversion` requires another one.

@@ -52,7 +52,7 @@ def renew_hooks(tensor: torch.Tensor) -> None:
         tensor._post_accumulate_grad_hooks = hooks_after(tensor)
 
 
-def hooks_after(tensor: Any) -> Any:
+def hooks_after(tensor: torch.Tensor) -> Any:
     """The hooks that run after a gradient has been accumulated."""
     return tensor._post_accumulate_grad_hooks
 

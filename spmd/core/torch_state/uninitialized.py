@@ -67,12 +67,12 @@ def _join(kind: Any, ours: Any, new: Callable[..., Any]) -> None:
     kind.__new__ = made
 
 
-def is_on_device(tensor: Any) -> bool:
+def is_on_device(tensor: torch.Tensor) -> bool:
     """True for an uninitialized tensor of the device."""
     return isinstance(tensor, _OnDevice)
 
 
-def move_uninitialized(tensor: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def move_uninitialized(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Gives an uninitialized tensor the device to which `fn` would move it; it stays the same object."""
     target = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
     kind = next(kind for kind in _KINDS if isinstance(tensor, kind))
