@@ -16,12 +16,15 @@ from torch.utils._pytree import tree_map_only
 
 import spmd
 
+StateDict = dict[str, Any]
+
+
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
 
 
 def get_model_state_dict(
     model: nn.Module, *, submodules: set[nn.Module] | None = None, options: StateDictOptions | None = None
-) -> dict[str, Any]:
+) -> StateDict:
     """The model's state dict, under the names that it had before it was wrapped.
 
     Without options it is sharded: the tensors with their shardings, of which `torch.distributed.checkpoint.save` writes
@@ -67,7 +70,7 @@ def get_state_dict(
     *,
     submodules: set[nn.Module] | None = None,
     options: StateDictOptions | None = None,
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[StateDict, Any]:
     """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`)."""
     return (
         get_model_state_dict(model, submodules=submodules, options=options),
@@ -76,7 +79,7 @@ def get_state_dict(
 
 
 def set_model_state_dict(
-    model: nn.Module, model_state_dict: dict[str, Any], *, options: StateDictOptions | None = None
+    model: nn.Module, model_state_dict: StateDict, *, options: StateDictOptions | None = None
 ) -> Any:
     """Loads a model's state, full or sharded; each tensor of the model keeps its sharding.
 
@@ -119,7 +122,7 @@ def set_state_dict(
     model: nn.Module,
     optimizers: Optimizers,
     *,
-    model_state_dict: dict[str, Any],
+    model_state_dict: StateDict,
     optim_state_dict: Mapping[str, Any],
     options: StateDictOptions | None = None,
 ) -> Any:
@@ -165,7 +168,7 @@ def _refuse_broadcast(options: StateDictOptions) -> None:
 
 def _of_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> StateDict:
     """One optimizer's part of a state by names, as its `load_state_dict` takes it: by the indices of parameters."""
     own = optimizer.state_dict()["param_groups"]
     values: dict[int, Any] = {}
@@ -180,7 +183,7 @@ def _of_optimizer(
     return {"state": values, "param_groups": groups}
 
 
-def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> StateDict:
     """The group of a state that has all these parameters, without its "params"; a parameter may have several names."""
     for group in groups:
         held = {*group["params"]}

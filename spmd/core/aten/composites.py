@@ -126,7 +126,8 @@ def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | No
 
 
 def _attention_block(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int, qkv_weight: Any,
+    qkv_bias: Any, proj_weight: Any,
     proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip

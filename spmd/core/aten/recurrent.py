@@ -167,7 +167,8 @@ def _direction(
 
 
 def _layers(
-    mode: str, x: torch.Tensor, states: list[Any], params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    mode: str, x: torch.Tensor, states: list[Any], params: torch.Tensor, has_biases: bool, num_layers: int, dropout:
+    float, train: bool,
     bidirectional: bool, packed: Any = None,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
     """(output, final states): states are [layers * directions, B, H] each."""
@@ -191,7 +192,8 @@ def _layers(
 
 def _on_inputs(mode: str) -> Any:
     def layer(
-        input: torch.Tensor, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float, train: bool,
+        input: torch.Tensor, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float,
+        train: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         x = input.transpose(0, 1) if batch_first else input
@@ -204,7 +206,8 @@ def _on_inputs(mode: str) -> Any:
 
 def _on_packed(mode: str) -> Any:
     def layer(
-        data: torch.Tensor, batch_sizes: Any, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float,
+        data: torch.Tensor, batch_sizes: Any, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int,
+        dropout: float,
         train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         states = list(hx) if mode == "lstm" else [hx]

@@ -21,7 +21,8 @@ def _by_torchs_kernel(func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`scaled_dot_product_attention` as torch's fused op for other backends, which has a derivative formula."""

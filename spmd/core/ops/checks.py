@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from .pointwise import UNARY_DEFAULT, UNARY_FLOAT
+from .registry import Function
 
 aten = torch.ops.aten
 
-Check = Callable[..., Any]
+Check = Function
 
 # By overload: raises torch's error, or returns None.
 CHECKS: dict[Any, Callable[..., None]] = {}

@@ -6,11 +6,13 @@ GSPMD at a gather and at an all-to-all, the CPU's compiler at a sum of 16 bits. 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from .registry import Function
 
 
 class Group(NamedTuple):
@@ -90,6 +92,6 @@ def _put(into: jax.Array, part: jax.Array, index: jax.Array, dim: int) -> jax.Ar
     return jax.lax.dynamic_update_slice(into, part, start)
 
 
-def function_of(kind: str) -> Callable[..., Any]:
+def function_of(kind: str) -> Function:
     """The function of this file with a name."""
     return globals()[kind]

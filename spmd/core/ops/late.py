@@ -4,18 +4,19 @@
 branch binds it here, and it is traced where that branch is lowered.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from .registry import Function
+
 _late_p = Primitive("spmd_late")
 _late_p.multiple_results = True
 
 
-def late(function: Callable[..., Any], results: Any, *operands: Any) -> Any:
+def late(function: Function, results: Any, *operands: Any) -> Any:
     """function(*operands), both pytrees; `results` has a `jax.ShapeDtypeStruct` for each array that it returns.
 
     The function must not hold arrays of the program other than its operands.
@@ -31,12 +32,12 @@ def late(function: Callable[..., Any], results: Any, *operands: Any) -> Any:
     return jax.tree.unflatten(shape, result)
 
 
-def _run(*arrays: jax.Array, function: Callable[..., Any], results: Any, precision: Any) -> Any:
+def _run(*arrays: jax.Array, function: Function, results: Any, precision: Any) -> Any:
     with jax.default_matmul_precision(precision):
         return function(*arrays)
 
 
-def _shapes(*arrays: Any, function: Callable[..., Any], results: Any, precision: Any) -> Any:
+def _shapes(*arrays: Any, function: Function, results: Any, precision: Any) -> Any:
     return [jax.core.ShapedArray(result.shape, result.dtype) for result in results]
 
 

@@ -8,7 +8,6 @@ arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entrop
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from jax import lax
 from . import loss, split
 from .floats import wide, widened
 from .promised import as_promised
-from .registry import lower
+from .registry import Function, lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 # max_bytes: the most bytes that the logits in memory at a time take on a device. logits_dtype: the dtype to which the
@@ -142,7 +141,7 @@ class _Head:
         grad_input, *grads = self._placed(self._backward, specs, (rows, by_class, by_class))(*operands)
         return grad_input, *(grad[: self.num_classes] for grad in grads)
 
-    def _placed(self, body: Callable[..., Any], operands: Any, results: Any) -> Callable[..., Any]:
+    def _placed(self, body: Function, operands: Any, results: Any) -> Function:
         if self.mesh is None:
             return body
         return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
@@ -252,7 +251,7 @@ class _Chunks:
     def overlap(self) -> bool:
         return bool(self.size and self.num_classes % self.size)
 
-    def loop(self, step: Callable[..., Any], carry: Any) -> Any:
+    def loop(self, step: Function, carry: Any) -> Any:
         starts = jnp.arange(0, self.num_classes, max(self.size, 1), dtype=jnp.int32)
         if len(starts) == 1:
             return step(carry, 0)[0]

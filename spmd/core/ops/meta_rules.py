@@ -7,6 +7,7 @@ import torch
 from torch._prims_common import canonicalize_dim, suggest_memory_format
 
 from . import linear_cross_entropy, loss, rnn
+from .registry import Function
 
 aten = torch.ops.aten
 
@@ -61,7 +62,7 @@ def _like(place: int) -> Callable[..., torch.Tensor]:
     return meta
 
 
-def _checked_softmax(overload: Any) -> Callable[..., Any]:
+def _checked_softmax(overload: Any) -> Function:
     """torch's meta kernel of softmax with a check of dim; torch's own takes any."""
 
     def softmax(self, dim, half_to_float):
@@ -258,7 +259,7 @@ def _padded(overload, like):
 # --- empty tensors, by whose size torch's meta kernels in Python divide, or which they refuse -------------------------
 
 
-def _unless_empty(overload: Any, otherwise: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+def _unless_empty(overload: Any, otherwise: Function, place: int = 0) -> Function:
     """torch's meta kernel, with `otherwise` for a tensor without elements at `place`."""
 
     def meta(*arguments: Any) -> Any:
@@ -292,7 +293,7 @@ def _batch_norm_functional(input, *arguments):
     return (torch.empty_like(input), *overload(torch.cat([input, input]), *arguments)[1:])
 
 
-META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+META_FUNCTIONS: dict[Any, Function] = {
     **{
         getattr(aten, name).default: _unless_empty(getattr(aten, name).default, _like(1), 1)
         for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")

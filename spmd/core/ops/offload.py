@@ -3,18 +3,17 @@
 The gradient of a value that was taken to the host is on the device again, and the other way round.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
-from .registry import lower
+from .registry import Function, lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 
 
-def _define(schema: str, backward: Callable[..., Any]) -> Any:
+def _define(schema: str, backward: Function) -> Any:
     """A differentiable op that returns a new tensor of the same value."""
     name = schema.partition("(")[0]
     _library.define(schema)

@@ -15,6 +15,9 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promote
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
+Function = Callable[..., Any]  # of arrays, as a rule is
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One lowering rule and how its operands are prepared (see `lower`).
@@ -22,7 +25,7 @@ class Rule:
     opaque: the rule is a user's, identified only by its number in this process.
     """
 
-    function: Callable[..., Any]
+    function: Function
     promote: Promote | None
     wants_returns: bool
     wants_draw: bool
@@ -39,7 +42,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 def lower(
     *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False, **static: Any
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Function], Function]:
     """Registers a function as the lowering rule of one or more aten overloads.
 
     The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a
@@ -66,7 +69,7 @@ def lower(
         @lower(aten.avg_pool3d.default, rank=3)
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Function) -> Function:
         signature = inspect.signature(function)
         parameters = signature.parameters
         rule = functools.update_wrapper(functools.partial(function, **static), function) if static else function
@@ -109,7 +112,7 @@ def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
 
 
 def _check_names(
-    overload: OpOverload, function: Callable[..., Any], signature: inspect.Signature, static: dict[str, Any]
+    overload: OpOverload, function: Function, signature: inspect.Signature, static: dict[str, Any]
 ) -> None:
     """Raises ValueError where a call with the schema's arguments, as dispatch makes it, does not reach the parameters
     of these names."""
@@ -131,6 +134,6 @@ def _check_names(
         raise ValueError(f"{_place(function)}: parameters {given} do not match the schema of {overload}: {expected}")
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _place(function: Function) -> str:
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"

@@ -37,6 +37,9 @@ _SHOWN = 4  # events and lines of the compile log that a message shows
 BEAT = 2.0  # seconds between two signs of life of a process
 
 
+Record = dict[str, Any]  # what a process publishes, as JSON has it
+
+
 class Watcher(Protocol):
     """A module or object that looks at the records of the processes when the thread here has read them.
 
@@ -45,7 +48,7 @@ class Watcher(Protocol):
     pass_on: exchanges texts with its like in other processes.
     """
 
-    def present(self) -> dict[str, Any]: ...
+    def present(self) -> Record: ...
     def start(self) -> None: ...
     def wants_records(self) -> bool: ...
     def heard(self, records: Sequence[Mapping[str, Any]]) -> None: ...
@@ -184,7 +187,7 @@ def agree_once(what: str, mark: bytes, line: Any) -> None:
 # --- the mismatch -----------------------------------------------------------------------------------------------------
 
 
-def _record(num_texts: int = _LAST) -> dict[str, Any]:
+def _record(num_texts: int = _LAST) -> Record:
     """Returns what this process publishes for the others."""
     with _state.lock:
         events, count = list(_state.events), _state.count
@@ -210,7 +213,7 @@ _ADVICE = (
 )
 
 
-def _compare(records: list[dict[str, Any]]) -> None:
+def _compare(records: list[Record]) -> None:
     """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
     own = _record(_WINDOW)
     for other in records:
@@ -227,7 +230,7 @@ def _compare(records: list[dict[str, Any]]) -> None:
         return _publish_mismatch(text, start or 0)
 
 
-def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
+def _first_difference(own: Record, other: Record) -> int | None:
     """Returns the first event, of those that both records show, at which two chains differ."""
     chains = [
         dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1)) for record in (own, other)
@@ -235,7 +238,7 @@ def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
     return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
 
 
-def _apart(own: dict[str, Any], other: dict[str, Any], start: int) -> str:
+def _apart(own: Record, other: Record, start: int) -> str:
     """States from which event on two records differ, and in what, where their texts are of one kind."""
     if start > 1 and start - 1 <= max(record["count"] - len(record["digests"]) for record in (own, other)):
         return f"at event {start:,} or earlier the processes began to differ"
@@ -245,12 +248,12 @@ def _apart(own: dict[str, Any], other: dict[str, Any], start: int) -> str:
     return f"from event {start:,} on the processes differ" + (f" (in its {', '.join(differing)})" if differing else "")
 
 
-def _text_of(record: dict[str, Any], number: int) -> str:
+def _text_of(record: Record, number: int) -> str:
     """Returns the text of an event, "" where it is no longer published."""
     return next((text for text in record["last"] if text.startswith(f"event {number:,}: ")), "")
 
 
-def _reported(record: dict[str, Any], start: int | None = None) -> str:
+def _reported(record: Record, start: int | None = None) -> str:
     """Returns the last events of a process, or those from an event on, and its compile log, as text."""
     first = len(record["last"]) - _SHOWN if start is None else len(record["last"]) - (record["count"] - start) - 2
     events = record["last"][max(first, 0) :][:_SHOWN]
@@ -332,7 +335,7 @@ def _publish() -> None:
     processes.client().key_value_set(f"spmd/at/{processes.index()}", json.dumps(_record()), allow_overwrite=True)
 
 
-def _published() -> list[dict[str, Any]]:
+def _published() -> list[Record]:
     return [json.loads(text) for _, text in processes.client().key_value_dir_get("spmd/at/")]
 
 
