@@ -16,152 +16,19 @@ from ...core import (
     Storage,
     XlaTensor,
     points,
-    seed,
     storage_of,
     tensor_meta,
     transfer,
     view_of,
     wrap,
 )
-from ...core.extend import DrawNumber, Scalar, Store, executables, schedule, walks
+from ...core.extend import Store, executables, schedule, walks
 from .dict_versions import OF_ATTRIBUTES, versions
-from .host_tensors import Counter
-from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
+from .guards import Numbers
+from .observed_call import ObservedCall, RefusedError
 from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 
 _is = operator.is_
-
-
-class Numbers:
-    """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
-
-    def __init__(self, recipe: Recipe, call: ObservedCall):
-        self._vectors: list[tuple[np.ndarray, np.ndarray]] = []
-        self._formulas: list[list[tuple[int, int]]] = []
-        self._seeds: list[list[int]] = []
-        self._counts: list[list[tuple[int, int]]] = []
-        wanted: dict[int, int] = {}
-        for run, one in zip(recipe.runs, call.observation.ran, strict=True):
-            floats, integers = walks.pack_numbers(one.graph.nodes)
-            if run.program.numbers is not None:
-                by_float, by_integer = run.program.numbers
-                floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
-            self._vectors.append((np.array(floats, np.float64), np.array(integers, np.int64)))
-            self._formulas.append(
-                [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
-            )
-            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
-            self._seeds.append([i for i, place in draws if place < 0])
-            self._counts.append([(i, place) for i, place in draws if place >= 0])
-        # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
-        self._num_draws = len(call.observation.draws)
-        nodes = (node for one in call.observation.ran for node in one.graph.nodes)
-        counts = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
-        if any(type(count) is not DrawNumber for count in counts):
-            raise RefusedError("it draws random numbers that its programs do not take as they are")
-        self._evaluate = call.formulas.compiled(list(wanted))
-        used = call.formulas.used(list(wanted))
-        self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
-        if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
-            raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
-        self._counters = Counters(call)
-
-    def sources(self, flat: Sequence[Any]) -> list[float] | str:
-        """The values of the formulas' sources now; a text where the counters are no longer equal."""
-        values: list[float] = []
-        for source in self._sources:
-            match source:
-                case GroupNumber():
-                    value = source.now()
-                    if type(value) is not float:
-                        return f"{source.key!r} of a parameter group is {value!r}"
-                    values.append(value)
-                case Counter():
-                    count = self._counters.value(source.value)
-                    if count is None:
-                        return "the step counters of an optimizer"
-                    values.append(count)
-                case Argument():
-                    values.append(flat[source.place])
-                case None:  # nothing uses it
-                    values.append(0.0)
-        return values
-
-    def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
-        """The results of the formulas, or the reason why they do not hold."""
-        values = self.sources(flat)
-        if isinstance(values, str):
-            return values
-        try:
-            found = self._evaluate(values)
-        except (ArithmeticError, ValueError) as error:
-            return f"a number: {error}"
-        return (
-            f"the result of a comparison of numbers{' at ' if found else ''}{found}"
-            if isinstance(found, str)
-            else found
-        )
-
-    def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
-        """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
-        its own."""
-        draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
-        if draw is None:
-            return None
-        result = []
-        for run, (floats, integers) in enumerate(self._vectors):
-            if self._formulas[run]:
-                floats = floats.copy()
-                for i, place in self._formulas[run]:
-                    floats[i] = found[place]
-            if self._counts[run]:
-                integers = integers.copy()
-                integers[self._seeds[run]] = draw[0]
-                for i, place in self._counts[run]:
-                    integers[i] = draw[1] + place
-            result.append((floats, integers))
-        return result
-
-    def advance(self) -> None:
-        """Adds to the counters what the call adds."""
-        self._counters.advance()
-
-
-class Counters:
-    """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
-    in memory, so that one addition advances them."""
-
-    def __init__(self, call: ObservedCall):
-        groups: dict[tuple[float, float], list[torch.Tensor]] = {}
-        for tensor in call.counters:
-            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0)
-            groups.setdefault((*key, tensor.dtype), []).append(tensor)  # type: ignore[arg-type]
-        self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
-        for (value, amount, _), tensors in groups.items():  # type: ignore[misc]
-            vector = torch.stack(tensors)
-            for index, tensor in enumerate(tensors):
-                tensor.data = vector[index]
-            self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
-
-    def value(self, began: float) -> float | None:
-        """The value of the counters that had the value `began` when the call was recorded; None if they differ."""
-        found = {
-            number
-            for value, _, tensors, vector, places in self._groups
-            if value == began
-            for number in (
-                set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
-            )
-        }
-        return found.pop() if len(found) == 1 else None
-
-    def advance(self) -> None:
-        for _, amount, tensors, vector, places in self._groups:
-            if amount and [t.data_ptr() for t in tensors] == places:
-                vector.add_(amount)
-            elif amount:
-                for tensor in tensors:
-                    tensor.add_(amount)
 
 
 class Known:
