@@ -29,7 +29,7 @@ TABLE = ROOT / "tests/baseline/mutants.tsv"
 SEED, NUMBER = 18, 30
 PLACES = {
     "rule": ["spmd/core/ops"],
-    "pass": ["spmd/core/passes", "spmd/core/compile", "spmd/core/lazy"],
+    "pass": ["spmd/core/passes", "spmd/core/programs", "spmd/core/record"],
     "wrapper": ["fsdp", "spmd"],
 }
 _SWAPPED = {
