@@ -10,12 +10,12 @@ from support import in_thread
 from torch import nn
 
 import spmd
+from spmd import core as door
 from spmd.core.graph import source
 from spmd.core.graph.graph import origin
 from spmd.core.graph.source import node_line
 from spmd.core.run import host_reads
 from spmd.core.run.pjrt import transfer
-from spmd.tensors import shards
 
 
 class TestThreads:
@@ -132,7 +132,7 @@ class TestReadersOutsideTheLock:
     @pytest.mark.parametrize(
         ("read", "owner", "name"),
         [
-            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), shards, "host_tensor"),
+            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), door.transfer, "host_tensor"),
             (lambda x: x.cpu(), transfer, "download"),
             (lambda x: pickle.loads(pickle.dumps(x)), transfer, "download"),
             (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), host_reads.Lease, "placed"),
