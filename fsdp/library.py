@@ -27,5 +27,5 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return [name for name in __dir__() if not name.startswith("_")]
     if name not in _OF_SPMD:
-        raise AttributeError(f"module 'fsdp' has no attribute {name!r}")
+        raise AttributeError(f"module 'fsdp' has no attribute {name!r}", name=name, obj=sys.modules["fsdp"])
     return getattr(spmd, name)

@@ -173,7 +173,7 @@ def __getattr__(name: str) -> Any:
         return [name for name in __dir__() if not name.startswith("_")]
     module = _modules.get(name)
     if module is None:
-        raise AttributeError(f"module 'spmd' has no attribute {name!r}")
+        raise AttributeError(f"module 'spmd' has no attribute {name!r}", name=name, obj=sys.modules["spmd"])
     if not is_here(module):
         raise ImportError(f"spmd.{name} is of the package spmd.{module.partition('.')[0]}, which is not installed")
     value = importlib.import_module(f"spmd.{module}")

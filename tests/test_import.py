@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import run_script
+from support import run_both, run_script
 
 import spmd
 from spmd import packages
@@ -123,6 +123,11 @@ class TestPackages:
         assert isinstance(block, ast.If)
         seen = {alias.name for statement in block.body for alias in statement.names}
         assert seen == {name for name in packages._modules if name != "dtensor"}  # its import takes a second
+
+    @pytest.mark.parametrize(("wrong", "right"), [("spmd.complie", "compile"), ("fsdp.fully_shrad", "fully_shard")])
+    def test_a_wrong_name(self, wrong: str, right: str) -> None:
+        error = run_both(f"import spmd, fsdp\n{wrong}", code=1)[1]
+        assert f"Did you mean: '{right}'?" in error
 
     def test_all(self) -> None:
         names: dict[str, object] = {}
