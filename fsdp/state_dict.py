@@ -183,7 +183,7 @@ def _of_optimizer(
     return {"state": values, "param_groups": groups}
 
 
-def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> StateDict:
+def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The group of a state that has all these parameters, without its "params"; a parameter may have several names."""
     for group in groups:
         held = {*group["params"]}

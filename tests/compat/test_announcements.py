@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from spmd.torch_xla.sample_data import SampleGenerator
 from support import ROOT, own_environment
 from torch import nn
+
+from spmd.torch_xla.sample_data import SampleGenerator
 
 PROGRAMS = Path(__file__).parent / "announcements"
 

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scripted import loaded
-from spmd.torch_xla.parallel_loader import MpDeviceLoader
-from spmd.torch_xla.sample_data import SampleGenerator
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, TensorDataset
@@ -18,6 +16,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import spmd
 from spmd.torch_xla import one_process, xla_collectives, xla_model, xla_runtime
+from spmd.torch_xla.parallel_loader import MpDeviceLoader
+from spmd.torch_xla.sample_data import SampleGenerator
 
 RANKS = 8
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from batches import Counting, has_no_threads, loader_threads
-from spmd.torch_xla.parallel_loader import MpDeviceLoader, ParallelLoader
 from support import run_script
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,6 +21,7 @@ from transformers import BatchEncoding
 
 import spmd
 from spmd.torch_xla import ShardingSpec, xla_model
+from spmd.torch_xla.parallel_loader import MpDeviceLoader, ParallelLoader
 
 Pair = namedtuple("Pair", "x y")
 

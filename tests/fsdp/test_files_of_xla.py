@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
-from spmd.torch_xla.distributed_checkpoint import SPMDLoadPlanner
 from torch import nn
 
 import fsdp
 import spmd
+from spmd.torch_xla.distributed_checkpoint import SPMDLoadPlanner
 
 
 class OnXla:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner, SPMDSavePlanner
 from torch import nn
 
 import fsdp
@@ -22,6 +21,7 @@ from fsdp.state_dict import (
     set_state_dict,
 )
 from spmd.jobs.checkpoint.files import Stored
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner, SPMDSavePlanner
 
 SIZES = 16, 24, 10
 

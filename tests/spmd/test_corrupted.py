@@ -19,13 +19,13 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
-from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 from torch import nn
 
 import fsdp
 import spmd
 from spmd.core.programs.persistent import disk
 from spmd.tools.explain import program_folder
+from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 Values = dict[str, Any]

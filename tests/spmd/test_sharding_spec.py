@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from spmd.torch_xla.sharding_spec import sharding_type
 
 import spmd
 from spmd import P
 from spmd.torch_xla import ShardingSpec, ShardingType
+from spmd.torch_xla.sharding_spec import sharding_type
 
 
 class TestShardingSpec:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import pytest
 import torch
-from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from support import check
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +17,7 @@ from spmd import P
 from spmd.core.base import counters
 from spmd.core.base.pace import pace
 from spmd.core.graph.graph import origin, walk
+from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 from spmd.steps.dynamo import functions
 
 pytestmark = [
