@@ -107,11 +107,14 @@ class _Facade(ModuleType):
 def resolve(place: str) -> Any:
     """Returns the object of a place of the table: "module:attribute", "module:", or "= literal".
 
-    "module:attribute theirs=ours": a function that takes an argument by their name, too.
+    "module:attribute theirs=ours name==literal": a function that takes an argument by their name, too, and has another
+    default. "... (parameters)": it has their parameters; of a literal, it returns that.
     """
+    place, _, parameters = place.partition(" (")
     if place.startswith("="):
-        return ast.literal_eval(place[2:])
-    path, *renamed = place.split()
+        literal = ast.literal_eval(place[2:])
+        return _by_their_names(lambda: literal, (), parameters) if parameters else literal
+    path, *pairs = place.split()
     module, _, attribute = path.partition(":")
     value: Any = importlib.import_module(module)
     if module == "fsdp" and not (value.__file__ or "").startswith(_ROOT):
@@ -122,20 +125,38 @@ def resolve(place: str) -> Any:
         )
     for part in attribute.split(".") if attribute else ():
         value = getattr(value, part)
-    return _renamed(value, dict(pair.split("=") for pair in renamed)) if renamed else value
+    return _by_their_names(value, pairs, parameters) if pairs or parameters else value
 
 
-def _renamed(function: Callable[..., Any], ours: dict[str, str]) -> Callable[..., Any]:
-    """The function with other names of its parameters; those of the function itself stay, too."""
+def _by_their_names(function: Callable[..., Any], pairs: Sequence[str], parameters: str) -> Callable[..., Any]:
+    """The function by PyTorch/XLA's parameters: its own, some under other names, or all of theirs, of which it gets
+    those that it takes; the others have no meaning here."""
+    own = inspect.signature(function)
+    defaults = {name: ast.literal_eval(value) for name, _, value in (pair.partition("==") for pair in pairs) if value}
+    ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
+    theirs = {new: name for name, new in ours.items()}
+    renamed = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
+    signature = own.replace(parameters=_parameters(f"f({parameters}") if parameters else renamed)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{ours.get(name, name): value for name, value in kwargs.items()})
+        if parameters:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            taken = [name for name in bound.arguments if ours.get(name, name) in own.parameters]
+            args, kwargs = (), {name: bound.arguments[name] for name in taken}
+        return function(*args, **{**defaults, **{ours.get(name, name): value for name, value in kwargs.items()}})
 
-    signature, theirs = inspect.signature(function), {name: new for new, name in ours.items()}
-    parameters = [one.replace(name=theirs.get(one.name, one.name)) for one in signature.parameters.values()]
-    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _parameters(call: str) -> list[inspect.Parameter]:
+    """The parameters of a function, written as a call of it with their defaults."""
+    written: Any = ast.parse(call, mode="eval").body
+    named = [(name.id, inspect.Parameter.empty) for name in written.args]
+    named += [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in written.keywords]
+    return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value) for name, value in named]
 
 
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:

@@ -4,6 +4,7 @@ is; and hints for others.
 A place is "module:attribute". `fsdp` is named as text, as this package never imports it.
 """
 
+import re
 from pathlib import Path
 
 # What libraries compare: the last release of PyTorch/XLA whose names these are.
@@ -25,20 +26,25 @@ def _read(text: str) -> None:
             NAMES[module] = {}
         elif line.startswith("="):
             shared[module] = line[2:]
-        elif " : " in line and line[0] != "#":
-            names, _, sentence = line.partition(" : ")
-            HINTS.update({f"{module}.{name}": sentence for name in names.split()})
-        elif " == " in line and line[0] != "#":
-            names, _, literal = line.partition(" == ")
-            NAMES[module].update({name: f"= {literal if literal != 'name' else repr(name)}" for name in names.split()})
-        elif " = " in line and line[0] != "#":
-            names, _, place = line.partition(" = ")
-            path, *renamed = place.split()
-            path = f"spmd.torch_xla{path}" if path.startswith(".") else path
+        elif line and line[0] != "#":
+            left, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
+            names, bracket, parameters = left.partition("(")
             for name in names.split():
-                NAMES[module][name] = " ".join([path if ":" in path else f"{path}:{name}", *renamed])
+                if sign == ":":
+                    HINTS[f"{module}.{name}"] = right
+                else:
+                    NAMES[module][name] = _place(name, sign, right) + (f" ({parameters}" if bracket else "")
     for module, other in shared.items():
         NAMES[module] = {**NAMES[other], **NAMES[module]}
+
+
+def _place(name: str, sign: str, text: str) -> str:
+    """The place of a name, in full."""
+    if sign == "==":
+        return f"= {repr(name) if text == 'name' else text}"
+    path, *pairs = text.split()
+    path = f"spmd.torch_xla{path}" if path.startswith(".") else path
+    return " ".join([path if ":" in path else f"{path}:{name}", *pairs])
 
 
 _read(Path(__file__).with_name("torch_xla.txt").read_text())

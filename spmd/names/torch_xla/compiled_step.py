@@ -15,7 +15,6 @@ from .xla_loops import eager_mode_context
 def compile(
     f: Callable[..., Any] | None = None,
     full_graph: bool = False,
-    name: str | None = None,
     max_different_graphs: int | None = None,
     custom_compile_options: Mapping[str, Any] | None = None,
 ) -> Any:
@@ -26,7 +25,6 @@ def compile(
     Args:
         f: a function to decorate; None: returns a context, which is a decorator as well.
         full_graph: a sync or a read of a value inside is an error.
-        name: has no meaning here; the compile log names the user's line.
         max_different_graphs: the number of programs that may be compiled for it; the next one is an error.
         custom_compile_options: XLA's options, name -> value, for programs compiled for it
             (`spmd.config.compiler_options`).

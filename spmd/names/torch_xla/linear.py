@@ -56,16 +56,6 @@ class XLAPatchedLinear:
     apply = staticmethod(nn.functional.linear)
 
 
-def xla_patched_nn_linear_forward(m: nn.Linear, input: torch.Tensor) -> torch.Tensor:
-    """The forward of a linear layer. Source: `xs.xla_patched_nn_linear_forward`.
-
-    >>> import torch, spmd
-    >>> spmd.torch_xla.linear.xla_patched_nn_linear_forward(torch.nn.Linear(4, 2), torch.ones(3, 4)).shape
-    torch.Size([3, 2])
-    """
-    return nn.functional.linear(input, m.weight, m.bias)
-
-
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """Puts an optimization barrier around these values, in place: later reads of one wait until all are computed.
 

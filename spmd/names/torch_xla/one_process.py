@@ -9,36 +9,25 @@ from . import data_parallel
 from .xla_model import is_master_ordinal
 
 
-def spawn(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    nprocs: int | None = None,
-    join: bool = True,
-    daemon: bool = False,
-    start_method: str = "spawn",
-) -> None:
-    """Calls `fn(0, *args)` once, in this process: data parallelism over all devices, as that of `launch`.
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int | None = None) -> None:
+    """`launch` by the arguments of `xmp.spawn`: nprocs=1 is one device; all others are all devices, as there.
 
-    nprocs: 1 is one device; all others are all devices, as there. join, daemon, start_method: have no meaning here;
-    several processes, one a machine, are those of `spmd.initialize`. Source:
+    Several processes, one a machine, are those of `spmd.initialize`. Source:
     `torch_xla.distributed.xla_multiprocessing.spawn`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.spawn(print, args=("of one",))
     0 of one
     """
-    with data_parallel.launched(is_single=nprocs == 1):
-        fn(0, *args)
+    launch(fn, args, debug_single_process=nprocs == 1)
 
 
-def launch(
-    fn: Callable[..., Any], args: Sequence[Any] = (), start_method: str = "spawn", debug_single_process: bool = False
-) -> None:
+def launch(fn: Callable[..., Any], args: Sequence[Any] = (), debug_single_process: bool = False) -> None:
     """Calls `fn(0, *args)` once, in this process, as rank 0 of 1: data parallelism over all devices.
 
     Its loaders (`MpDeviceLoader`, `ParallelLoader`) join as many batches as there are devices, and split them over all
-    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device.
-    start_method: has no meaning here. Source: `torch_xla.launch`.
+    of them. `xr.use_spmd()` ends that: such a script shards by itself. debug_single_process: uses one device. Source:
+    `torch_xla.launch`.
 
     >>> import spmd
     >>> spmd.torch_xla.one_process.launch(print, args=("of one",))

@@ -55,8 +55,7 @@ class StableHLOGraphModule:
     """
 
     def __init__(self, exported: Exported | LoadedProgram):
-        self._exported = exported if isinstance(exported, Exported) else None
-        self._loaded = None if isinstance(exported, Exported) else exported
+        self._program = exported
 
     def __call__(self, *args: Any, method_name: str | None = None, **kwargs: Any) -> Any:
         """Runs the program; tensors on the CPU go to xla first."""
@@ -65,33 +64,29 @@ class StableHLOGraphModule:
     def evaluate(self, method_name: str, args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
         """Runs the method, which is "forward" here."""
         _only_forward(method_name)
-        if self._loaded is None:
-            assert self._exported is not None
-            self._loaded = load_exported(self._exported)
-        moved, moved_kwargs = tree_map_only(torch.Tensor, lambda one: one.to("xla"), (tuple(args), dict(kwargs or {})))
-        return self._loaded(*moved, **moved_kwargs)
+        if isinstance(self._program, Exported):
+            self._program = load_exported(self._program)
+        moved, by_name = tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), (tuple(args), dict(kwargs or {})))
+        return self._program(*moved, **by_name)
 
     def get_stablehlo_text(self, method_name: str | None = None) -> str:
         """The program as text."""
         _only_forward(method_name)
-        return self._program().stablehlo()
+        return self._program.stablehlo()
 
     def get_stablehlo_bytecode(self, method_name: str | None = None) -> bytes:
         """The program as bytecode of a stable version of StableHLO."""
         _only_forward(method_name)
-        return bytes(jax_export.deserialize(bytearray(self._program().serialized)).mlir_module_serialized)
+        return bytes(jax_export.deserialize(bytearray(self._program.serialized)).mlir_module_serialized)
 
     def save(self, directory_path: str | Path, options: StableHLOExportOptions | None = None) -> None:
         """Writes the program and its weights into a folder. options: have no meaning here; text is always there."""
-        self._program().save(directory_path)
+        self._program.save(directory_path)
 
     @classmethod
     def load(cls, directory_path: str | Path) -> "StableHLOGraphModule":
         """Reads what `save` wrote."""
         return cls(load_exported(directory_path))
-
-    def _program(self) -> Any:
-        return self._exported if self._exported is not None else self._loaded
 
 
 def _only_forward(method_name: str | None) -> None:
@@ -112,17 +107,20 @@ def exported_program_to_stablehlo(
     >>> spmd.torch_xla.exported_program_to_stablehlo(program)(torch.tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
+    return StableHLOGraphModule(_exported(exported_model, exported_model.example_inputs or (None, None), options))
+
+
+def _exported(model: Any, inputs: Any, options: StableHLOExportOptions | None) -> Exported:
+    """The export of a model for (arguments, keywords), or those of the options."""
     how = options or StableHLOExportOptions()
-    args, kwargs = exported_model.example_inputs or (None, None)
-    args = args if how.override_tracing_arguments is None else how.override_tracing_arguments
-    kwargs = kwargs if how.override_tracing_kwargs is None else how.override_tracing_kwargs
+    args = inputs[0] if how.override_tracing_arguments is None else how.override_tracing_arguments
+    kwargs = inputs[1] if how.override_tracing_kwargs is None else how.override_tracing_kwargs
     if args is None:
         raise ValueError(
             "exported_program_to_stablehlo: the program has no example inputs; pass "
             "StableHLOExportOptions(override_tracing_arguments=...)"
         )
-    allowed = tuple(how.custom_ops_allowed_in_graph)
-    return StableHLOGraphModule(export(exported_model, args, dict(kwargs or {}), custom_calls=allowed))
+    return export(model, args, dict(kwargs or {}), custom_calls=tuple(how.custom_ops_allowed_in_graph))
 
 
 def save_as_stablehlo(
@@ -156,7 +154,4 @@ def save_torch_model_as_stablehlo(
     ...     spmd.load_exported(folder)(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    how = options or StableHLOExportOptions()
-    chosen = args if how.override_tracing_arguments is None else how.override_tracing_arguments
-    allowed = tuple(how.custom_ops_allowed_in_graph)
-    export(torchmodel, chosen, dict(how.override_tracing_kwargs or {}), custom_calls=allowed).save(path)
+    _exported(torchmodel, (args, None), options).save(path)

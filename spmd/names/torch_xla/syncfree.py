@@ -43,6 +43,9 @@ class GradScaler(torch.amp.GradScaler):
 class _SyncFree(torch.optim.Optimizer):
     """A fused optimizer of torch's whose step takes the flag of non-finite gradients as a tensor."""
 
+    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any):
+        super().__init__(params, lr, *args, **{"fused": True, **kwargs})
+
     def step(self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:
         if found_inf is None:
             return super().step(closure)
@@ -64,9 +67,6 @@ class Adam(_SyncFree, torch.optim.Adam):
     [1.0, 1.0]
     """
 
-    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any):
-        super().__init__(params, lr, *args, **{"fused": True, **kwargs})
-
 
 class AdamW(_SyncFree, torch.optim.AdamW):
     """`torch.optim.AdamW`, as `Adam` of this module is `torch.optim.Adam`.
@@ -76,9 +76,6 @@ class AdamW(_SyncFree, torch.optim.AdamW):
     True
     """
 
-    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any):
-        super().__init__(params, lr, *args, **{"fused": True, **kwargs})
-
 
 class SGD(_SyncFree, torch.optim.SGD):
     """`torch.optim.SGD`, as `Adam` of this module is `torch.optim.Adam`.
@@ -87,6 +84,3 @@ class SGD(_SyncFree, torch.optim.SGD):
     >>> spmd.torch_xla.syncfree.SGD([torch.ones(2, device="xla")], lr=0.1).defaults["fused"]
     True
     """
-
-    def __init__(self, params: Any, lr: Any = 1e-3, *args: Any, **kwargs: Any):
-        super().__init__(params, lr, *args, **{"fused": True, **kwargs})

@@ -17,14 +17,11 @@ Groups = Sequence[Sequence[int]] | None
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 
 
-def all_reduce(
-    reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None, pin_layout: bool = True
-) -> Any:
+def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Groups = None) -> Any:
     """Reduces a tensor, or each of a list in place, over the shards of per-shard code; outside of it only `scale` acts.
 
     groups: positions of devices in the mesh, equal to the shards along some of its axes; None: all shards.
-    pin_layout: has no meaning here. A tensor's result is another tensor. Raises as `spmd.manual.all_reduce` does, and
-    ValueError for other groups.
+    A tensor's result is another tensor. Raises as `spmd.manual.all_reduce` does, and ValueError for other groups.
     Source: `torch_xla.core.xla_model.all_reduce`.
 
     >>> import torch, spmd
@@ -45,15 +42,7 @@ def _reduced(op: str, tensor: torch.Tensor, scale: float, groups: Groups) -> Any
     return reduced if scale == 1 else reduced * scale
 
 
-def all_gather(
-    value: Any,
-    dim: int = 0,
-    groups: Groups = None,
-    output: Any = None,
-    pin_layout: bool = True,
-    channel_id: int | None = None,
-    use_global_device_ids: bool | None = None,
-) -> Any:
+def all_gather(value: Any, dim: int = 0, groups: Groups = None, output: Any = None) -> Any:
     """Concatenates the shards' tensors along a dim in per-shard code; outside of it the value itself.
 
     Args: as of `all_reduce`; value: a tensor, or a list of them. output: is given the result; a list for a list.
@@ -78,9 +67,6 @@ def reduce_scatter(
     shard_count: int,
     groups: Groups = None,
     output: Any = None,
-    pin_layout: bool = True,
-    channel_id: int | None = None,
-    use_global_device_ids: bool | None = None,
 ) -> Any:
     """Reduces the shards' tensors in per-shard code, each shard keeping its part along a dim.
 
@@ -105,48 +91,29 @@ def _pairs(tensors: Sequence[Any], outputs: Sequence[Any] | None) -> Iterator[tu
     return zip(tensors, outputs if outputs is not None else itertools.repeat(None, len(tensors)), strict=True)
 
 
-def all_gather_bucketized(
-    input_list: Sequence[torch.Tensor],
-    dim: int = 0,
-    groups: Groups = None,
-    output: Sequence[torch.Tensor] | None = None,
-    pin_layout: bool = False,
-    bucket_cap_mb: int = 160,
-) -> list[Any]:
-    """`all_gather` of a list. bucket_cap_mb: has no meaning here, as XLA combines collectives.
+def all_gather_bucketized(input_list: Any, dim: int = 0, groups: Groups = None, output: Any = None) -> Any:
+    """`all_gather` of a list: XLA combines collectives.
 
     >>> import torch, spmd
     >>> len(spmd.torch_xla.xla_collectives.all_gather_bucketized([torch.ones(2, device="xla")]))
     1
     """
-    return list(all_gather(input_list, dim, groups, output))
+    return all_gather(input_list, dim, groups, output)
 
 
-def reduce_scatter_bucketized(
-    reduce_type: str,
-    input_list: Sequence[torch.Tensor],
-    scale: float,
-    scatter_dim: int,
-    shard_count: int,
-    groups: Groups = None,
-    output: Sequence[torch.Tensor] | None = None,
-    pin_layout: bool = False,
-    bucket_cap_mb: int = 160,
-) -> list[Any]:
-    """`reduce_scatter` of a list. bucket_cap_mb: as of `all_gather_bucketized`.
+def reduce_scatter_bucketized(reduce_type: str, input_list: Any, *args: Any, **kwargs: Any) -> Any:
+    """`reduce_scatter` of a list, with the arguments of it: XLA combines collectives.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
     >>> len(spmd.torch_xla.xla_collectives.reduce_scatter_bucketized("sum", [x], 1.0, 0, 1))
     1
     """
-    return list(reduce_scatter(reduce_type, input_list, scale, scatter_dim, shard_count, groups, output))
+    return reduce_scatter(reduce_type, input_list, *args, **kwargs)
 
 
-def all_reduce_bucketized_gradients(
-    gradients: Sequence[torch.Tensor], scale: float, groups: Groups, pin_layout: bool, bucket_cap_mb: int = 0
-) -> None:
-    """`all_reduce` of a list, in place. bucket_cap_mb: as of `all_gather_bucketized`.
+def all_reduce_bucketized_gradients(gradients: Any, scale: float, groups: Groups, pin_layout: bool) -> None:
+    """`all_reduce` of a list, in place: XLA combines collectives. pin_layout: has no meaning here.
 
     >>> import torch, spmd
     >>> gradient = torch.ones(2, device="xla")
@@ -158,12 +125,7 @@ def all_reduce_bucketized_gradients(
 
 
 def all_to_all(
-    value: torch.Tensor,
-    split_dimension: int,
-    concat_dimension: int,
-    split_count: int,
-    groups: Groups = None,
-    pin_layout: bool = True,
+    value: torch.Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Groups = None
 ) -> Any:
     """Exchanges parts of the shards' tensors in per-shard code; outside of it the value itself.
 
@@ -197,9 +159,7 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> A
     return value
 
 
-def collective_broadcast(
-    tensors: Sequence[torch.Tensor], root_ordinal: int = 0, groups: Groups = None, pin_layout: bool = True
-) -> None:
+def collective_broadcast(tensors: Sequence[torch.Tensor], root_ordinal: int = 0, groups: Groups = None) -> None:
     """Gives each shard the tensors of one of them, in place, in per-shard code; outside of it they stay as they are.
 
     Args: as of `all_reduce`. Source: `torch_xla.core.xla_model.collective_broadcast`.

@@ -1,4 +1,4 @@
-"""PyTorch/XLA's experimental loops, checkpoint and eager mode, by the functions of this library that do the same."""
+"""PyTorch/XLA's experimental loops and eager mode, by the functions of this library that do the same."""
 
 import contextlib
 import functools
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import checkpoint as torch_checkpoint
 
 from ...loops import layers as control_layers
 from ...loops import scan as control_scan
@@ -98,23 +97,6 @@ def while_loop(
     more = tuple(additional_inputs or ())
     return control_while_loop.while_loop(
         lambda *carried: cond_fn(*carried, *more), lambda *carried: body_fn(*carried, *more), carried_inputs
-    )
-
-
-def checkpoint(
-    function: Callable[..., Any], *args: Any, use_reentrant: bool = False, preserve_rng_state: bool = True, **how: Any
-) -> Any:
-    """`torch.utils.checkpoint.checkpoint`, with both forms of it; backward computes the function again.
-
-    Source: `torch_xla.utils.checkpoint.checkpoint`.
-
-    >>> import torch, spmd
-    >>> x = torch.ones(2, device="xla", requires_grad=True)
-    >>> spmd.torch_xla.xla_loops.checkpoint(torch.exp, x).shape
-    torch.Size([2])
-    """
-    return torch_checkpoint.checkpoint(
-        function, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **how
     )
 
 

@@ -11,7 +11,6 @@ import torch
 from ...core import XlaTensor, hardware, processes, user_line
 from ...core import seed as seeds
 from ...jobs.data.trees import mapped, moves
-from ...tensors.closures import end_step
 from ...tensors.launch import full_tensor
 from ...tensors.runtime import device, get_stablehlo, sync
 from . import data_parallel
@@ -172,42 +171,6 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
         print(*args, file=sys.stdout if fd is None else fd, flush=flush)
 
 
-def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """`spmd.sync` under the name that older scripts use; `reset_scope` has no meaning here.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_model.mark_step()
-    """
-    sync(wait=wait)
-
-
-def wait_device_ops(devices: Sequence[Any] = ()) -> None:
-    """Runs what is recorded and returns when the devices are done.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_model.wait_device_ops()
-    """
-    sync(wait=True)
-
-
-def unlazy(tensors: Tensors) -> None:
-    """Runs what is recorded, these tensors with the rest, and returns when the devices are done.
-
-    >>> import torch, spmd
-    >>> spmd.torch_xla.xla_model.unlazy([torch.ones(2, device="xla") + 1])
-    """
-    sync(wait=True)
-
-
-def run_step_closures() -> None:
-    """Runs the closures of `add_step_closure` that wait, as the next sync would.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_model.run_step_closures()
-    """
-    end_step()
-
-
 def optimizer_step(
     optimizer: torch.optim.Optimizer,
     barrier: bool = False,
@@ -252,15 +215,6 @@ def fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def broadcast_master_param(model: torch.nn.Module) -> None:
-    """Leaves the parameters as they are: with one logical device there is one of each; a sync.
-
-    >>> import torch, spmd
-    >>> spmd.torch_xla.xla_model.broadcast_master_param(torch.nn.Linear(2, 1, device="xla"))
-    """
-    sync()
 
 
 def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: ShardingSpec | None = None) -> Any:

@@ -45,14 +45,8 @@ for _schema, _function in {
     XLA_LIB.impl(_schema.partition("(")[0], _function, "CompositeImplicitAutograd")
 
 
-def call_jax(
-    jax_func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    name: str | None = None,
-    override_hash: Any = None,
-) -> Any:
-    """`spmd.call_jax` by PyTorch/XLA's arguments. name, override_hash: have no meaning here.
+def call_jax(jax_func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Any:
+    """`spmd.call_jax` by PyTorch/XLA's arguments.
 
     Source: `torch_xla.core.xla_builder.call_jax`.
 
@@ -61,19 +55,6 @@ def call_jax(
     [2.0, 2.0]
     """
     return core_call_jax.call_jax(jax_func, *args, **(kwargs or {}))
-
-
-def extract_compiled_graph(xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]) -> torch.fx.GraphModule:
-    """The graph itself: its ops are recorded when it is called, and run as one program.
-
-    Source: `torch_xla.core.dynamo_bridge.extract_compiled_graph`.
-
-    >>> import torch, spmd
-    >>> graph, x = torch.fx.symbolic_trace(torch.nn.ReLU()), torch.ones(2, device="xla")
-    >>> spmd.torch_xla.xla_ops.extract_compiled_graph(graph, [x])(x).tolist()
-    [1.0, 1.0]
-    """
-    return xla_model
 
 
 def convert_to_xla_mesh(dt_mesh: Any) -> Mesh:

@@ -67,15 +67,12 @@ def trace(
     logdir: str,
     duration_ms: int = 1000,
     num_tracing_attempts: int = 3,
-    host_tracer_level: int = 2,
-    device_tracer_level: int = 1,
     delay_ms: int = 0,
-    timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
     """Traces the process of `start_server` at an address and writes the files (`spmd.profiler.capture`).
 
-    Tried again `num_tracing_attempts` times, after `interval_s` seconds. The levels and timeout_s have no meaning here.
+    Tried again `num_tracing_attempts` times, after `interval_s` seconds.
 
     >>> import tempfile, spmd
     >>> port = spmd.torch_xla.xla_profiler.start_server(0)

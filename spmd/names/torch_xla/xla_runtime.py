@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core import config, counters, hardware, options, processes
+from ...core import config, counters, hardware, options
 from ...tensors.runtime import global_runtime_device_attributes
 from . import data_parallel
 from .xla_model import device_type
@@ -25,26 +25,6 @@ def use_spmd(auto: bool = False) -> None:
     if auto:
         raise NotImplementedError("use_spmd: auto=True is not there; spmd.suggest(model, step) compares layouts")
     data_parallel.end()
-
-
-def is_spmd() -> bool:
-    """Returns True.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.is_spmd()
-    True
-    """
-    return True
-
-
-def using_pjrt() -> bool:
-    """Returns True.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.using_pjrt()
-    True
-    """
-    return True
 
 
 def one() -> int:
@@ -97,16 +77,6 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
     return global_runtime_device_attributes()[int(str(device).rpartition(":")[2])]
 
 
-def host_index() -> int:
-    """The index of this process. Source: `xr.host_index`, `xr.process_index`.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.host_index()
-    0
-    """
-    return processes.index()
-
-
 def set_device_type(pjrt_device: str) -> None:
     """Compares the hardware with what is there: it is chosen by JAX_PLATFORMS before the first use of a device.
 
@@ -156,16 +126,6 @@ def get_master_ip() -> str:
     return socket.gethostbyname(socket.gethostname())
 
 
-def is_bf16_supported() -> bool:
-    """Returns True: XLA computes bfloat16 on every device.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.is_bf16_supported()
-    True
-    """
-    return True
-
-
 def available_tpus() -> int:
     """The number of physical TPU devices of this process. Source: `torch_xla._internal.tpu.num_available_devices`.
 
@@ -199,19 +159,3 @@ def get_mat_mul_precision() -> str:
     """
     precision = options.matmul_precision()
     return "default" if precision == "medium" else precision
-
-
-def nothing() -> None:
-    """Does nothing: what it prepared needs no preparing here. Source: `xla_model.jax_import_guard` and its like.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.nothing()
-    """
-
-
-def no_replication(device: Any, devices: Any) -> None:
-    """Does nothing: one logical device has no replicas. Source: `xm.set_replication`.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xla_runtime.no_replication("xla:0", ["xla:0"])
-    """

@@ -6,7 +6,6 @@ import torch
 
 from ...core import Sharding, XlaTensor, syncs
 from ...tensors.annotate import get_sharding, mark_sharding, on_device
-from ...tensors.runtime import sync
 from .sharding_spec import ShardingType, sharding_type
 
 Tensors = Sequence[torch.Tensor]
@@ -67,28 +66,6 @@ def _get_xla_tensors_hlo(tensors: Tensors) -> str:
     return syncs.stablehlo([on_device(tensor, "_get_xla_tensors_hlo") for tensor in tensors], "hlo")
 
 
-def _xla_sync_multi(
-    tensors: Tensors, devices: Sequence[str] = (), wait: bool = True, sync_xla_data: bool = True
-) -> None:
-    """Runs what is recorded, these tensors with the rest.
-
-    >>> import torch, spmd
-    >>> spmd.torch_xla.xlac._xla_sync_multi([torch.ones(2, device="xla") + 1])
-    """
-    sync(wait=wait)
-
-
-def _xla_step_marker(
-    device: str = "", devices: Sequence[str] = (), wait: bool = False, reset_scope: bool = True
-) -> None:
-    """Runs what is recorded.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xlac._xla_step_marker("xla:0", [], wait=True)
-    """
-    sync(wait=wait)
-
-
 def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
     """The values on the CPU.
 
@@ -109,13 +86,3 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     """
     # Savers of Hugging Face ask for what `__tensor_flatten__` names, too, which is no tensor but has the same address.
     return tensor.untyped_storage().data_ptr()
-
-
-def _xla_get_default_device() -> str:
-    """The logical device as text.
-
-    >>> import spmd
-    >>> spmd.torch_xla.xlac._xla_get_default_device()
-    'xla:0'
-    """
-    return "xla:0"
