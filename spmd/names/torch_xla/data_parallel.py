@@ -24,52 +24,38 @@ from .sharding_spec import ShardingSpec
 
 
 @dataclass
-class _Replicas:
-    """num_replicas: the number of batches that a loader joins. has_loader: a loader was iterated over."""
+class _Launch:
+    """num_replicas: the number of batches that a loader joins: 1 outside of `launch`, and where the script shards its
+    batches (`xr.use_spmd`). has_loader: batches came by a loader, joined or sharded by the script."""
 
     num_replicas: int = 1
     has_loader: bool = False
 
 
-_state = _Replicas()
+now = _Launch()
 
 
 @contextlib.contextmanager
 def launched(is_single: bool) -> Iterator[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
-    before = _state.num_replicas, _state.has_loader
-    _state.num_replicas, _state.has_loader = 1 if is_single else len(hardware.devices()), False
+    before = now.num_replicas, now.has_loader
+    now.num_replicas, now.has_loader = 1 if is_single else len(hardware.devices()), False
     try:
         yield
     finally:
-        _state.num_replicas, _state.has_loader = before
-
-
-def num_replicas() -> int:
-    """The number of batches that a loader joins: 1 outside of `launch`, and after `use_spmd`."""
-    return _state.num_replicas
-
-
-def end() -> None:
-    """Ends data parallelism for the rest of the launched function: the script shards its batches (`xr.use_spmd`)."""
-    _state.num_replicas = 1
+        now.num_replicas, now.has_loader = before
 
 
 def check_loader(caller: str) -> None:
     """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
-    if _state.num_replicas > 1 and not _state.has_loader:
-        _state.has_loader = True
+    if now.num_replicas > 1 and not now.has_loader:
+        now.has_loader = True
         warnings.warn(
             f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has one batch, not the "
-            f"{_state.num_replicas} of {_state.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
+            f"{now.num_replicas} of {now.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
             "xr.use_spmd() and shard the batches",
             stacklevel=3,
         )
-
-
-def note_loader() -> None:
-    """Notes that batches come by a loader, joined or sharded by the script."""
-    _state.has_loader = True
 
 
 def spec_of_rows(dim: int) -> ShardingSpec:

@@ -12,19 +12,21 @@ from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint._nested_dict import set_element
 
 from ...jobs.checkpoint import CheckpointManager as StateManager
-from ...jobs.checkpoint import prime_optimizer as prime_optimizer
 from ...jobs.checkpoint.loading import matched_names
 from .checkpoint_exchange import is_needed, join_planners
 from .checkpoint_reader import FolderReader as FolderReader
 
 
-def _silence() -> None:
-    """Silences torch's warning that it takes this process for the only one, where it is not."""
-    if is_needed():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+class _OfSeveral:
+    """A planner that silences torch's warning that it takes this process for the only one, where it is not."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if is_needed():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
 
 
-class SPMDSavePlanner(DefaultSavePlanner):
+class SPMDSavePlanner(_OfSeveral, DefaultSavePlanner):
     """A planner for `torch.distributed.checkpoint.save`: one chunk for each shard, of copies the first.
 
     Several processes all call `save`; without a process group they exchange their plans through jax's service, which
@@ -42,21 +44,13 @@ class SPMDSavePlanner(DefaultSavePlanner):
     28.0
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        _silence()
 
-
-class SPMDLoadPlanner(DefaultLoadPlanner):
+class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
     """A planner for `torch.distributed.checkpoint.load` into tensors in any sharding, each process its own shards.
 
     Names that differ by wrappers alone fit (`spmd.checkpoint.bare_name`): "model._orig_module.weight", as PyTorch/XLA's
     FSDPv2 saves it, is read into "model.weight". Values other than tensors are loaded with `weights_only`.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        _silence()
 
     def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
         """Called by torch in each process, with the state dict."""

@@ -1,10 +1,9 @@
-"""PyTorch/XLA's names for functions that are recorded once."""
+"""A name of PyTorch/XLA's for functions that are recorded once."""
 
 from collections.abc import Callable
 from typing import Any
 
-from ...loops.pure import PureModule as PureModule
-from ...loops.pure import assume_pure as assume_pure
+from ...loops.pure import assume_pure
 
 
 def assume_pure_torch(func: Callable[..., Any], use_cache: bool = False) -> Callable[..., Any]:

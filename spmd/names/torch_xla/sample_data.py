@@ -8,8 +8,8 @@ from typing import Any
 class _Generator:
     """Items, so many times; an iterator as well, as scripts call `next` on it."""
 
-    def __init__(self, count: int):
-        self._count, self._num_emitted = count, 0
+    def __init__(self, item: Callable[[], Any], count: int):
+        self._item, self._count, self._num_emitted = item, count, 0
 
     def __iter__(self) -> Iterator[Any]:
         return (self._item() for _ in range(self._count))  # an iterator that `iter` does not begin again
@@ -27,9 +27,6 @@ class _Generator:
         self._num_emitted += 1
         return self._item()
 
-    def _item(self) -> Any:
-        raise NotImplementedError
-
 
 class SampleGenerator(_Generator):
     """The same batch again and again, a number of times; under `launch`, without the last that are too few for all.
@@ -44,11 +41,7 @@ class SampleGenerator(_Generator):
     drop_last = True  # a script divides the count by the number of ranks, without a rest
 
     def __init__(self, data: Any, sample_count: int):
-        super().__init__(sample_count)
-        self._data = data
-
-    def _item(self) -> Any:
-        return self._data
+        super().__init__(lambda: data, sample_count)
 
 
 class FnDataGenerator(_Generator):
@@ -75,12 +68,11 @@ class FnDataGenerator(_Generator):
         dims: Sequence[int] | None = None,
         count: int = 1,
     ):
-        super().__init__(count)
-        self._func, self._gen_tensor, self._sizes = func, gen_tensor, (batch_size, *(dims or (1,)))
+        def pair() -> tuple[Any, Any]:
+            data = gen_tensor(batch_size, *(dims or (1,)))
+            return data, func(data)
 
-    def _item(self) -> Any:
-        data = self._gen_tensor(*self._sizes)
-        return data, self._func(data)
+        super().__init__(pair, count)
 
 
 class RateTracker:

@@ -1,6 +1,6 @@
 """PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -144,10 +144,6 @@ def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> pr
     return property(found)
 
 
-def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
-    return reshard(tensor, partition_spec, mesh)
-
-
 def _redistribute(
     tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
 ) -> torch.Tensor:
@@ -182,7 +178,7 @@ for _name, _attribute in {
     "placements": of_sharding(placements_of),
     "device_mesh": of_sharding(_device_mesh),
     "load_local_shards_": load_local_shards_,
-    "reshard": _reshard,
+    "reshard": reshard,
     "redistribute": _redistribute,
 }.items():
     setattr(XlaTensor, _name, _attribute)

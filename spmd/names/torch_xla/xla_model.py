@@ -3,7 +3,7 @@ replica, so that what reduces over replicas returns its argument."""
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -310,16 +310,14 @@ def set_rng_state(seed: int, device: Any = None) -> None:
         seeds.set_state((seed % _SEEDS, seed // _SEEDS))
 
 
-@contextlib.contextmanager
-def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
+def fork_rng(device: Any = None, enabled: bool = True) -> contextlib.AbstractContextManager[None]:
     """Restores the state of the device's random stream at the end of the block.
 
     >>> import torch, spmd
     >>> with spmd.torch_xla.xla_model.fork_rng():
     ...     x = torch.rand(2, device="xla")
     """
-    with seeds.fork() if enabled else contextlib.nullcontext():
-        yield
+    return seeds.fork() if enabled else contextlib.nullcontext()
 
 
 def get_memory_info(device: Any = None) -> dict[str, int]:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+
 from ...core import processes
 from ...tensors.runtime import sync
 from ...tools.profiler import profile_server, traces
-from ...tools.profiler.traces import Trace as Trace
-from ...tools.profiler.traces import start_trace as start_trace
-from ...tools.profiler.traces import stop_trace as stop_trace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -40,16 +39,7 @@ def trace_me(scope: str) -> Callable[[Function], Function]:
     >>> loss(1)
     2
     """
-
-    def decorated(function: Function) -> Function:
-        @functools.wraps(function)
-        def traced(*args: Any, **kwargs: Any) -> Any:
-            with Trace(scope):
-                return function(*args, **kwargs)
-
-        return traced  # type: ignore[return-value]
-
-    return decorated
+    return functools.partial(jax.profiler.annotate_function, name=scope)
 
 
 def start_server(port: int, only_on_master: bool = True) -> int | None:
