@@ -132,7 +132,7 @@ def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
-def _check(batch: Any, num_micro_batches: int) -> None:
+def _check(batch: object, num_micro_batches: int) -> None:
     tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
     if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
         raise ValueError("accumulate_gradients: expected a batch of tensors on xla")
@@ -144,7 +144,7 @@ def _check(batch: Any, num_micro_batches: int) -> None:
         )
 
 
-def _check_rows(batch: Any, count: int, once: Once) -> None:
+def _check_rows(batch: object, count: int, once: Once) -> None:
     rows = next(value.shape[0] for value in tree_leaves(batch) if isinstance(value, torch.Tensor)) // count
     if rows % once.ways:
         raise ValueError(

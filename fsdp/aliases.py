@@ -11,14 +11,9 @@ from .keywords import XLA, translate
 from .wrapper import FullyShardedDataParallel
 
 _OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
-# PyTorch/XLA's arguments after the first two, by position.
-_ORDER = (
-    "flatten_parameters", "execute_sharding_on_init", "optimization_barrier_in_forward",
-    "optimization_barrier_in_backward", "sync_on_finalization", "disable_reshard_on_root", "compute_dtype",
-    "buffer_dtype", "fp32_reduce_scatter", "sharding_groups", "sharding_rank", "sharding_world_size",
-    "shard_param_on_dim_0", "pin_layout_in_collective_ops", "reduce_scatter_bucket_size_mb",
-    "coalesce_all_gather_ops", "auto_wrap_policy", "auto_wrapper_callable", "param_init_fn",
-)  # fmt: skip
+# PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of ours.
+_ORDER = [*XLA]
+_ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = "auto_wrap_policy", "auto_wrapper_callable", "param_init_fn"
 
 
 # The modules that an auto_wrap_policy of these classes chose; they stay themselves and are units.
@@ -28,7 +23,7 @@ _CHOSEN: "WeakSet[nn.Module]" = WeakSet()
 class _WithUnits(type):
     """A class of wrappers whose instances, for `isinstance`, are the modules that its auto_wrap_policy chose, too."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or (isinstance(instance, nn.Module) and instance in _CHOSEN)
 
 

@@ -134,7 +134,7 @@ class Settings:
         if not isinstance(value, kind):
             raise TypeError(f"{self.caller}: expected {name} to be {expected}, got {type(value).__name__} ({value!r})")
 
-    def checked_reshard(self, value: Any) -> Reshard:
+    def checked_reshard(self, value: object) -> Reshard:
         """Returns a user's `reshard_after_forward` unchanged; raises TypeError for a wrong type, ValueError for a
         number that does not divide the devices of the axis."""
         if value is None or isinstance(value, bool):
@@ -152,7 +152,7 @@ class Settings:
             )
         return value
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Settings":
+    def __deepcopy__(self, memo: object) -> "Settings":
         return self
 
     def overridden(self, overrides: dict[str, Any], where: str) -> "Settings":

@@ -86,7 +86,7 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
     return found
 
 
-def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
     the module's own."""
     names = {key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
@@ -111,7 +111,7 @@ class _Loaded:
         named = module.named_parameters(remove_duplicate=False)
         self.held = {name: parameter for name, parameter in named if id(parameter) in mine}
 
-    def __call__(self, module: nn.Module, incompatible: Any) -> None:
+    def __call__(self, module: nn.Module, incompatible: object) -> None:
         now = {name: module.get_parameter(name) for name in self.held}
         new = {id(old): now[name] for name, old in self.held.items() if now[name] is not old}
         if new:

@@ -133,7 +133,7 @@ def _check_archive(path: str) -> None:
         raise zipfile.BadZipFile(f"{wrong} does not have its checksum")
 
 
-def _rank(path: str, loaded: Any) -> int:
+def _rank(path: str, loaded: object) -> int:
     if not isinstance(loaded, Mapping) or not {"model", "shard_metadata"} <= {*loaded}:
         found = ", ".join(map(repr, loaded)) if isinstance(loaded, Mapping) else f"a {type(loaded).__name__}"
         raise ValueError(

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 import spmd
 
@@ -40,7 +40,7 @@ class Each:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._without = [parameter for parameter in trained if parameter.grad is None]
         self._arrived: set[int] = set()
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> "Each":
         for parameter in self._without:
@@ -48,7 +48,7 @@ class Each:
             parameter.grad = torch.zeros_like(parameter)  # the loop adds to it
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         for hook in self._hooks:
             hook.remove()
         for parameter in self._without:
@@ -82,7 +82,7 @@ class Deferred:
             one.grad = None
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         for name, parameter in self.parameters.items():
             result, former = parameter.grad, self._former[name]
             parameter.grad = former
@@ -136,7 +136,7 @@ class Deferred:
         return loss + self._losses.sum() if self._has_losses else loss
 
 
-def once_over(caller: str, model: nn.Module, batch: Any, reduce: str | Mapping[str, str]) -> Once | None:
+def once_over(caller: str, model: nn.Module, batch: object, reduce: str | Mapping[str, str]) -> Once | None:
     """Returns the axes over which gradients are reduced once, of the argument `reduce`; None: over none."""
     words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
     if any(word not in ("once", "each") for word in words):
@@ -164,7 +164,7 @@ def once_over(caller: str, model: nn.Module, batch: Any, reduce: str | Mapping[s
     return Once(mesh, axes, over) if over else None
 
 
-def _of_batch(model: nn.Module, batch: Any) -> tuple[spmd.Mesh, tuple[str, ...]] | None:
+def _of_batch(model: nn.Module, batch: object) -> tuple[spmd.Mesh, tuple[str, ...]] | None:
     """The mesh and the axes that shard dim 0 of the batch: those of the model's units, else by its own annotation."""
     root = unit_of(model) or next(iter(units_in(model)), None)
     if root is not None:

@@ -6,10 +6,10 @@
 import operator
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import spmd
 
@@ -18,10 +18,10 @@ class GradientHooks:
     """Hooks on the gradients of trained parameters; a copied unit has none until its first pass."""
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
-        self._set: Any = None
+        self._handles: list[RemovableHandle] = []
+        self._set: object = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_handles": [], "_set": None}
 
     def forget(self) -> None:

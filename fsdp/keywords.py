@@ -186,7 +186,7 @@ TORCH: Table = {
 
 _WHOLE_STEP = "XLA compiles the whole step"
 
-# `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`.
+# `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`, in the order of its arguments.
 XLA: Table = {
     "flatten_parameters": Nothing("each parameter stays itself; small ones share a gather"),
     "execute_sharding_on_init": Nothing("parameters are sharded as they are uploaded", silent=(None, True)),

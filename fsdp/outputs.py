@@ -16,7 +16,7 @@ import spmd
 from spmd.mesh.notes import note_whole
 
 
-def tensors(output: Any) -> list[torch.Tensor]:
+def tensors(output: object) -> list[torch.Tensor]:
     """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
     found: list[torch.Tensor] = []
     for value in tree_leaves(output):

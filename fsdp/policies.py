@@ -132,7 +132,7 @@ def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
         )
 
 
-def _refuse_class(caller: str, classes: Any) -> None:
+def _refuse_class(caller: str, classes: object) -> None:
     if isinstance(classes, type):
         name = classes.__name__
         raise TypeError(f"{caller}: expected a set of classes, got {name}: write {{{name}}}")

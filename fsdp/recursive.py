@@ -38,7 +38,9 @@ def recursive_wrap(
     left = {id(parameter) for parameter in ignored_params}
     chosen: list[tuple[str, nn.Module]] = []
     numel = visit("", module, policy, chosen, set(ignored), left, asks_root=not only_wrap_children)
-    places: dict[Any, list[tuple[nn.Module, str]]] = {}  # a module that goes by two names is replaced at both
+    places: dict[
+        nn.Module | None, list[tuple[nn.Module, str]]
+    ] = {}  # a module that goes by two names is replaced at both
     for parent in module.modules():
         for name, child in parent._modules.items() if parent not in ignored else ():
             places.setdefault(child, []).append((parent, name))

@@ -5,7 +5,8 @@ state dict over all processes, and load an optimizer's state without the step th
 does not import this module, as torch's takes two seconds to import: `from fsdp.state_dict import get_model_state_dict`.
 """
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,14 +18,12 @@ from torch.utils._pytree import tree_map_only
 import spmd
 
 StateDict = dict[str, Any]
-
-
+Options = StateDictOptions | None
+Modules = set[nn.Module] | None
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
 
 
-def get_model_state_dict(
-    model: nn.Module, *, submodules: set[nn.Module] | None = None, options: StateDictOptions | None = None
-) -> StateDict:
+def get_model_state_dict(model: nn.Module, *, submodules: Modules = None, options: Options = None) -> Any:
     """The model's state dict, under the names that it had before it was wrapped.
 
     Without options it is sharded: the tensors with their shardings, of which `torch.distributed.checkpoint.save` writes
@@ -40,36 +39,22 @@ def get_model_state_dict(
     >>> get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))["weight"].device.type
     'cpu'
     """
-    options = options or StateDictOptions()
-    found = theirs.get_model_state_dict(model, submodules=submodules, options=_as_it_is_sharded(options))
-    return _gathered(found, options)
+    return _gathered(options, theirs.get_model_state_dict, model, submodules=submodules)
 
 
 def get_optimizer_state_dict(
-    model: nn.Module,
-    optimizers: Optimizers,
-    *,
-    submodules: set[nn.Module] | None = None,
-    options: StateDictOptions | None = None,
+    model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
 ) -> Any:
     """The optimizers' state by the names of parameters, sharded or full as in `get_model_state_dict`.
 
     As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so that there is state to
     load into.
     """
-    options = options or StateDictOptions()
-    found = theirs.get_optimizer_state_dict(
-        model, _several(optimizers), submodules=submodules, options=_as_it_is_sharded(options)
-    )
-    return _gathered(found, options)
+    return _gathered(options, theirs.get_optimizer_state_dict, model, optimizers, submodules=submodules)
 
 
 def get_state_dict(
-    model: nn.Module,
-    optimizers: Optimizers,
-    *,
-    submodules: set[nn.Module] | None = None,
-    options: StateDictOptions | None = None,
+    model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
 ) -> tuple[StateDict, Any]:
     """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`)."""
     return (
@@ -78,43 +63,34 @@ def get_state_dict(
     )
 
 
-def set_model_state_dict(
-    model: nn.Module, model_state_dict: StateDict, *, options: StateDictOptions | None = None
-) -> Any:
+def set_model_state_dict(model: nn.Module, model_state_dict: StateDict, *, options: Options = None) -> Any:
     """Loads a model's state, full or sharded; each tensor of the model keeps its sharding.
 
     Returns (missing_keys, unexpected_keys). Every process passes the same full state dict: a state dict of the first
     process alone (`broadcast_from_rank0`) is better read by `spmd.load_checkpoint`, which reads in each process its own
     shards.
     """
-    options = options or StateDictOptions()
-    _refuse_broadcast(options)
-    return model.load_state_dict(model_state_dict, strict=options.strict)
+    return model.load_state_dict(model_state_dict, strict=_of_all_processes(options).strict)
 
 
 def set_optimizer_state_dict(
-    model: nn.Module,
-    optimizers: Optimizers,
-    optim_state_dict: Mapping[str, Any],
-    *,
-    options: StateDictOptions | None = None,
+    model: nn.Module, optimizers: Optimizers, optim_state_dict: Mapping[str, Any], *, options: Options = None
 ) -> None:
     """Loads the optimizers' state from the result of `get_optimizer_state_dict`, here or in plain torch.
 
     State takes the sharding of its parameter, whatever mesh it was saved on. Raises ValueError where the groups of an
     optimizer and those of the state differ.
     """
-    options = options or StateDictOptions()
-    _refuse_broadcast(options)
+    options = _of_all_processes(options)
+    optimizers = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
     if "state" not in optim_state_dict or "param_groups" not in optim_state_dict:
         # Flattened (`flatten_optimizer_state_dict`): torch itself cannot load that with `full_state_dict=True`.
-        options = _as_it_is_sharded(options)
-        theirs.set_optimizer_state_dict(model, _several(optimizers), dict(optim_state_dict), options=options)
+        theirs.set_optimizer_state_dict(model, optimizers, dict(optim_state_dict), options=_as_it_is_sharded(options))
         return
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    for optimizer in _several(optimizers):
+    for optimizer in optimizers:
         optimizer.load_state_dict(_of_optimizer(optimizer, names, optim_state_dict))
 
 
@@ -124,7 +100,7 @@ def set_state_dict(
     *,
     model_state_dict: StateDict,
     optim_state_dict: Mapping[str, Any],
-    options: StateDictOptions | None = None,
+    options: Options = None,
 ) -> Any:
     """Loads the state of a model and of its optimizers; returns (missing_keys, unexpected_keys) of the model."""
     found = set_model_state_dict(model, model_state_dict, options=options)
@@ -132,54 +108,52 @@ def set_state_dict(
     return found
 
 
-def _several(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
-    return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
-
-
 def _as_it_is_sharded(options: StateDictOptions) -> StateDictOptions:
     """The same options without those of a full state dict, so that torch neither gathers nor moves tensors."""
-    values = dict(vars(options))
-    if options.full_state_dict:
-        values |= {"full_state_dict": False, "cpu_offload": False}
-    return StateDictOptions(**values)
+    return dataclasses.replace(
+        options, full_state_dict=False, cpu_offload=options.cpu_offload and not options.full_state_dict
+    )
 
 
-def _gathered(state: Any, options: StateDictOptions) -> Any:
+def _gathered(options: Options, get: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of a function of torch's, gathered over all processes where the options ask for a full one."""
+    options = options or StateDictOptions()
+    state = get(*args, options=_as_it_is_sharded(options), **kwargs)
     if not options.full_state_dict:
         return state
     keeps = not options.cpu_offload or spmd.process_index() == 0
 
     def full(tensor: torch.Tensor) -> torch.Tensor | None:
         # An optimizer increments its step counts on the CPU in place: the state is a copy of their present values.
-        found = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
-        return found if keeps else None  # the other processes free each full tensor before the next is gathered
+        whole = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
+        return whole if keeps else None  # the other processes free each full tensor before the next is gathered
 
     state = tree_map_only(torch.Tensor, full, state)
     return state if keeps else {}
 
 
-def _refuse_broadcast(options: StateDictOptions) -> None:
+def _of_all_processes(options: Options) -> StateDictOptions:
+    """The options of a state dict that every process has."""
+    options = options or StateDictOptions()
     if options.broadcast_from_rank0:
         raise NotImplementedError(
             "broadcast_from_rank0: give every process the state dict, or the file to spmd.load_checkpoint, which reads "
             "in each process only its own shards"
         )
+    return options
 
 
 def _of_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: Mapping[str, Any]
 ) -> StateDict:
     """One optimizer's part of a state by names, as its `load_state_dict` takes it: by the indices of parameters."""
-    own = optimizer.state_dict()["param_groups"]
     values: dict[int, Any] = {}
     groups = []
-    for group, numbered in zip(optimizer.param_groups, own, strict=True):
+    for group, numbered in zip(optimizer.param_groups, optimizer.state_dict()["param_groups"], strict=True):
         known = [names.get(id(parameter), []) for parameter in group["params"]]
         groups.append({**_group_of(known, state["param_groups"]), "params": numbered["params"]})
-        for number, found in zip(numbered["params"], known, strict=True):
-            for name in found:
-                if name in state["state"]:
-                    values[number] = state["state"][name]
+        for number, called in zip(numbered["params"], known, strict=True):
+            values.update((number, state["state"][name]) for name in called if name in state["state"])
     return {"state": values, "param_groups": groups}
 
 

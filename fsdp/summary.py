@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -135,7 +134,7 @@ def _parameter(
     )
 
 
-def _look(unit: UnitSummary) -> tuple[Any, ...]:
+def _look(unit: UnitSummary) -> tuple[object, ...]:
     """The printed figures of a unit without its name; names of parameters are relative to it."""
     parameters = tuple(
         (tuple(name.removeprefix(unit.name) for name in one.names), *_row(one)[1:]) for one in unit.parameters

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import spmd
 
@@ -42,13 +43,13 @@ class UnsyncedGradients:
     def __init__(self) -> None:
         self.over: tuple[str, ...] = ()
         self._before: tuple[str, ...] = ()  # the axes of the sums that are to be reduced now
-        self._hooks: list[Any] = []
+        self._hooks: list[RemovableHandle] = []
         self._sums: dict[int, weakref.ref[torch.Tensor]] = {}  # by a parameter's id, its `.grad` that is such a sum
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {}  # the passes of a copy reduce
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: object) -> None:
         UnsyncedGradients.__init__(self)
 
     def set(

@@ -23,6 +23,7 @@ from .unsharded import summon_full_params
 
 PREFIX = "module."
 
+StateDict = dict[str, Any]
 AutoWrapper = Callable[..., nn.Module]
 
 
@@ -202,7 +203,7 @@ class FullyShardedDataParallel(nn.Module):
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
 
     def clip_grad_norm_(
-        self, max_norm: float, norm_type: float = 2.0, groups: Any = None, *, error_if_nonfinite: bool = False
+        self, max_norm: float, norm_type: float = 2.0, groups: object = None, *, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
         """Scales the gradients of all parameters so that their norm, over all devices, is at most `max_norm`.
 
@@ -282,7 +283,7 @@ class FullyShardedDataParallel(nn.Module):
         self._refresh()
         return self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: StateDict) -> None:
         super().__setstate__(state)
         self._refresh()  # a file has no shardings
 
@@ -297,22 +298,22 @@ class FullyShardedDataParallel(nn.Module):
                 unit.restore()
 
 
-def _restore_first(wrapper: Any, *_: Any) -> None:
+def _restore_first(wrapper: Any, *_: object) -> None:
     wrapper._restore()
 
 
-def _strip_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _strip_prefix(wrapper: nn.Module, state: StateDict, prefix: str, metadata: object) -> None:
     long = prefix + PREFIX
     _rename(state, {key: prefix + key.removeprefix(long) for key in state if key.startswith(long)})
 
 
-def _add_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _add_prefix(wrapper: nn.Module, state: StateDict, prefix: str, *_: object) -> None:
     wrapper.__dict__["_loading"] = prefix
     long = prefix + PREFIX
     _rename(state, {key: long + key.removeprefix(prefix) for key in state if key.startswith(prefix)})
 
 
-def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
+def _rename(state: StateDict, names: dict[str, str]) -> None:
     # All keys are removed before any is added: a module may have a child that is called "module", too.
     moved = {new: state.pop(old) for old, new in names.items()}
     state.update(moved)
