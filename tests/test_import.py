@@ -93,7 +93,7 @@ class TestWeight:
         """
         first, all_names = map(str.split, run_script(code).splitlines())
         assert not [name for name in first if name.startswith(("spmd.tools.", "spmd.names."))]
-        assert "spmd.tools.suggestions.estimates" in all_names
+        assert "spmd.tools.suggestions.search" in all_names
         assert {name for name in self.LATER if name in all_names} == set()
 
 

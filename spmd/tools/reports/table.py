@@ -200,21 +200,12 @@ def ranked(found: Suggestion) -> Any:
     return Group(table, *lines, *said)
 
 
-def _extrapolated(trial: Trial) -> str:
-    """The error of the figures that were extrapolated."""
-    figures, plan = trial.extrapolated, trial.plan
-    if figures is None or plan is None or not trial.seconds:
-        return ""
-    return f"{figures.seconds / trial.seconds - 1:+.1%} ms, {figures.peak / plan.peak - 1:+.1%} peak"
-
-
 # The choices of a search other than the layout, as texts of a trial.
 _CHOICES: dict[str, Callable[[Trial], str]] = {
     "devices": lambda trial: trial.target or "here",
     "rows": lambda trial: f"{trial.rows:,}",
     "precision": lambda trial: precision_name(trial.precision),
     "step": lambda trial: ", ".join(f"{name}={value}" for name, value in trial.keywords.items()),
-    "extrapolated": _extrapolated,
     "money / 1,000": lambda trial: "" if trial.money is None else f"{trial.money:.4g}",
 }
 

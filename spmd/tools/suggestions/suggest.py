@@ -18,9 +18,9 @@ from ..planning.layout import refuse_sharded, roots_of
 from ..planning.names import Roles
 from ..planning.planner import bytes_of
 from ..planning.progress import silent, stage
-from .candidates import Model, model_of
+from .candidates import Model
 from .kept_plans import KeptPlans
-from .search import Search, Variant, ranked
+from .search import Search, ranked
 from .suggestion import Suggestion, Trial
 from .uses import Flow
 
@@ -90,50 +90,48 @@ def suggest(
         raise ValueError(f"suggest: expected values to try for each keyword of grid, got none for {', '.join(empty)}")
     targets = [target] if target is None or isinstance(target, str) else list(target)
     policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
-    searches: list[Search] = []
+    combinations = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
+    observed, searches = list[tuple[Any, dict[str, Any], Model]](), list[Search]()
     with contextlib.nullcontext() if progress else silent(), stage("suggest"):
         with stage("observing the model"):
-            keywords = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
-            own = _observed(step, (args, kwargs | keywords[0]), model)
-            had = _rows(args, kwargs) or own.rows
-            given = {
-                rows: (args, kwargs) if rows == had else resized((args, kwargs), had, rows)
-                for rows in batches or (had,)
-            }
-            observed = {
-                (rows, number): _observed(step, (some, named | more), model)
-                for rows, (some, named) in given.items()
-                for number, more in enumerate(keywords)
-            }
-        kept = KeptPlans(file, own)
-        for where, rows, policy, number in product(targets, given, policies, range(len(keywords))):
-            count = len(hardware.devices()) if where is None else topology.num_devices(where)
-            variant = Variant(where, count, rows, policy, _price(price, where), keywords[number])
-            arguments = given[rows][0], given[rows][1] | keywords[number]
-            searches.append(Search(step, arguments, variant, observed[rows, number], kept, line))
+            for rows, keywords in product(batches or (None,), combinations):
+                arguments = args, kwargs | keywords
+                arguments = resized(arguments, rows) if rows else arguments
+                observed.append((arguments, keywords, _observed(step, arguments, model)))
+        kept = KeptPlans(file, observed[0][-1])
+        for name, policy, (arguments, keywords, facts) in product(targets, policies, observed):
+            chips = len(hardware.devices()) if name is None else topology.num_devices(name)
+            trial = Trial(
+                target=name, chips=chips, rows=_rows(arguments) or facts.rows, precision=policy,
+                price=_price(price, name), keywords=keywords,
+            )  # fmt: skip
+            searches.append(Search(step, arguments, trial, facts, kept, line))
         trials: list[Trial] = []
         for number, search in enumerate(searches, 1):
-            until = started + budget * number / len(searches)
-            trials += search.run(until, -(-max_trials // len(searches)))
+            trials += search.run(started + budget * number / len(searches), -(-max_trials // len(searches)))
+    if all(trial.mesh is None for trial in trials):
+        raise ValueError(f"suggest: no layout over {chips} devices goes with the step: {trials[0].reason}")
     measures = dict.fromkeys(search.measure for search in searches)
     return Suggestion(tuple(ranked(trials)), "; ".join(measures), time.monotonic() - started)
 
 
-def resized(arguments: Any, rows: int, new: int) -> Any:
-    """The arguments with tensors of `new` rows, without data, in place of those of `rows`."""
+def resized(arguments: Any, rows: int) -> Any:
+    """The arguments with tensors of so many rows, without data, in place of those with the rows of the batch."""
+    had = _rows(arguments)
 
-    def one(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape[0] != rows:
+    def with_rows(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or value.shape[0] != had:
             return value
-        return torch.empty((new, *value.shape[1:]), dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
+        shape = rows, *value.shape[1:]
+        return torch.empty(shape, dtype=value.dtype, device="meta", requires_grad=value.requires_grad)
 
-    return tree_map(one, arguments)
+    return tree_map(with_rows, arguments)
 
 
-def _rows(args: Any, kwargs: Any) -> int | None:
+def _rows(arguments: Any) -> int | None:
     """The rows of a batch: dim 0 of the first argument with more dims, or of the first one; None without tensors."""
-    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
-    return int(min(given, key=lambda one: one.dim() < 2).shape[0]) if given else None
+    tensors = [value for value in tree_leaves(arguments) if isinstance(value, torch.Tensor) and value.dim()]
+    return int(min(tensors, key=lambda tensor: tensor.dim() < 2).shape[0]) if tensors else None
 
 
 def _price(price: float | Mapping[str, float] | None, target: str | None) -> float | None:
@@ -166,4 +164,4 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
-    return model_of(module, flow, state["parameters"] + state["optimizer state"])
+    return Model(flow, state["parameters"] + state["optimizer state"])

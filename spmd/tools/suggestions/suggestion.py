@@ -8,8 +8,6 @@ from typing import Any
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ..planning.report import Plan, view
-from .candidates import Layout
-from .shortened import Figures
 
 
 @dataclass(frozen=True)
@@ -18,32 +16,26 @@ class Trial:
 
     Attributes:
         name: its mesh and options. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two of these.
-        mesh, rules: of the layout; None where the model does not go with it. plan: the compiler's figures; None if it
-            was not compiled. seconds: by the measure of the search; None without a plan. reason: why it is not the
-            first. expected: seconds by the simple estimate that chose what to compile; None where the model does not go
-            with it.
+        mesh, rules: of the layout; None where the model does not go with it, or its parameters and optimizer with the
+            memory. plan: the compiler's figures; None if it was not compiled. seconds: by the measure of the search;
+            None without a plan. reason: why it is not the first.
         target: the devices. chips: their number. rows: of the batch. precision: the `mp_policy` of the layout. price:
             of a device for an hour; None where none was given. keywords: those of the step that were tried.
-        layout: what the rules were made of. extrapolated: seconds and peak bytes from programs with one and two layers
-            of each kind, where these were compiled first; the error of the former is next to `seconds` and `plan.peak`.
     """
 
-    name: str
-    family: str
-    mesh: Mesh | None
-    rules: ShardingRules | None
-    plan: Plan | None
-    seconds: float | None
-    reason: str
-    expected: float | None = None
+    name: str = ""
+    family: str = ""
+    mesh: Mesh | None = None
+    rules: ShardingRules | None = None
+    plan: Plan | None = None
+    seconds: float | None = None
+    reason: str = ""
     target: str | None = None
     chips: int = 1
     rows: int = 1
     precision: Any = None
     price: float | None = None
     keywords: Mapping[str, Any] = field(default_factory=dict)
-    layout: Layout | None = field(default=None, repr=False)
-    extrapolated: Figures | None = None
 
     @property
     def fits(self) -> bool:
@@ -86,8 +78,7 @@ class Suggestion:
         """The first trial. Raises ValueError where none fits, with the reason of the nearest one."""
         first = self.trials[0]
         if not first.fits:
-            nearest = min((one for one in self.trials if one.plan), key=lambda one: one.plan.peak, default=first)  # type: ignore[union-attr]
-            raise ValueError(f"suggest: no layout was found to fit; the nearest is {nearest.name}: {nearest.reason}")
+            raise ValueError(f"suggest: no layout was found to fit; the nearest is {first.name}: {first.reason}")
         return first
 
     @property
@@ -137,22 +128,16 @@ class Suggestion:
 
     def to_json(self) -> str:
         """Returns all trials as JSON, in their order: name, family, target, chips, rows, precision, seconds, peak
-        bytes, moved bytes, money of a thousand rows, whether it fits and is on the front, and the reason; the seconds
-        that were expected, and those extrapolated from fewer layers."""
+        bytes, moved bytes, money of a thousand rows, keywords, whether it fits and is on the front, and the reason."""
         front = set(map(id, self.front))
+        names = ("name", "family", "target", "chips", "rows", "seconds", "money", "fits", "reason")
         rows = [
-            {
-                "name": trial.name, "family": trial.family, "target": trial.target, "chips": trial.chips,
-                "rows": trial.rows, "precision": precision_name(trial.precision), "seconds": trial.seconds,
-                "peak": trial.plan.peak if trial.plan else None,
-                "moved": trial.plan.moved_bytes if trial.plan else None, "money": trial.money, "fits": trial.fits,
-                "keywords": {name: str(value) for name, value in trial.keywords.items()},
-                "expected": trial.expected,
-                "extrapolated": trial.extrapolated and vars(trial.extrapolated),
-                "front": id(trial) in front, "reason": trial.reason,
-            }
+            {name: getattr(trial, name) for name in names}
+            | {"peak": trial.plan and trial.plan.peak, "moved": trial.plan and trial.plan.moved_bytes}
+            | {"precision": precision_name(trial.precision), "front": id(trial) in front}
+            | {"keywords": {name: str(value) for name, value in trial.keywords.items()}}
             for trial in self.trials
-        ]  # fmt: skip
+        ]
         return json.dumps({"measure": self.measure, "trials": rows}, indent=1)
 
     def __rich__(self) -> Any:

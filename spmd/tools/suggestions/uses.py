@@ -4,7 +4,6 @@ No use is inferred from a name. A product whose operand is not sharded yet can b
 one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...core import Storage, XlaTensor, storage_of, view_of
-from ...loops.recompute.checkpoint_policies import dots_saveable
+from ...core import Storage, XlaTensor, storage_of
 from ...rules.applied import tensors
 
 aten = torch.ops.aten
@@ -75,23 +73,10 @@ class Held:
         return self.dims.get(tensor.stride(dim))
 
 
-@dataclass
-class Cost:
-    """The forward of a module, without its children: ops, operations of products of parameters and of convolutions,
-    bytes of all results and of those that "dots" saves."""
-
-    ops: int = 0
-    flops: int = 0
-    bytes: int = 0
-    dots: int = 0
-
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.ops + other.ops, self.flops + other.flops, self.bytes + other.bytes, self.dots + other.dots)
-
-
 class Flow(TorchDispatchMode):
     """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape of the first tensor.
-    again: modules called outside of the model's call (recomputed in backward). costs: by module, of its own ops."""
+    again: modules called outside of the model's call (recomputed in backward). returned: shapes of the model's
+    results. parameters: shapes by path."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -99,11 +84,8 @@ class Flow(TorchDispatchMode):
         self.uses: dict[str, Use] = {}
         self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}
         self.again: set[str] = set()
-        self.returned: set[tuple[int, ...]] = set()  # shapes of the model's results
+        self.returned: set[tuple[int, ...]] = set()
         self.parameters = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
-        self.stream = 0  # elements of a second product's result
-        self.costs: defaultdict[str, Cost] = defaultdict(Cost)
-        self._stack: list[str] = []  # of modules
         self._held: dict[Storage, Held] = {}
         self._open: dict[Storage, frozenset[str]] = {}
         self._made_by: dict[Storage, str] = {}
@@ -128,20 +110,13 @@ class Flow(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
 
-    def cost(self, path: str = "") -> Cost:
-        """The cost of a module with its children; of the model without a path."""
-        of = (cost for name, cost in self.costs.items() if not path or name == path or name.startswith(f"{path}."))
-        return sum(of, Cost())
-
     def _begin(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._depth += not path
-        self._stack.append(path)
         self._note(path, "input", (args, kwargs))
 
     def _end(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
         self._note(path, "output", output)
         self._depth -= not path
-        self._stack.pop()
 
     def _note(self, path: str, side: str, value: Any) -> None:
         """Records the inputs or outputs of a module."""
@@ -161,10 +136,6 @@ class Flow(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if not self._depth:
             return output
-        result = sum(tensor.nbytes for tensor in tensors(output) if view_of(tensor) is None)
-        is_dot = dots_saveable.decide(str(func)) == "save"
-        flops = 2 * output.numel() * args[1][0].numel() if func is aten.convolution.default else 0
-        self.costs[self._stack[-1]] += Cost(1, flops, result, result if is_dot else 0)
         given = tensors((args, kwargs))
         opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in given))
         if func in _COPIES and given and storage_of(given[0]) in self._held:
@@ -209,10 +180,7 @@ class Flow(TorchDispatchMode):
         use = self.uses.setdefault(
             held.path, Use(held.path, kind, result, along, weight.shape[free], weight.shape[summed])
         )
-        self.costs[self._stack[-1]] += Cost(flops=2 * output.numel() * weight.shape[summed])
         use.partners |= opened
-        if opened:
-            self.stream = max(self.stream, output.numel())
         use.reads = use.reads or self._made_by.get(storage_of(value))
         for path in self._open.get(storage_of(value), ()) if opened else ():
             # Keys and values may have fewer heads than queries.

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import spmd  # noqa: E402
 from recipes.llama import PRECISION, Llama, LlamaConfig, cross_entropy  # noqa: E402
 from spmd.tools.planning.report import Plan  # noqa: E402
 from spmd.tools.suggestions import suggest  # noqa: E402
-from spmd.tools.suggestions.candidates import SAVED, Layout, Model, Saved  # noqa: E402
+from spmd.tools.suggestions.candidates import SAVED, Layout, placements  # noqa: E402
 from spmd.tools.suggestions.search import Search  # noqa: E402
 from spmd.tools.suggestions.suggestion import Trial  # noqa: E402
 
@@ -51,30 +51,18 @@ def training() -> tuple[Callable[[torch.Tensor], torch.Tensor], torch.Tensor]:
     return step, tokens
 
 
-def every_saved(model: Model) -> Iterator[tuple[Saved, ...]]:
-    """Each choice of what is saved: for each kind of blocks, how many have each word of `SAVED`."""
-
-    def of_kind(count: int) -> Iterator[tuple[int, ...]]:
-        for counts in itertools.product(range(count + 1), repeat=len(SAVED)):
-            if sum(counts) == count:
-                yield counts
-
-    kinds = [[Saved(kind.pattern, counts) for counts in of_kind(len(kind.paths))] for kind in model.kinds]
-    yield from itertools.product(*kinds)
-
-
 class EveryLayout(Search):
     """Compiles all of them."""
 
     def run(self, until: float, most: int) -> list[Trial]:
-        for placement in self._placements():
-            for saved in every_saved(self.model):
-                layout = Layout(**vars(placement) | {"saved": saved})
-                self.num_compiled += 1
-                figures, plan, reason = self._figures(layout)
-                self.found.append(self._trial(layout, plan, reason, None, figures))
-                print(f"{time.strftime('%T')} {self.num_compiled} {layout}: {reason}", flush=True)
-        return self.found
+        for placement in placements(self.model, self.of.chips):
+            for saved in itertools.combinations_with_replacement([*SAVED][::-1], self.model.num_saved):
+                trial = self._trial(dataclasses.replace(placement, saved=saved))
+                print(f"{time.strftime('%T')} {self.num_compiled} {trial.name}: {trial.reason}", flush=True)
+        return [*self.trials.values()]
+
+    def _why_not(self, layout: Layout) -> str:
+        return ""
 
 
 def search_within(limit: int | None) -> type[Search]:
@@ -85,8 +73,8 @@ def search_within(limit: int | None) -> type[Search]:
             super().__init__(*args)
             self.memory = self.memory if limit is None else limit
 
-        def _plan(self, *args: Any) -> tuple[Plan | None, str]:
-            plan, reason = super()._plan(*args)
+        def _compiled(self, *args: Any) -> tuple[Plan | None, str]:
+            plan, reason = super()._compiled(*args)
             if plan is None or plan.peak <= (self.memory or 0):
                 return plan, reason
             return dataclasses.replace(plan, memory=self.memory), "does not fit"

@@ -17,30 +17,55 @@ import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
 from spmd.core.run import abstract
+from spmd.rules.patterns import matches
 from spmd.steps.reachable import Reachable
 from spmd.steps.saved_state import kept, without_data
+from spmd.tools.planning.chips import CHIPS
 from spmd.tools.suggestions import search as searching
 from spmd.tools.suggestions import suggest as suggesting
-from spmd.tools.suggestions.candidates import Layout, Model, Saved, Unfit, blocks_of, model_of, rules_of
-from spmd.tools.suggestions.estimates import Estimates, Rates
+from spmd.tools.suggestions.candidates import (
+    OFFLOADED,
+    SAVED,
+    Layout,
+    Model,
+    Unfit,
+    blocks_of,
+    placements,
+    rules_of,
+)
 from spmd.tools.suggestions.suggestion import Suggestion
 from spmd.tools.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
 BOTH = ("data", "fsdp")
-RATES = Rates(1e12, 1e9, 4, memory_bytes=4.5e9)
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
     reached, flow = Reachable(call, args), Flow(model)
     with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
         call(*args)
-    return model_of(model, flow, 0)
+    return Model(flow, 0)
 
 
 def meta(made: Any, config: Any) -> Any:
     with torch.device("meta"):
         return made(config)
+
+
+class TwoKinds(nn.Module):
+    """Blocks of two widths."""
+
+    def __init__(self, narrow: int = 3, wide: int = 2) -> None:
+        super().__init__()
+        self.narrow = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(narrow)
+        )
+        self.wide = nn.ModuleList(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(wide))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in (*self.narrow, *self.wide):
+            x = x + block(x)
+        return x
 
 
 class TestUses:
@@ -112,9 +137,9 @@ class TestUses:
         assert "model.layers.*.mlp.gate.weight" not in list(rules)
 
     def test_blocks(self) -> None:
-        assert blocks_of(meta(Llama, LlamaConfig(layers=3))) == ("blocks.*",)
-        assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == ("{0,2}",)
-        assert blocks_of(nn.Linear(4, 4)) == ()
+        assert blocks_of(meta(Llama, LlamaConfig(layers=2))) == {"blocks.*": ("blocks.0", "blocks.1")}
+        assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == {"{0,2}": ("0", "2")}
+        assert blocks_of(nn.Linear(4, 4)) == {}
 
     def test_blocks_of_a_class(self) -> None:
         """The first of a stage, of other shapes, and those of a small stage are blocks, too."""
@@ -127,9 +152,9 @@ class TestUses:
         narrow = nn.ModuleList([Residual(8, 8), Residual(8, 8)])
         wide = nn.ModuleList([Residual(8, 64), Residual(64, 64), Residual(64, 64)])
         model = nn.Sequential(nn.Linear(8, 8), narrow, wide, nn.Linear(64, 8))
-        assert blocks_of(model) == ("1.*", "2.*")
+        assert [*blocks_of(model)] == ["1.*", "2.*"]
         alone = nn.ModuleList([Residual(64, 64)])  # its two layers are no blocks, nor is a layer like them elsewhere
-        assert blocks_of(nn.Sequential(alone, wide, nn.Linear(64, 64))) == ("0.*", "1.*")
+        assert [*blocks_of(nn.Sequential(alone, wide, nn.Linear(64, 64)))] == ["0.*", "1.*"]
 
 
 class TestLayouts:
@@ -138,8 +163,7 @@ class TestLayouts:
     def test_a_llama_as_by_hand(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2))
         known = watched(model, model, TOKENS)
-        nothing = tuple(kind.uniform("nothing") for kind in known.kinds)
-        rules = rules_of(Layout(2, 2, 2, sequence=True, saved=nothing), known)
+        rules = rules_of(Layout(2, 2, 2, sequence=True, saved=("nothing", "nothing")), known)
         weights = dict(rules.of_parameters())
         column, row = P("tensor", None), P(None, "tensor")
         assert weights == {
@@ -180,26 +204,49 @@ class TestLayouts:
     def test_a_model_that_checkpoints_itself_is_left_to_it(self) -> None:
         model = meta(Llama, LlamaConfig(layers=2, checkpointed=True))
         known = watched(model, lambda tokens: model(tokens).sum().backward(), TOKENS)
-        assert known.recomputes
-        for memory in (None, 0.0):
-            assert Estimates(known, RATES).chosen(Layout(1, 8, 1), memory) == Layout(1, 8, 1)
+        assert known.blocks and {layout.saved for layout in placements(known, 8)} == {()}
 
     def test_names_and_memory(self) -> None:
         assert str(Layout(2, 4, 1)) == "data=2, fsdp=4" and Layout(2, 4, 1).family == "hybrid"
-        half = (Saved("h.*", (2, 0, 0, 2)),)
+        everything, dots, offloaded, nothing = SAVED
+        half = (nothing, nothing, everything, everything)
         assert str(Layout(1, 4, 2, True, False, half)) == (
             "fsdp=4, tensor=2; sequence; kept unsharded; 2 of 4 checkpointed"
         )
-        kinds = (Saved("a.*", (0, 3, 0, 0)), Saved("b.*", (2, 0, 0, 0)), Saved("c.*", (0, 0, 1, 1)))
-        assert str(Layout(1, 4, 1, saved=kinds)) == (
-            "fsdp=4; a.* dots saved; c.* 1 of 2 dots offloaded, 1 of 2 checkpointed"
+        assert str(Layout(1, 4, 1, saved=(nothing, offloaded, dots, everything))) == (
+            "fsdp=4; 1 of 4 dots saved, 1 of 4 dots offloaded, 1 of 4 checkpointed"
         )
+        assert str(Layout(1, 4, 1, saved=(dots, dots))) == "fsdp=4; dots saved"
         assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
-        least, dots = (Layout(1, 8, 1, saved=(Saved("h.*", counts),)) for counts in ((0, 0, 0, 4), (0, 4, 0, 0)))
-        assert Layout(1, 8, 1, reshard=False, saved=dots.saved).needs_no_less_than(least)
-        assert dots.needs_no_less_than(Layout(1, 8, 1, saved=(Saved("h.*", (0, 3, 1, 0)),)))
-        assert not dots.needs_no_less_than(Layout(1, 8, 1, saved=half)) and not least.needs_no_less_than(dots)
-        assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1)) and not Layout(1, 4, 2).needs_no_less_than(least)
+        least, most = (Layout(1, 8, 1, saved=(word,) * 4) for word in (nothing, dots))
+        assert dataclasses.replace(most, reshard=False).needs_no_less_than(least)
+        assert most.needs_no_less_than(Layout(1, 8, 1, saved=(offloaded, dots, dots, dots)))
+        assert not most.needs_no_less_than(Layout(1, 8, 1, saved=half)) and not least.needs_no_less_than(most)
+        assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1))
+        assert not Layout(1, 4, 2).needs_no_less_than(Layout(1, 8, 1))
+
+    def test_distance(self) -> None:
+        whole = Layout(1, 8, 1)
+        assert [whole.distance(Layout(*sizes)) for sizes in ((1, 8, 1), (2, 4, 1), (1, 4, 2), (2, 2, 2))] == [
+            0,
+            1,
+            1,
+            2,
+        ]
+        assert whole.distance(Layout(1, 8, 1, reshard=False)) == whole.distance(Layout(1, 4, 2, sequence=True)) == 1
+        assert Layout(1, 4, 2).distance(Layout(1, 4, 2, sequence=True)) == 1
+
+    def test_patterns(self) -> None:
+        model, shape = TwoKinds(), TwoKinds().to("meta")
+        known = watched(shape, shape, torch.empty(8, 32, device="meta"))
+        halves = Layout(1, 4, 1, saved=("nothing", "nothing", "everything", "nothing", "nothing"))
+        assert rules_of(halves, known).checkpoint == {"narrow.{0..1}": "nothing", "wide.*": "nothing"}
+        rules = rules_of(Layout(1, 4, 1, saved=("nothing", "dots", "everything", "nothing", "nothing")), known)
+        assert rules.checkpoint == {"narrow.{0}": "nothing", "narrow.{1}": "dots", "wide.*": "nothing"}
+        x = torch.randn(8, 32)
+        expected = model(x)
+        rules.apply(model, spmd.Mesh(range(4), (4,), ("fsdp",)))
+        torch.testing.assert_close(model(x.to("xla")).cpu(), expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
@@ -276,29 +323,6 @@ class TestSuggest:
             clock[0] = 0.0
             found = spmd.suggest(step, x, target="cpu:4", budget=budget, progress=False)
             assert sum(trial.plan is not None for trial in found.trials) == count
-
-    def test_a_layout_that_fits_against_expectation(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The last ones compiled are faster, and expected to need somewhat more memory than there is."""
-        figures = {"": (1.0, 1.2e9), "dots": (1.1, 0.9e9), "nothing": (1.5, 0.99e9)}  # seconds, peak
-        real, made = searching.planned, []
-
-        class Limited(searching.Search):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args)
-                self.memory = int(1e9)
-
-        def surprising(*args: Any) -> Any:
-            made[:] = made or [real(*args)]
-            seconds, peak = figures.get(next(iter(args[4].rules.checkpoint.values()), ""), (9.0, 2e9))
-            return dataclasses.replace(made[0], flops=seconds * 459e12, collectives=(), peak=int(peak), memory=int(1e9))
-
-        monkeypatch.setattr(searching, "planned", surprising)
-        monkeypatch.setattr(suggesting, "Search", Limited)
-        blocks = (nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(4))
-        model = nn.Sequential(*blocks).to("meta")
-        step, x = lambda x: model(x).square().mean().backward(), torch.empty(8, 16)
-        found = spmd.suggest(step, x, target="cpu:2", progress=False)
-        assert set(found.rules.checkpoint.values()) == {"dots"} and found.plan.peak == int(0.9e9)
 
     def test_plain_data_parallel_is_what_it_is_by_hand(self, found: Suggestion) -> None:
         plain = next(trial for trial in found.trials if trial.family == "data" and trial.plan is not None)
@@ -400,3 +424,96 @@ class TestSuggest:
         with pytest.raises(ValueError, match="no layout over 4 devices goes with the step: a batch of 3"):
             odd = torch.empty(3, 4, device="meta")
             spmd.suggest(lambda x: one(x).sum().backward(), odd, target="cpu:4", progress=False)
+
+
+class Figures:
+    """Plans of invented seconds and peaks: a block needs and takes so much by what is saved of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, memory: float, costs: dict[str, tuple[float, float]]) -> None:
+        self.real, self.plan, self.memory, self.costs = searching.planned, None, int(memory), costs
+        monkeypatch.setattr(searching, "planned", self)
+        chip = dataclasses.replace(CHIPS["TPU v5"], memory_bytes=self.memory)
+        monkeypatch.setattr(searching, "chip_of", lambda device: chip)
+
+    def __call__(self, *args: Any) -> Any:
+        self.plan = self.plan or self.real(*args)
+        rules, mesh = args[4].rules, args[4].mesh
+        words = [
+            next((word for pattern, word in rules.checkpoint.items() if matches(pattern, str(at))), "everything")
+            for at in range(8)
+        ]
+        seconds, peak = (sum(self.costs[word][which] for word in words) for which in (0, 1))
+        shards = mesh.shape()["fsdp"]
+        return dataclasses.replace(
+            self.plan, flops=(seconds + 0.01 / shards) * 459e12, collectives=(), peak=int(peak + 100 / shards),
+            memory=self.memory,
+        )  # fmt: skip
+
+
+def found_by(figures: Figures) -> Suggestion:
+    """The search of a model of eight blocks."""
+    blocks = (nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(8))
+    model = nn.Sequential(*blocks).to("meta")
+    step = lambda x: model(x).square().mean().backward()  # noqa: E731
+    return spmd.suggest(step, torch.empty(8, 16), target="cpu:2", progress=False)
+
+
+COSTS = {"everything": (0.0, 1e6), "dots": (1.0, 6e5), OFFLOADED: (9.0, 1e5), "nothing": (2.0, 1e5)}
+
+
+class TestWhatIsSaved:
+    """Of the layout that is best, as much is saved as fits."""
+
+    @pytest.mark.parametrize(
+        ("memory", "name"),
+        [
+            (9e6, ""),
+            (7.5e6, "; 2 of 8 dots saved"),
+            (5e6, "; dots saved"),
+            (4.5e6, "; 7 of 8 dots saved, 1 of 8 checkpointed"),
+            (0.9e6, "; checkpointed"),
+        ],
+    )
+    def test_memory_decides(self, monkeypatch: pytest.MonkeyPatch, memory: float, name: str) -> None:
+        found = found_by(Figures(monkeypatch, memory, COSTS))
+        assert found.best.name == f"fsdp=2{name}" and found.plan.peak <= memory
+        assert found.least_memory.name == "fsdp=2; checkpointed"
+
+    def test_products_in_the_memory_of_the_host(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = found_by(Figures(monkeypatch, 4.5e6, COSTS | {OFFLOADED: (1.5, 1e5)}))
+        assert found.best.name == "fsdp=2; 7 of 8 dots saved, 1 of 8 dots offloaded"
+
+    def test_less_saved_that_needs_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the compiler allocates is no sum of parts."""
+        found = found_by(Figures(monkeypatch, 8.5e5, COSTS | {"dots": (1.0, 9e4)}))
+        assert found.best.name == "fsdp=2; dots saved"
+
+    def test_nothing_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = found_by(Figures(monkeypatch, 1e5, COSTS))
+        assert "does not fit: needs 0.0 GiB of 0.0" in found.trials[0].reason
+        with pytest.raises(ValueError, match=r"no layout was found to fit; the nearest is fsdp=2; checkpointed"):
+            _ = found.best
+
+
+class TestGrid:
+    """Keywords of the step that are tried like everything else."""
+
+    def test_micro_batches(self) -> None:
+        with torch.device("meta"):
+            model = Llama(LlamaConfig(layers=2))
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(tokens: torch.Tensor, *, num: int) -> None:
+            fsdp.accumulate_gradients(model, lambda part: cross_entropy(model(part), part), tokens, num)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        found = spmd.suggest(step, TOKENS, target="cpu:2", grid={"num": (1, 2)}, max_trials=4, progress=False)
+        compiled = [trial for trial in found.trials if trial.plan is not None]
+        assert {trial.keywords["num"] for trial in compiled} == {1, 2} and {trial.rows for trial in compiled} == {8}
+        one, two = (next(trial for trial in compiled if trial.keywords["num"] == num) for num in (1, 2))
+        assert one.name == two.name and one.plan is not None and two.plan is not None
+        assert two.plan.temporaries < one.plan.temporaries and two.plan.moved_bytes > one.plan.moved_bytes
+        assert "num=2" in str(found)
+        with pytest.raises(ValueError, match=r"grid"):
+            spmd.suggest(step, TOKENS, target="cpu:2", grid={"num": ()}, progress=False)
