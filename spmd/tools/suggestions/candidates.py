@@ -222,6 +222,7 @@ def _tensor_rules(layout: Layout, model: Model) -> dict[str, P]:
     flow, batch, along = model.flow, layout.batch_axes, TENSOR if layout.sequence else None
     seconds = [use for use in flow.uses.values() if use.kind == "second"]
     firsts = {path for use in seconds for path in _splittable(use, flow.uses, layout.tensor)}
+    partners = {path for use in seconds for path in use.partners}
     parameters, read, results = dict[str, P](), dict[str, P](), dict[str, P]()
 
     def general(path: str) -> str:
@@ -237,7 +238,8 @@ def _tensor_rules(layout: Layout, model: Model) -> dict[str, P]:
 
     for use in flow.uses.values():
         is_inner = use.path in firsts or not use.partners.isdisjoint(firsts)
-        is_end = not is_inner and use.kind != "second" and use.size % layout.tensor == 0 and _is_end(use, model)
+        is_outer = use.kind != "second" and use.path not in partners and use.size % layout.tensor == 0
+        is_end = is_outer and _is_end(use, model)
         if not (is_inner or is_end):
             continue
         dim, rank = use.summed if use.kind == "second" else use.free, len(flow.parameters[use.path])
@@ -267,22 +269,13 @@ def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
         raise Unfit(f"{use.path}: {use.length} is not divisible by {tensor}")
     if most % tensor:
         raise Unfit(f"{use.path}: {most} heads are not divisible by {tensor}")
-    siblings = [
-        other for other in uses.values() if other.is_read and other.path not in use.partners and _pairs(other, use)
-    ]
     # Fewer heads of keys and values than devices: they stay unsharded, and each device computes the heads it reads.
     return {
-        one.path for one in (*partners, *siblings)
+        one.path for one in partners
         if not one.is_whole and one.size % tensor == 0 and (one.heads is None or one.heads % tensor == 0)
     }  # fmt: skip
 
 
-def _pairs(other: Use, use: Use) -> bool:
-    """True if a product that a second one reads in part (keys, values) belongs to it, as a sibling of its partners."""
-    return any(other.module.rpartition(".")[0] == path.rpartition(".")[0].rpartition(".")[0] for path in use.partners)
-
-
 def _is_end(use: Use, model: Model) -> bool:
     """True for a head or an embedding table worth sharding: a hundredth of the model or more, longer than wide."""
-    is_large = 100 * use.size * use.length >= model.numel and use.size > use.length
-    return is_large and not use.is_read and not use.is_whole
+    return 100 * use.size * use.length >= model.numel and use.size > use.length and not use.is_whole

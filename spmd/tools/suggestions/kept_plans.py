@@ -38,9 +38,9 @@ class KeptPlans:
         """The plan of a candidate, if it was compiled before."""
         return Plan.from_json(self.plans[key]) if key in self.plans else None
 
-    def keep(self, key: str, plan: Plan | None) -> None:
+    def keep(self, key: str, plan: Plan) -> None:
         """Adds a plan and writes the file."""
-        if self.path is None or plan is None:
+        if self.path is None:
             return
         self.plans[key] = plan.to_json()
         unfinished = self.path.with_name(self.path.name + ".new")

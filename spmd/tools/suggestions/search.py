@@ -81,13 +81,8 @@ class Search:
         with products in the host's memory in place of what is computed again."""
         best, size = self._best(), self.model.num_saved
         placement = self._at(best, 0)
-        if (
-            self.memory is None
-            or not size
-            or not self.trials[best].fits
-            or placement in self.refined
-            or self._is_over()
-        ):
+        is_open = self.trials[best].fits and placement not in self.refined and not self._is_over()
+        if not (self.memory and size and is_open):
             return
         self.refined.add(placement)
         for _ in range(_TRIES):
@@ -171,10 +166,8 @@ class Search:
         return plan, f"does not fit: {needs}"
 
 
-_LEAST = (
-    "max(operations / {0.peak_flops:.3g}, bytes moved / {0.link_bytes:.3g} a second), the rates of a v5p, as there are "
-    "none of this device"
-)
+# The measure for a device of unknown rates.
+_LEAST = "max(operations / {0.peak_flops:.3g}, bytes moved / {0.link_bytes:.3g} a second), the rates of a v5p"
 # The families of which a placement is compiled first, with or without a split along the sequence.
 _FIRST = ("data", "fsdp", "hybrid", "fsdp x tensor")
 _TRIES = 3  # of what is saved, at the placement that is best

@@ -1,6 +1,7 @@
 """The result of spmd.suggest: the layouts that were compiled, ranked, and those of them that nothing is better than."""
 
 import json
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,10 @@ class Trial:
         money = self.money
         return (self.rate, self.plan.peak, self.chips, *(() if money is None else (money,)))
 
+    def is_better(self, other: "Trial") -> bool:
+        """True if no cost is more than the other's, and one is less."""
+        return self.costs() != other.costs() and all(map(operator.le, self.costs(), other.costs()))
+
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -86,7 +91,7 @@ class Suggestion:
         """The trials that fit and that no other one is better than or equal to in everything: seconds a row, peak
         memory of a device, number of devices, and money where there are prices. Fastest first."""
         fitting = [trial for trial in self.trials if trial.fits]
-        return tuple(one for one in fitting if not any(_is_better(other, one) for other in fitting))
+        return tuple(one for one in fitting if not any(other.is_better(one) for other in fitting))
 
     @property
     def least_memory(self) -> Trial:
@@ -151,8 +156,3 @@ def precision_name(policy: Any) -> str:
     """The dtype that a precision computes in, as "bfloat16"; "as it is" for None."""
     dtype = getattr(policy, "param_dtype", None)
     return "as it is" if dtype is None else str(dtype).removeprefix("torch.")
-
-
-def _is_better(one: Trial, other: Trial) -> bool:
-    pairs = list(zip(one.costs(), other.costs(), strict=True))
-    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

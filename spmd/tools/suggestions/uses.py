@@ -39,9 +39,9 @@ class Use:
     kind: "first" (a product whose operand is unsharded), "second" (one that sums over a dim which first ones made) or
     "lookup". free, summed: the parameter's dims that a product makes and sums over; for a lookup, `free` is the dim
     that is looked up. size, length: of these two dims. heads: the number of heads in the dim it makes. partners: for a
-    second product, the first ones. is_read: True if a second product sums over the dim it makes. is_whole: True if an
-    op needs that dim unsharded. module: the module of the parameter. reads: the module that returns its operand, if
-    any. biases: the parameters added to its result.
+    second product, the first ones that it reads; keys and values may have fewer heads than queries. is_whole: True if
+    an op needs the dim that it makes unsharded. module: the module of the parameter. reads: the module that returns
+    its operand, if any. biases: the parameters added to its result.
     """
 
     path: str
@@ -52,7 +52,6 @@ class Use:
     length: int
     heads: int | None = None
     partners: frozenset[str] = frozenset()
-    is_read: bool = False
     is_whole: bool = False
     reads: str | None = None
     biases: set[str] = field(default_factory=set)
@@ -145,12 +144,8 @@ class Flow(TorchDispatchMode):
         elif func is aten.embedding.default and storage_of(args[0]) in self._held:
             held = self._held[storage_of(args[0])]
             self.uses.setdefault(held.path, Use(held.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]))
-        elif func in _SPLITS:
-            self._cut(args[0], output, opened)
-        elif func in _NORMS:
-            self._need(given[0], opened)
-        elif func is aten.add.Tensor and len(given) == 2:
-            self._added(given[0], given[1], opened)
+        for path in opened:
+            self._read(self.uses[path], func, given, output)
         for tensor in tensors(output) if opened else ():
             self._open[storage_of(tensor)] = self._open.get(storage_of(tensor), frozenset()) | opened
         return output
@@ -172,48 +167,36 @@ class Flow(TorchDispatchMode):
         result, along = held.dim(weight, free), held.dim(weight, summed)
         if result is None or along is None:
             return False
-        opened = {
-            path for path in self._open.get(storage_of(value), ())
-            if not self.uses[path].is_whole and self.uses[path].size % weight.shape[summed] == 0
-        }  # fmt: skip
-        kind = "second" if opened else "first"
+        makers = [one for path in self._open.get(storage_of(value), ()) if not (one := self.uses[path]).is_whole]
+        is_second = any(one.size % weight.shape[summed] == 0 for one in makers)
+        kind = "second" if is_second else "first"
         use = self.uses.setdefault(
             held.path, Use(held.path, kind, result, along, weight.shape[free], weight.shape[summed])
         )
-        use.partners |= opened
+        if is_second:
+            use.partners |= {
+                one.path for one in makers if one.size % weight.shape[summed] == 0 or one.heads is not None
+            }
         use.reads = use.reads or self._made_by.get(storage_of(value))
-        for path in self._open.get(storage_of(value), ()) if opened else ():
-            # Keys and values may have fewer heads than queries.
-            self.uses[path].is_read |= path in opened or self.uses[path].heads is not None
         if len(args) == 3 and func is not aten._grouped_mm.default and storage_of(args[0]) in self._held:
             use.biases.add(self._held[storage_of(args[0])].path)
         if use.kind == "first":
             self._open[storage_of(output)] = frozenset({held.path})
         return True
 
-    def _cut(self, given: XlaTensor, output: XlaTensor, opened: frozenset[str]) -> None:
-        """Records the heads of a made dim that becomes (heads, width of a head)."""
-        if given.dim() < 1 or output.dim() < 2 or output.shape[-1] == 0:
-            return
-        heads, width = output.shape[-2:]
-        for path in opened:
-            use = self.uses[path]
-            if heads * width == given.shape[-1] and width < given.shape[-1] and use.size % given.shape[-1] == 0:
+    def _read(self, use: Use, func: Any, given: list[XlaTensor], output: XlaTensor) -> None:
+        """Records the needs of an op that reads a made dim."""
+        shape = given[0].shape
+        if func in _SPLITS and len(shape) and output.dim() > 1 and output.shape[-1]:
+            heads, width = output.shape[-2:]  # the made dim becomes these two
+            if heads * width == shape[-1] and width < shape[-1] and use.size % shape[-1] == 0:
                 use.heads = use.heads or heads
-
-    def _need(self, given: XlaTensor, opened: frozenset[str]) -> None:
-        """Records that a normalisation along a made dim needs the dim unsharded."""
-        for path in opened:
-            if given.dim() and given.shape[-1] == self.uses[path].size:
-                self.uses[path].is_whole = True
-
-    def _added(self, one: XlaTensor, two: XlaTensor, opened: frozenset[str]) -> None:
-        """Records a bias, which is sharded as its product; a product added to an unsharded value must be unsharded."""
-        for this, other in ((one, two), (two, one)):
-            held = self._held.get(storage_of(this))
-            for path in opened:
-                use = self.uses[path]
-                if held is not None and this.dim() == 1 and this.shape[0] == use.size:
+        elif func in _NORMS:
+            use.is_whole |= shape[-1:] == (use.size,)
+        elif func is aten.add.Tensor and len(given) == 2:
+            for this, other in (given, given[::-1]):
+                held = self._held.get(storage_of(this))
+                if held is not None and this.shape == (use.size,):  # a bias, which is sharded as its product
                     use.biases.add(held.path)
                 elif held is None and this.shape == other.shape and not self._open.get(storage_of(this)):
-                    use.is_whole |= this.shape[-1] == use.size
+                    use.is_whole |= this.shape[-1:] == (use.size,)  # as is the unsharded value that it is added to
