@@ -9,8 +9,8 @@ import functools
 import inspect
 import itertools
 import pickle
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from torch.distributed import is_initialized
@@ -84,17 +84,12 @@ class _Exchange(_DistWrapper):
         self.all_gather_object(None)
 
 
-class _HereOnly(threading.local):
-    """True while this thread is in a save or load by a planner of ours, of several processes without a group."""
-
-    is_exchanged = False
-
-
-_here = _HereOnly()
+# True in a save or load by a planner of ours, of several processes without a group.
+_is_exchanged = ContextVar("is_exchanged", default=False)
 
 
 def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:
-    return (_Exchange if _here.is_exchanged else _DistWrapper)(group, use_dist, coordinator_rank)
+    return (_Exchange if _is_exchanged.get() else _DistWrapper)(group, use_dist, coordinator_rank)
 
 
 def _exchanging(function: Callable[..., Any], planners: tuple[type, ...]) -> Callable[..., Any]:
@@ -103,13 +98,12 @@ def _exchanging(function: Callable[..., Any], planners: tuple[type, ...]) -> Cal
 
     @functools.wraps(function)
     def called(*args: Any, **given: Any) -> Any:
-        before = _here.is_exchanged
         planner = signature.bind(*args, **given).arguments.get("planner")
-        _here.is_exchanged = isinstance(planner, planners) and is_needed()
+        token = _is_exchanged.set(isinstance(planner, planners) and is_needed())
         try:
             return function(*args, **given)
         finally:
-            _here.is_exchanged = before
+            _is_exchanged.reset(token)
 
     return called
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn.functional import grouped_mm, scaled_dot_product_attention
 
 from ...mesh.mesh import Mesh
@@ -12,17 +13,17 @@ from ...tensors.annotate import mark_sharding
 
 
 def flash_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     causal: bool = False,
-    q_segment_ids: torch.Tensor | None = None,
-    kv_segment_ids: torch.Tensor | None = None,
+    q_segment_ids: Tensor | None = None,
+    kv_segment_ids: Tensor | None = None,
     sm_scale: float = 1.0,
-    ab: torch.Tensor | None = None,
+    ab: Tensor | None = None,
     partition_spec: Any = None,
     mesh: Any = None,
-) -> torch.Tensor:
+) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention` with PyTorch/XLA's arguments.
 
     Args:
@@ -36,16 +37,27 @@ def flash_attention(
     >>> spmd.torch_xla.custom_kernel.flash_attention(q, q, q, causal=True).shape
     torch.Size([1, 2, 4, 8])
     """
+    segments = None if q_segment_ids is None or kv_segment_ids is None else (q_segment_ids, kv_segment_ids)
     bias = ab
-    if q_segment_ids is not None and kv_segment_ids is not None:
-        other = q_segment_ids[:, None, :, None] != kv_segment_ids[:, None, None, :]
-        bias = torch.zeros(other.shape, dtype=q.dtype, device=q.device) if bias is None else bias
-        bias = bias.masked_fill(other, float("-inf"))
-    if causal and bias is not None:
-        later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
-        bias = bias.masked_fill(later, float("-inf"))
+    if segments is not None or (causal and ab is not None):
+        bias = torch.zeros((), dtype=q.dtype, device=q.device) if ab is None else ab
+        bias = bias.masked_fill(~_seen(q, k, causal, segments), float("-inf"))
     result = scaled_dot_product_attention(q, k, v, bias, is_causal=causal and bias is None, scale=sm_scale)
     return result if partition_spec is None else mark_sharding(result, mesh, partition_spec)
+
+
+Segments = tuple[Tensor, Tensor] | None
+
+
+def _seen(q: Tensor, k: Tensor, causal: bool, segments: Segments, window: int | None = None) -> Tensor:
+    """The keys that each query attends to: up to its own, of its segment, at most `window` away."""
+    rows, columns = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
+    is_seen = rows >= columns if causal else torch.ones_like(rows >= columns)
+    if window is not None:
+        is_seen = is_seen & ((rows - columns).abs() <= window)
+    if segments is not None:
+        is_seen = is_seen & (segments[0][:, None, :, None] == segments[1][:, None, None, :])
+    return is_seen
 
 
 class FlashAttention:
@@ -63,14 +75,9 @@ class FlashAttention:
 
 
 def gmm(
-    lhs: torch.Tensor,
-    rhs: torch.Tensor,
-    group_sizes: torch.Tensor,
-    tiling: Any = None,
-    group_offset: torch.Tensor | None = None,
-    transpose_rhs: bool = False,
-) -> torch.Tensor:
-    """`torch.nn.functional.grouped_mm` of rows in groups. tiling: has no meaning here, as the kernel chooses its own.
+    lhs: Tensor, rhs: Tensor, group_sizes: Tensor, group_offset: Tensor | None = None, transpose_rhs: bool = False
+) -> Tensor:
+    """`torch.nn.functional.grouped_mm` of rows in groups.
 
     Args:
         lhs: (rows, k), in as many groups of rows, one after the other, as rhs has matrices. group_sizes: their rows.
@@ -87,13 +94,12 @@ def gmm(
 
 
 def tgmm(
-    lhs: torch.Tensor,
-    rhs: torch.Tensor,
-    group_sizes: torch.Tensor,
-    tiling: Any = (512, 512, 512),
-    group_offset: torch.Tensor | None = None,
+    lhs: Tensor,
+    rhs: Tensor,
+    group_sizes: Tensor,
+    group_offset: Tensor | None = None,
     num_actual_groups: int | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """`gmm`'s gradient by rhs: of lhs (k, rows) and rhs (rows, n), in groups of rows, a matrix (k, n) for each group.
 
     Raises NotImplementedError for a group_offset, and for fewer num_actual_groups than group_sizes has. Source:
@@ -108,7 +114,7 @@ def tgmm(
     return _grouped("tgmm", lhs, rhs, group_sizes, part)
 
 
-def _grouped(name: str, lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, part: Any) -> torch.Tensor:
+def _grouped(name: str, lhs: Tensor, rhs: Tensor, group_sizes: Tensor, part: Any) -> Tensor:
     if part is not None:
         raise NotImplementedError(f"{name}: expected all groups, got a part of them ({part}); index rhs or the result")
     return grouped_mm(lhs, rhs, offs=group_sizes.cumsum(0).int())
@@ -158,14 +164,14 @@ def _as_tuples(value: Any) -> Any:
 
 
 def splash_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
     config: str,
-    decoder_segment_ids: torch.Tensor | None = None,
+    decoder_segment_ids: Tensor | None = None,
     causal: bool = True,
     attn_logits_soft_cap: float | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Attention by PyTorch/XLA's arguments: scores are not scaled, heads of k and v are shared by heads of q.
 
     Args:
@@ -181,34 +187,19 @@ def splash_attention(
     settings = SplashAttentionConfig.from_json(config)
     mesh = None if settings.mesh is None else Mesh.from_str(settings.mesh)
     if mesh is not None:
-        q, k, v = (mark_sharding(one, mesh, settings.qkv_partition_spec) for one in (q, k, v))
-    if decoder_segment_ids is None and attn_logits_soft_cap is None and not settings.attentiontype_local_sliding:
-        heads = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0, enable_gqa=True)
+        q, k, v = (mark_sharding(tensor, mesh, settings.qkv_partition_spec) for tensor in (q, k, v))
+    window = settings.slide_window_size if settings.attentiontype_local_sliding else None
+    if settings.attentiontype_local_sliding and window is None:
+        raise ValueError("splash_attention: expected slide_window_size with attentiontype_local_sliding, got None")
+    segments = None if decoder_segment_ids is None else (decoder_segment_ids, decoder_segment_ids)
+    if attn_logits_soft_cap is not None:
+        k, v = (tensor.repeat_interleave(q.shape[1] // tensor.shape[1], 1) for tensor in (k, v))
+        scores = attn_logits_soft_cap * torch.tanh((q @ k.transpose(-1, -2)).float() / attn_logits_soft_cap)
+        scores = scores.masked_fill(~_seen(q, k, causal, segments, window), float("-inf"))
+        heads = torch.softmax(scores, -1).to(v.dtype) @ v
+    elif segments is not None or window is not None:
+        is_seen = _seen(q, k, causal, segments, window)
+        heads = scaled_dot_product_attention(q, k, v, is_seen, scale=1.0, enable_gqa=True)
     else:
-        heads = _masked(q, k, v, settings, decoder_segment_ids, causal, attn_logits_soft_cap)
+        heads = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0, enable_gqa=True)
     return heads if mesh is None else mark_sharding(heads, mesh, settings.qkv_partition_spec)
-
-
-def _masked(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    settings: SplashAttentionConfig,
-    segment_ids: torch.Tensor | None,
-    causal: bool,
-    cap: float | None,
-) -> torch.Tensor:
-    rows, columns = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
-    is_seen = rows >= columns if causal else torch.ones_like(rows >= columns)
-    if settings.attentiontype_local_sliding:
-        if settings.slide_window_size is None:
-            raise ValueError("splash_attention: expected slide_window_size with attentiontype_local_sliding, got None")
-        is_seen = is_seen & ((rows - columns).abs() <= settings.slide_window_size)
-    if segment_ids is not None:
-        is_seen = is_seen & (segment_ids[:, None, :, None] == segment_ids[:, None, None, :])
-    if cap is None:
-        return scaled_dot_product_attention(q, k, v, is_seen, scale=1.0, enable_gqa=True)
-    k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
-    scores = (q @ k.transpose(-1, -2)).float()
-    scores = (cap * torch.tanh(scores / cap)).masked_fill(~is_seen, float("-inf"))
-    return torch.softmax(scores, -1).to(v.dtype) @ v

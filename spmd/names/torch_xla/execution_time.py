@@ -4,6 +4,7 @@ The thread begins with the first use of `torch_xla.debug.metrics`; programs with
 """
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -56,18 +57,16 @@ class _Ends:
             del launched  # the result's memory is the script's
 
 
-_ends: list[_Ends] = []
-
-
-def begin() -> None:
-    """Adds samples of "ExecuteTime" from now on.
+@functools.cache
+def begin() -> _Ends:
+    """Adds samples of "ExecuteTime" from the first call on.
 
     >>> import spmd
-    >>> spmd.torch_xla.execution_time.begin()
+    >>> ends = spmd.torch_xla.execution_time.begin()
     """
-    if not _ends:
-        _ends.append(_Ends(lambda nanoseconds: samples.add("ExecuteTime", nanoseconds)))
-        points.on_launch.append(_ends[0].note)
+    ends = _Ends(lambda nanoseconds: samples.add("ExecuteTime", nanoseconds))
+    points.on_launch.append(ends.note)
+    return ends
 
 
 def settle() -> None:
@@ -76,5 +75,4 @@ def settle() -> None:
     >>> import spmd
     >>> spmd.torch_xla.execution_time.settle()
     """
-    begin()
-    _ends[0].settle()
+    begin().settle()

@@ -66,16 +66,6 @@ def _get_xla_tensors_hlo(tensors: Tensors) -> str:
     return syncs.stablehlo([on_device(tensor, "_get_xla_tensors_hlo") for tensor in tensors], "hlo")
 
 
-def _xla_get_cpu_tensors(tensors: Tensors) -> list[torch.Tensor]:
-    """The values on the CPU.
-
-    >>> import torch, spmd
-    >>> spmd.torch_xla.xlac._xla_get_cpu_tensors([torch.ones(2, device="xla")])
-    [tensor([1., 1.])]
-    """
-    return [tensor.cpu() for tensor in tensors]
-
-
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
     """A number that is the same for tensors of one storage, and another for others that are alive.
 
