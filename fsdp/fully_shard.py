@@ -4,7 +4,7 @@
 # and its methods (`unshard`, `set_requires_gradient_sync`) are called on the module itself.
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,16 +19,12 @@ from .outputs import BatchSplit
 from .plan import Placement
 from .units import Unit, unit_of, units_in
 
-_M = TypeVar("_M", bound=nn.Module)
+_M = TypeVar("_M", bound=nn.Module | Sequence[nn.Module])
 
 
-@overload
-def fully_shard(module: _M, **how: Any) -> _M: ...
-@overload
-def fully_shard(module: list[_M], **how: Any) -> list[_M]: ...
-@ends_at_user_line  # type: ignore[misc]  # the overloads have the results' types, this has the keywords
+@ends_at_user_line
 def fully_shard(
-    module: nn.Module | Sequence[nn.Module],
+    module: _M,
     *,
     mesh: spmd.Mesh | None = None,
     reshard_after_forward: Reshard = None,
@@ -40,7 +36,7 @@ def fully_shard(
     shard_axis: str | None = None,
     extra_data_axis: str | None = None,
     min_shard_numel: int = 0,
-) -> Any:
+) -> _M:
     """Makes a module a unit: its parameters are sharded over the mesh, gathered for its forward and for its backward.
 
     It must be called on children before their parents: a unit has the parameters that no unit below it has. It works in

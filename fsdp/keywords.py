@@ -81,33 +81,35 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return wrapped
 
 
-def _strategy(value: Any, ours: Given) -> Given:
-    """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
-    name = getattr(value, "name", value)
-    if name == "FULL_SHARD" or name is None:
-        return {}
-    if name == "SHARD_GRAD_OP":
-        return {"reshard_after_forward": False}
-    if name == "NO_SHARD":
-        return {"shard_placement_fn": _replicated}
-    if name in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
-        mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
-        others = [] if mesh is None else [other for other in mesh.axis_names if other != axis]
-        if len(others) != 1 and "extra_data_axis" not in ours:
-            raise ValueError(
-                f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
-                f"extra_data_axis that names it; got {mesh!r}"
-            )
-        axes: Given = {} if "extra_data_axis" in ours else {"extra_data_axis": others[0]}
-        return axes if name == "HYBRID_SHARD" else {**axes, "reshard_after_forward": False}
-    raise ValueError(
-        "sharding_strategy: expected FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or _HYBRID_SHARD_ZERO2, got "
-        f"{value!r}"
-    )
-
-
 def _replicated(parameter: nn.Parameter) -> Placement:
     return spmd.PartitionSpec(*(None for _ in parameter.shape))
+
+
+# By the name of a `torch.distributed.fsdp.ShardingStrategy`.
+_STRATEGIES: dict[str, Given] = {
+    "FULL_SHARD": {},
+    "SHARD_GRAD_OP": {"reshard_after_forward": False},
+    "NO_SHARD": {"shard_placement_fn": _replicated},
+    "HYBRID_SHARD": {},
+    "_HYBRID_SHARD_ZERO2": {"reshard_after_forward": False},
+}
+
+
+def _strategy(value: Any, ours: Given) -> Given:
+    """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
+    name = "FULL_SHARD" if value is None else getattr(value, "name", value)
+    if name not in _STRATEGIES:
+        raise ValueError(f"sharding_strategy: expected {', '.join(_STRATEGIES)} or None, got {value!r}")
+    if "HYBRID" not in name or "extra_data_axis" in ours:
+        return _STRATEGIES[name]
+    mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
+    others = [] if mesh is None else [other for other in mesh.axis_names if other != axis]
+    if len(others) != 1:
+        raise ValueError(
+            f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
+            f"extra_data_axis that names it; got {mesh!r}"
+        )
+    return {**_STRATEGIES[name], "extra_data_axis": others[0]}
 
 
 def _on_dim_0(parameter: nn.Parameter) -> Placement:
