@@ -363,7 +363,8 @@ def register_units(
             reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
         checkpoint: called with each module whose forward is to be recomputed in the backward pass, and with
             `policy=`, the word for what is saved.
-        check_mark: called with the tensor and the new sharding before each `mark_sharding`; may warn.
+        check_mark: called before each `mark_sharding` of a tensor that is sharded, with it and the new sharding; may
+            warn.
     """
     global _registered
     CHECKS.extend(() if check_mark is None else (check_mark,))

@@ -69,14 +69,18 @@ def mark_sharding(
     """
     target = on_device(tensor, "mark_sharding")
     layout = layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind)
-    if not isinstance(tensor, torch.nn.Parameter):  # FSDP and rules split small ones, too, for their state's sake
-        note_idle("mark_sharding", tuple(tensor.shape), layout)
-    for check in CHECKS:
-        check(tensor, layout)
+    shape = tuple(tensor.shape)
+    # FSDP and rules split small parameters, too, for their state's sake.
+    if layout.padded_shape(shape) != shape and not isinstance(tensor, nn.Parameter):
+        note_idle("mark_sharding", shape, layout)
+    before = annotations.current_sharding(target)
+    if before is not None and not before.is_replicated():
+        for check in CHECKS:
+            check(tensor, layout)
     return marked(target, layout, gradient=gradient)
 
 
-# Called with the tensor and the sharding of each `mark_sharding`, before it; may warn. `register_units` adds.
+# Called before a `mark_sharding` of a tensor that is sharded, with its new sharding; may warn. `register_units` adds.
 CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 
 
@@ -147,7 +151,7 @@ def layout_of(
         mesh, partition_spec = needed_mesh(caller), mesh
     if isinstance(mesh, jax.sharding.NamedSharding) and partition_spec is None:
         mesh, partition_spec = mesh.mesh, (*mesh.spec, *[None] * (rank - len(mesh.spec)))
-    mesh = as_mesh(mesh)
+    mesh = mesh if isinstance(mesh, Mesh) else as_mesh(mesh)
     if isinstance(mesh, Sharding):
         if partition_spec is not None:
             raise TypeError(

@@ -11,7 +11,7 @@ import pytest
 import spmd
 from spmd.core.programs.persistent import disk
 from spmd.core.programs.persistent.small_programs import SmallProgram
-from spmd.core.run.pjrt import moves, transfer
+from spmd.core.run.pjrt import transfer
 from spmd.core.sharding.partitioner import compiler_context
 from spmd.core.sharding.value import Sharding
 
@@ -114,13 +114,13 @@ class TestMoves:
         target = mesh2x4.sharding(("data", "fsdp"), 2, "test")
         counted = Counted()
         for expected in (True, False):
-            moves._program.cache_clear()
-            moves._padding.cache_clear()
-            moves._cutting.cache_clear()
+            transfer._program.cache_clear()
+            transfer._padding.cache_clear()
+            transfer._cutting.cache_clear()
             with compiler_context():
-                moved = moves.moved(array, shape, source, target)
-                alone = moves.moved(moved, shape, target, single)
-                back = moves.moved(alone, shape, single, source)
+                moved = transfer.moved(array, shape, source, target)
+                alone = transfer.moved(moved, shape, target, single)
+                back = transfer.moved(alone, shape, single, source)
             since = compiled, stored, loaded = counted.since()
             assert (compiled == stored > 0 and not loaded) if expected else (not compiled and loaded > 0), since
             np.testing.assert_array_equal(transfer.download(back, shape), transfer.download(array, shape))
