@@ -92,6 +92,7 @@ PICKLED = {
     "spmd.core.backend": "spmd.core.torch_state",
     "spmd.core.control": "spmd.loops",
     "spmd.core.lazy": "spmd.core.record",
+    "spmd.core.sharding.spec": "spmd.core.sharding.value",
 }
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (

@@ -42,12 +42,10 @@ def _run_what_is_finished() -> None:
         if num_ops < max(config.loop_search_ops, 3 * core_storages.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
-    if nans.looked_for() and is_due:
+    if nans.guard.kinds and is_due:
         return syncs.sync()
     ends = (
-        []
-        if nans.looked_for() or not config.loop_search_ops
-        else unsynced_loops.cuts(nodes, written=None, goes_on=True)
+        [] if nans.guard.kinds or not config.loop_search_ops else unsynced_loops.cuts(nodes, written=None, goes_on=True)
     )
     is_loop = bool(ends)
     if not ends and is_due:

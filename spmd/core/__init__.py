@@ -35,12 +35,12 @@ from .run.pjrt.host import no_host_transfer as no_host_transfer
 from .run.pjrt.transfer import ShardSlice as ShardSlice
 from .run.syncs import Synced as Synced
 from .sharding.partitioner import compiler_context as compiler_context
-from .sharding.spec import UNCONSTRAINED as UNCONSTRAINED
-from .sharding.spec import Dim as Dim
-from .sharding.spec import Spec as Spec
 from .sharding.value import DEVICE as DEVICE
 from .sharding.value import HOST as HOST
+from .sharding.value import UNCONSTRAINED as UNCONSTRAINED
+from .sharding.value import Dim as Dim
 from .sharding.value import Sharding as Sharding
+from .sharding.value import Spec as Spec
 from .subsystems import annotations as annotations
 from .subsystems import counters as counters
 from .subsystems import dtypes as dtypes

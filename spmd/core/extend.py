@@ -92,8 +92,8 @@ from .passes.outcome import Pass as Pass
 from .passes.outcome import Sync as Sync
 from .passes.rewrite import Rewrite as Rewrite
 from .programs.program import Program as Program
-from .programs.requested import Requested as Requested
-from .programs.requested import listing as listing
+from .programs.program import Requested as Requested
+from .programs.program import listing as listing
 from .record.lowerings import Call as Call
 from .record.lowerings import Fill as Fill
 from .record.lowerings import Operand as Operand
@@ -113,8 +113,8 @@ from .run.abstract import Recording as Recording
 from .run.schedule import Root as Root
 from .run.schedule import Subgraph as Subgraph
 from .run.syncs import Watch as Watch
-from .sharding.spec import OPEN as OPEN
 from .sharding.topology import Target as Target
 from .sharding.tracing import program as program
 from .sharding.tracing import program_devices as program_devices
+from .sharding.value import OPEN as OPEN
 from .torch_state.autocast import NAME as NAME

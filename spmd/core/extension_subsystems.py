@@ -105,8 +105,7 @@ class nans:  # used as a module is
 
     INFINITE = _nans.INFINITE
     NAN = _nans.NAN
-    look_for = staticmethod(_nans.look_for)
-    looked_for = staticmethod(_nans.looked_for)
+    guard = _nans.guard
 
 
 class lengths:  # used as a module is

@@ -8,6 +8,7 @@ from .base import config as _config
 from .base import counters as _counters
 from .base import dtypes as _dtypes
 from .base import forking as _forking
+from .base import in_flight as _in_flight
 from .base import jax_private as _jax_private
 from .base import messages as _messages
 from .base import observation as _observation
@@ -37,12 +38,11 @@ from .run.pjrt import agreement as _agreement
 from .run.pjrt import devices as _devices
 from .run.pjrt import held as _held
 from .run.pjrt import processes as _processes
-from .run.pjrt import runs as _runs
 from .run.pjrt import transfer as _transfer
 from .sharding import gpus as _gpus
-from .sharding import spec as _spec
 from .sharding import text as _text
 from .sharding import topology as _topology
+from .sharding import value as _value
 from .torch_state import grad_shardings as _grad_shardings
 from .torch_state import install as _install
 from .torch_state import modules as _modules
@@ -157,11 +157,11 @@ class hardware:  # used as a module is
     free_bytes = staticmethod(_held.free_bytes)
     mem_get_info = staticmethod(_held.mem_get_info)
     memory_allocated = staticmethod(_held.memory_allocated)
-    is_idle = staticmethod(_runs.is_idle)
-    note_run = staticmethod(_runs.note_run)
-    stamp = staticmethod(_runs.stamp)
-    unchanged = staticmethod(_runs.unchanged)
-    wait = staticmethod(_runs.wait)
+    is_idle = staticmethod(_in_flight.is_idle)
+    note_run = staticmethod(_in_flight.note_run)
+    stamp = staticmethod(_in_flight.stamp)
+    unchanged = staticmethod(_in_flight.unchanged)
+    wait = staticmethod(_in_flight.wait)
     num_tpu_chips = staticmethod(_jax_private.num_tpu_chips)
 
 
@@ -273,9 +273,9 @@ class topology:  # used as a module is
 class specs:  # used as a module is
     """Specs: the mesh axes of each dim."""
 
-    OPEN = _spec.OPEN
-    UNCONSTRAINED = _spec.UNCONSTRAINED
-    UNSHARDED = _spec.UNSHARDED
+    OPEN = _value.OPEN
+    UNCONSTRAINED = _value.UNCONSTRAINED
+    UNSHARDED = _value.UNSHARDED
     open_dims = staticmethod(_text.open_dims)
     read = staticmethod(_text.read)
     read_tiled = staticmethod(_text.read_tiled)

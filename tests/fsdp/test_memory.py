@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.run.pjrt import runs
+from spmd.core.base import in_flight
 
 SEQUENCE, VOCABULARY = 16, 64
 
@@ -44,7 +44,7 @@ def bytes_per_device(tensors: Iterable[Tensor]) -> Counter[int]:
 
 def live_bytes() -> Counter[int]:
     """Device id -> bytes of every live JAX buffer of this process."""
-    runs.wait()  # until a run has ended the library keeps one of its results
+    in_flight.wait()  # until a run has ended the library keeps one of its results
     gc.collect()
     held: Counter[int] = Counter()
     for array in jax.live_arrays():

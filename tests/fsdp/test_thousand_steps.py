@@ -14,7 +14,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.run.pjrt import runs
+from spmd.core.base import in_flight
 
 STEPS, EVERY, WARM = 1000, 10, 200
 GROWTH = 32 << 20  # bytes that the process may gain in 800 steps: 40 KiB a step, less than a step's graph
@@ -122,7 +122,7 @@ class TestMemory:
         sizes, buffers = {}, {}
         for number, _ in enumerate(steps(sharded_mlp(64, mesh8), read=read), start=1):
             if number * EVERY in (WARM, STEPS):
-                runs.wait()  # until a run has ended the library keeps one of its results
+                in_flight.wait()  # until a run has ended the library keeps one of its results
                 gc.collect()
                 sizes[number * EVERY] = resident_bytes()
                 buffers[number * EVERY] = len(jax.live_arrays())

@@ -1,17 +1,37 @@
-"""Launched programs of XLA's CPU client that may still run: their number is limited so that none waits for a thread.
+"""The programs that were started and may still run; of XLA's CPU client so few that none waits for a thread.
 
-XLA takes 32 programs in flight on a device. The launch of another one over several devices waits on a thread of the
+It takes 32 programs in flight on a device. The launch of another one over several devices waits on a thread of the
 client's pool, and a program in flight that needs this thread never ends (docs/decisions/thread-pools.md).
 """
 
+# Why programs over several simulated devices are launched in one order, and only so many at a time: XLA's CPU client
+# runs a device's part in a pool of threads. Two programs that wait for each other's threads in a collective never end.
+
+import atexit
 import contextlib
+import sys
 import threading
+import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from . import forking, spans
+from .state import held
+
+
+class Started(NamedTuple):
+    """A program that was started: one of its results, a function that returns it, when, and as which event of all
+    processes (0: of none)."""
+
+    result: jax.Array
+    maker: Any
+    at: float
+    event: int
+
+
+_started: "deque[Started]" = deque(maxlen=64)  # those that may still run, the newest
 
 # Together they stay below XLA's 32 on every device.
 _MOST_OVER_SEVERAL = 16
@@ -59,6 +79,8 @@ def note(result: jax.Array) -> None:
 def forget_done() -> None:
     """Drops the results of programs that have ended."""
     with _LOCK:
+        while _started and is_done(_started[0].result):
+            _started.popleft()
         if all(map(is_done, _on_one)):
             _on_one.clear()
         ended = [i for i, array in enumerate(list(_over_several), 1) if not array.is_deleted() and is_done(array)]
@@ -78,9 +100,65 @@ def _wait(array: jax.Array | None) -> None:
             array.block_until_ready()
 
 
+_num_runs = 0
+
+
+def stamp() -> int:
+    """Returns a number that changes when a program has run: values read before are not in a graph recorded now."""
+    return _num_runs
+
+
+def note_run(result: jax.Array, maker: Any, event: int = 0) -> None:
+    """Keeps one result of a program that was started, until the program is done."""
+    global _num_runs
+    _num_runs += 1
+    note_started(result, maker, event)
+
+
+def note_started(result: jax.Array, maker: Any = lambda: None, event: int = 0) -> None:
+    """Keeps the result of a program that computes nothing but reshards an array; `stamp` stays."""
+    forget_done()
+    _started.append(Started(result, maker, time.monotonic(), event))
+    note(result)
+
+
+def note_recorded() -> None:
+    """Changes `stamp` as if a program had run: values read from now on are not in a graph recorded before."""
+    global _num_runs
+    _num_runs += 1
+
+
+def unchanged() -> contextlib.AbstractContextManager[None]:
+    """A context that restores `stamp` at its end: recording inside does not count as a run."""
+    return held(sys.modules[__name__], _num_runs=_num_runs)
+
+
+def is_idle() -> bool:
+    """True once every program that was started is done."""
+    forget_done()
+    return not _started
+
+
+def started() -> list[Started]:
+    """Returns the programs that were started and are not known to be done, oldest first."""
+    return list(_started)
+
+
+def wait() -> None:
+    """Waits until every program that was started is done; raises the error of the first that failed."""
+    with spans.span("wait", lambda: {"for": "all programs"}):
+        for run in started():
+            if not run.result.is_deleted():
+                run.result.block_until_ready()
+    forget_done()
+
+
 def _forget() -> None:
+    _started.clear()
     _over_several.clear()
     _on_one.clear()
 
 
+# An XLA thread that ends a program after the interpreter has gone aborts the process; a fork's child has no threads.
+atexit.register(wait)
 forking.on_bad_fork(_forget)

@@ -15,7 +15,7 @@ _FILLS = ("broadcast", "constant")
 def costs_more(executable: Any, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each stack group."""
     loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
-    if not loops or graph.recorded is None or graph.mesh.platform != "cpu":
+    if not loops or graph.mesh.platform != "cpu":
         return False
     stacks = {(len(group), *graph.inputs[group[0]].meta.shape) for group in graph.stack_groups}
     for loop in loops:

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base import forking
+from ..base import forking, in_flight
 from ..base.config import config
 from ..graph.source import Line, is_library, place_of
-from ..run.pjrt import processes, runs
+from ..run.pjrt import processes
 from ..run.pjrt.agreement import BEAT, watchers
 
 SILENT = 8.0  # seconds without one, after which the others say so
@@ -163,7 +163,7 @@ def _look_at_processes(now: float) -> None:
 def _look_at_programs(now: float) -> None:
     """Says which program has not ended for `config.hang_seconds`."""
     limit = config.hang_seconds
-    oldest = next((one for one in runs.started() if not one.is_done()), None)
+    oldest = next((run for run in in_flight.started() if not in_flight.is_done(run.result)), None)
     age = 0.0 if oldest is None else now - oldest.at
     _heard.wants_records = bool(limit) and age > limit / 2
     if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
@@ -171,7 +171,7 @@ def _look_at_programs(now: float) -> None:
         _announce(f"event {oldest.event}", _report(oldest, age, now))
 
 
-def _report(run: "runs.Started", age: float, now: float) -> str:
+def _report(run: in_flight.Started, age: float, now: float) -> str:
     program = run.maker()
     name = "a program" if program is None else f"the program of {program.name} at {program.line}"
     lines = [

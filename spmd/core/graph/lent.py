@@ -32,17 +32,17 @@ class Lender:
         """Keeps an array from being overwritten; the caller holds the lock of recording."""
         with _changed:
             name = id(array)
-            if name not in _lent:
-                _lent[name] = _Lent(weakref.ref(array, partial(_lent.pop, name)), _bytes(array))
-            _lent[name].lenders.append(self)
+            if name not in LENT:
+                LENT[name] = _Lent(weakref.ref(array, partial(LENT.pop, name)), _bytes(array))
+            LENT[name].lenders.append(self)
 
     def give_back(self, array: jax.Array) -> None:
         """Ends one `lend` of an array; needs no lock."""
         with _changed:
-            held = _lent[id(array)]
+            held = LENT[id(array)]
             held.lenders.remove(self)
             if not held.lenders:
-                del _lent[id(array)]
+                del LENT[id(array)]
             _changed.notify_all()
 
 
@@ -56,7 +56,7 @@ class _Lent:
 
 
 _changed = threading.Condition(forking.survives_fork(threading.RLock()))
-_lent: dict[int, _Lent] = {}
+LENT: dict[int, _Lent] = {}  # by the array's id
 READERS = Lender()  # reads that are over soon, and other libraries, which never give back
 
 
@@ -67,21 +67,21 @@ def _bytes(array: jax.Array) -> int:
 
 def is_lent(array: jax.Array | None) -> bool:
     """True if a reader outside the lock has this array."""
-    return id(array) in _lent
+    return id(array) in LENT
 
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
     """Replaces those of the buffers at these places that are lent by copies, which may be overwritten."""
-    if not _lent:
+    if not LENT:
         return
     places = list(donated)
     with _changed:
-        while late := _short_of_room([_lent[id(buffers[i])] for i in places if is_lent(buffers[i])]):
+        while late := _short_of_room([LENT[id(buffers[i])] for i in places if is_lent(buffers[i])]):
             begin = time.perf_counter()
             _changed.wait()
             late.waited += time.perf_counter() - begin
         places = [i for i in places if is_lent(buffers[i])]
-        lenders = {lender for i in places for lender in _lent[id(buffers[i])].lenders}
+        lenders = {lender for i in places for lender in LENT[id(buffers[i])].lenders}
     begin = time.perf_counter()
     for i in places:
         counters.add("buffers_spared")

@@ -12,12 +12,11 @@ from ..base import interrupt
 from ..base.state import held
 from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
 from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT
-from ..graph.op import Layouts
+from ..graph.op import Layouts, OpSpec
 from ..ops import split
 from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, Sharding
-from .numbers import Numbers, Vectors
 from .stack_rows import Made, Row, made_of, move_rows, plain, rows_on_device
 
 
@@ -27,6 +26,32 @@ class LoweringError(RuntimeError):
     def __init__(self, message: str, node: Node | None):
         super().__init__(message)
         self.node = node
+
+
+Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
+
+
+class Numbers:
+    """The scalar arguments of a program that are not unpacked yet (`graph.pack_numbers`)."""
+
+    def __init__(self, floats: jax.Array, integers: jax.Array):
+        self._packed = {"f": floats, "i": integers}
+        self._position = {"f": 0, "i": 0}
+
+    def of(self, op: OpSpec) -> list[jax.Array]:
+        """Returns the next scalar arguments, those of one op: one by one, or as two vectors for its regions."""
+        if op.lowering.regions:
+            return [self._several(kind, op.numbers.count(kind)) for kind in "fi"]
+        return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in op.numbers]
+
+    def _several(self, kind: str, count: int) -> jax.Array:
+        start = self._position[kind]
+        self._position[kind] += count
+        return jax.lax.slice(self._packed[kind], (start,), (start + count,))
+
+    def _next(self, kind: str) -> tuple[jax.Array, int]:
+        self._position[kind] += 1
+        return self._packed[kind], self._position[kind] - 1
 
 
 Values = dict[Value, Sequence[Made]]

@@ -1,4 +1,4 @@
-"""The scalar arguments of a program, unpacked from two vectors (`ir.graph.pack_numbers`)."""
+"""The scalar arguments of a loop's body, from those of the loop."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,33 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from ..graph.op import OpSpec
-
-Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
-
-
-class Numbers:
-    """The scalar arguments of a program that are not unpacked yet."""
-
-    def __init__(self, floats: jax.Array, integers: jax.Array):
-        self._packed = {"f": floats, "i": integers}
-        self._position = {"f": 0, "i": 0}
-
-    def of(self, op: OpSpec) -> list[jax.Array]:
-        """Returns the next scalar arguments, those of one op: one by one, or as two vectors for its regions."""
-        if op.lowering.regions:
-            return [self._several(kind, op.numbers.count(kind)) for kind in "fi"]
-        return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in op.numbers]
-
-    def _several(self, kind: str, count: int) -> jax.Array:
-        start = self._position[kind]
-        self._position[kind] += count
-        return jax.lax.slice(self._packed[kind], (start,), (start + count,))
-
-    def _next(self, kind: str) -> tuple[jax.Array, int]:
-        self._position[kind] += 1
-        return self._packed[kind], self._position[kind] - 1
 
 
 class OfX(NamedTuple):

@@ -25,18 +25,15 @@ from ..graph.source import Line, describe
 NAN, INFINITE = 1, 2
 _WRITTEN = re.compile(r"\b(inf|nan)\b")
 
-_thread = threading.local()  # .kinds: the flags that this thread's guard checks; absent or 0 outside a guard
+
+class _NanGuard(threading.local):
+    """kinds: what this thread's syncs look for: NAN, NAN | INFINITE, or 0 for nothing."""
+
+    kinds = 0
+
+
+guard = _NanGuard()
 _CHECKS: Interned[tuple[Meta, ...], OpSpec] = Interned(64)
-
-
-def looked_for() -> int:
-    """Returns the flags that the calling thread's syncs check: NAN, NAN | INFINITE, or 0 for none."""
-    return getattr(_thread, "kinds", 0)
-
-
-def look_for(kinds: int) -> None:
-    """Sets the flags that this thread's syncs check."""
-    _thread.kinds = kinds
 
 
 class NanError(FloatingPointError):
@@ -185,7 +182,7 @@ def is_integer(dtype: torch.dtype) -> bool:
 
 def check_cast(source: torch.Tensor, dtype: torch.dtype) -> None:
     """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the device."""
-    kinds = looked_for()
+    kinds = guard.kinds
     if kinds and is_integer(dtype) and not is_integer(source.dtype):
         for kind, found in ((NAN, source.isnan()), (INFINITE, source.isinf())):
             if kinds & kind and found.any():

@@ -25,8 +25,7 @@ from . import memory_maps, stack_groups, stored
 from .compile_log import taken
 from .compiler import agree_on, compile_graph
 from .garbage import collected_later
-from .program import Program
-from .requested import Requested
+from .program import Program, Requested
 from .stack_groups import Form
 
 
@@ -193,7 +192,8 @@ def _formed_and_made(
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
-    if config.scan_layers == "auto" and any(refuses(program.executable, formed) for refuses in refuse_loops):
+    may_refuse = refuse_loops if config.scan_layers == "auto" and formed.recorded is not None else ()
+    if any(refuses(program.executable, formed) for refuses in may_refuse):
         counters.add("loops_given_up")
         is_given_up = True
         formed, single, stores = stack_groups.formed(graph, form, may_scan=False)

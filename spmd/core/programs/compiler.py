@@ -26,8 +26,7 @@ from . import failing
 from .compile_log import record
 from .donation import alias_by_memory
 from .options import is_here, options_of, refusal
-from .program import Program
-from .requested import Requested, listing
+from .program import Program, Requested, listing
 from .sharding_check import chosen_shardings, compare
 
 Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import jax
 import torch
 
+from ..base import in_flight
 from ..graph.graph import Graph, Node, walk
 from ..graph.source import node_line
 from ..lower.lower import LoweringError
-from ..run.pjrt import devices, runs
+from ..run.pjrt import devices
 from .program import Program
 
 _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
@@ -135,7 +136,7 @@ def late(program: Program | None, error: Exception) -> RuntimeError:
     """Returns the error that a read met: that of the first program in flight with the same failure, else of the program
     that made the value."""
     text = _NESTED.sub("", str(error))
-    for run in runs.started():
+    for run in in_flight.started():
         ran = run.maker()
         if ran is None or run.result.is_deleted():
             continue

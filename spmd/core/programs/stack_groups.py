@@ -1,6 +1,6 @@
 """The stack groups of a program: inputs and results that are rows of one stack, and the stacks that it may overwrite.
 
-Not here: the search for inputs that belong together (`passes`), the stacks at a run (`engine.stacks`).
+Not here: the search for inputs that belong together (`passes`), the stacks at a run (`run.executables`).
 """
 
 import dataclasses

@@ -19,9 +19,8 @@ from ..graph.encode import digest
 from ..graph.graph import Graph, walk
 from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
-from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
-from ..sharding.value import Sharding
+from ..sharding.value import Dim, Sharding, Spec
 from .compile_log import taken
 from .options import is_here
 from .persistent import disk

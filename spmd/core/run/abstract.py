@@ -12,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..base import counters
+from ..base import counters, in_flight
 from ..base.pace import pace
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..sharding.value import Sharding
-from .pjrt import devices, runs
+from .pjrt import devices
 
 
 class Recording:
@@ -45,7 +45,7 @@ class Recording:
                 self.unknown[device_data] = here, i
             outputs.append(device_data)
         self.made += outputs
-        runs.note_recorded()
+        in_flight.note_recorded()
         return outputs
 
 

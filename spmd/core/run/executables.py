@@ -4,21 +4,24 @@
 # for every learning rate and every draw of a step.
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from ..base import counters, in_flight, observation, spans
 from ..base.config import config
-from ..graph import lent, module_paths
+from ..graph import lent, module_paths, store_rows
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
+from ..graph.store import StackGroup, Store, store_of
 from ..programs import cache, failing, stack_groups
 from ..programs.program import Program
 from ..record.storage import unlocked
-from . import prepare, stacks
-from .pjrt import agreement, processes, runs, transfer
+from . import prepare
+from .pjrt import agreement, processes, transfer
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
 form: stack_groups.Form = prepare.formed
@@ -65,10 +68,10 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
     try:
-        result = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
+        result = launch(program, len(graph.mesh.device_ids), lambda: _arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
-    return stacks.given(program, graph, result, weakref.ref(program))
+    return _outputs(program, graph, result, weakref.ref(program))
 
 
 # Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
@@ -91,7 +94,8 @@ def launch(
         what = f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
         event = agreement.note(what, program.fingerprint + numbers, program.line)
     buffers = arguments()
-    lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
+    if lent.LENT:
+        lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
     in_flight.make_room(num_devices)
@@ -102,7 +106,7 @@ def launch(
             jax.block_until_ready(result)
     for i, sharding in program.respelled:
         result[i] = transfer.respelled(result[i], sharding)
-    runs.note_run(result[program.smallest], weakref.ref(program), event)
+    in_flight.note_run(result[program.smallest], weakref.ref(program), event)
     seconds = counters.now() - started
     counters.add_time("dispatch", seconds)
     counters.add_sample("DispatchTime", seconds * 1e9)
@@ -118,3 +122,72 @@ def _row(program: Program) -> dict[str, str]:
         "program": str(spans.note_program(program)), "name": program.name, "ops": str(len(program.entries)),
         "line": str(program.line),
     }  # fmt: skip
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
+    """The buffers that a program takes for a graph whose inputs are on its devices."""
+    inputs = graph.inputs
+    return [
+        inputs[port.places].placed()[0] if isinstance(port.places, int) else _stack(inputs, port.places)
+        for port in program.inputs
+    ]
+
+
+def _stack(inputs: Sequence[DeviceData], group: StackGroup) -> jax.Array:
+    """The stack of these device data. The first time it is made of their buffers, and they are rows of it from then on;
+    data that was written by itself since is set into it. One that takes rows out of another store is made for this run.
+    """
+    members = [inputs[place] for place in group]
+    store = store_of(members) or _mended(members)
+    if store is None and all(device_data.store is None for device_data in members):
+        store = Store.of(members)
+    if store is None:
+        sharding = members[0].sharding
+        assert sharding is not None, "it has been brought to the devices"
+        return store_rows.stacked([device_data.placed()[0] for device_data in members], sharding)
+    return store.placed()
+
+
+def _mended(members: Sequence[DeviceData]) -> Store | None:
+    """The store that most of these are rows of, in their places, after the others took the rows that are unused."""
+    stores = Counter(
+        device_data.store
+        for i, device_data in enumerate(members)
+        if device_data.store is not None and device_data.row == i
+    )
+    if not stores:
+        return None
+    (store, _), *_ = stores.most_common(1)
+    late = [i for i, device_data in enumerate(members) if device_data.store is not store or device_data.row != i]
+    if len(store) != len(members) or any(
+        members[i].store is not None or store.device_data(i) is not None for i in late
+    ):
+        return None
+    for i in late:
+        store.put(i, members[i])
+    return store
+
+
+def _outputs(program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: Any) -> list[DeviceData]:
+    """Device data for each root of a program that has run; those returned as one stack are rows of a new store, with
+    those that came out as they went in."""
+    outputs: list[DeviceData | None] = [None] * len(graph.roots)
+    for port, buffer in zip(program.outputs, buffers, strict=True):
+        if isinstance(port.places, int):
+            place = port.places
+            meta, sharding = graph.roots[place].meta, program.results[place]
+            outputs[place] = DeviceData(meta, buffer=buffer, sharding=sharding, maker=maker, source=place)
+            continue
+        sharding = program.results[max(port.places)]
+        members = []
+        for place in port.places:
+            if place < 0:
+                members.append(graph.inputs[~place])
+            else:
+                members.append(DeviceData(graph.roots[place].meta, sharding=sharding, maker=maker, source=place))
+                outputs[place] = members[-1]
+        Store(buffer, sharding, members)
+    return outputs  # type: ignore[return-value]  # every root is in one output

@@ -166,7 +166,7 @@ def _run_subgraph(
     """Runs one subgraph, or returns those that run in its place."""
     roots = flow.roots_of(here)
     if _watches():
-        _run_watched(subgraph, roots, flow, line, nans.looked_for())
+        _run_watched(subgraph, roots, flow, line, nans.guard.kinds)
         return []
 
     def dies(device_data: DeviceData) -> bool:
@@ -202,7 +202,7 @@ def _run_subgraph(
 
 def _watches() -> bool:
     """True if a NaN guard watches what is run."""
-    return bool(nans.looked_for()) and recording() is None
+    return bool(nans.guard.kinds) and recording() is None
 
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:

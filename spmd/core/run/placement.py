@@ -13,8 +13,7 @@ from ..record.annotations import current_sharding
 from ..record.constraints import with_sharding
 from ..record.storage import LOCK, Storage
 from ..record.tensor import XlaTensor, wrap
-from ..sharding.spec import Spec
-from ..sharding.value import DEVICE, Sharding
+from ..sharding.value import DEVICE, Sharding, Spec
 from .abstract import recording
 from .pjrt import agreement, devices, processes, transfer
 

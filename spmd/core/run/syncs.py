@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base import counters, interrupt, spans
+from ..base import counters, in_flight, interrupt, spans
 from ..base.pace import pace
 from ..base.state import held
 from ..graph.graph import DeviceData, Graph, is_data, topological
@@ -27,7 +27,7 @@ from .abstract import recording
 from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .initialization import impure
-from .pjrt import processes, runs
+from .pjrt import processes
 from .placement import meshes_met
 
 
@@ -101,7 +101,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
-        storages = [storage for storage in pending() if recording() is not None or not _is_far_state(storage)]
+        storages = pending() if recording() is not None else [each for each in pending() if not _is_far_state(each)]
         num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
         if storages:
             counters.add("syncs")
@@ -118,7 +118,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         if not had_loop:
             recorders.note_step(num_nodes)
     if wait:
-        runs.wait()
+        in_flight.wait()
         for note in after_wait:
             note()
     watch.notify(len(storages))

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from einops import rearrange
 
 from .constrain import constrain, on_device, space_of
-from .spec import Spec
-from .value import DEVICE, HOST, Sharding
+from .value import DEVICE, HOST, Sharding, Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from ..record.storage import Storage
 from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..run.host_reads import leased
 from ..run.pjrt import devices
-from ..sharding.spec import OPEN, Dim, Spec
-from ..sharding.value import Sharding
+from ..sharding.value import OPEN, Dim, Sharding, Spec
 from . import grad_shardings
 
 _MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false

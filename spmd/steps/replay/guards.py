@@ -154,7 +154,7 @@ def modes() -> tuple[Any, ...]:
         _len_torch_dispatch_stack(),
         torch._C._len_torch_function_stack(),
         torch._C._autograd._top_saved_tensors_default_hooks(True),
-        nans.looked_for(),
+        nans.guard.kinds,
         get_global_mesh(),
         tuple(vars(config).values()),
     )

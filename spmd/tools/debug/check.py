@@ -72,13 +72,13 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     ...
     spmd.core.passes.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
     """
-    before = nans.looked_for()
-    nans.look_for(nans.NAN | nans.INFINITE if inf else nans.NAN)
+    before = nans.guard.kinds
+    nans.guard.kinds = nans.NAN | nans.INFINITE if inf else nans.NAN
     try:
         yield
         syncs.sync()
     finally:
-        nans.look_for(before)
+        nans.guard.kinds = before
 
 
 # By dtype: the largest difference of an op's result from the CPU's, relative to its largest element, and absolute.

@@ -149,7 +149,9 @@ class TestCompiled:
         row = Miscompile("name", "issue", "jaxlib", ("cpu",), fixed="0.11")
         for version, is_here in (("0.10.2", True), ("0.11.0", False)):
             monkeypatch.setattr(miscompiles.importlib.metadata, "version", lambda name, version=version: version)
+            miscompiles._is_older.cache_clear()
             assert row.applies("cpu", {}) is is_here and not row.applies("tpu", {})
+        miscompiles._is_older.cache_clear()
 
 
 class TestCompileLog:

@@ -12,8 +12,9 @@ from support import check, run_script
 from torch import nn
 
 import spmd
+from spmd.core.base import in_flight
 from spmd.core.ops.registry import RULES, Rule
-from spmd.core.run.pjrt import devices, runs, transfer
+from spmd.core.run.pjrt import devices, transfer
 
 aten = torch.ops.aten
 
@@ -326,14 +327,14 @@ class TestWait:
 
         # A program that waits in its midst, handed to PJRT as `sync` hands it.
         run = jax.jit(lambda a: jax.pure_callback(slow, jax.ShapeDtypeStruct(a.shape, a.dtype), a) + 1)
-        runs.note_run(run(np.ones(3, np.float32)), lambda: None)
+        in_flight.note_run(run(np.ones(3, np.float32)), lambda: None)
         spmd.sync(wait=True)
         assert done.is_set()
 
     def test_every_run_is_noted(self) -> None:
         x = torch.ones(3, device="xla") + 1
         spmd.sync()
-        started = [run.result for run in runs.started()]
+        started = [run.result for run in in_flight.started()]
         assert any(array is x._storage.value.buffer for array in started)
         spmd.sync(wait=True)
         assert all(array.is_ready() for array in started)

@@ -14,11 +14,11 @@ def test_an_array_that_outlives_the_module(monkeypatch: pytest.MonkeyPatch) -> N
     """At the end of the interpreter a module's names are None; an array that is freed then says nothing."""
     said: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", said.append)
-    known, array = lent._lent, jnp.ones(3)
+    known, array = lent.LENT, jnp.ones(3)
     lent.Lender().lend(array)
     name = id(array)
     with monkeypatch.context() as at_exit:
-        at_exit.setattr(lent, "_lent", None)
+        at_exit.setattr(lent, "LENT", None)
         del array
         gc.collect()
     assert name not in known and not said

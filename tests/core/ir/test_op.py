@@ -18,8 +18,7 @@ from spmd.core.graph.graph import Graph, Node, origin, walk
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.op import Lowering, OpSpec
 from spmd.core.record.annotations import mark_op
-from spmd.core.sharding.spec import Spec
-from spmd.core.sharding.value import Sharding
+from spmd.core.sharding.value import Sharding, Spec
 
 aten = torch.ops.aten
 FLOATS = dense_meta((4,), torch.float32)

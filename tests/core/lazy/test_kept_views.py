@@ -62,6 +62,6 @@ class TestKeptViews:
             assert kept[-1].shape == (59,)
             kept[-1] + 1
         assert spmd.metrics.counter("loop_iterations") > iterations
-        spmd.core.run.pjrt.runs.wait()  # a program that runs still holds what it makes
+        spmd.core.base.in_flight.wait()  # a program that runs still holds what it makes
         assert live() < 12
         assert kept[-1][0].item() == 300

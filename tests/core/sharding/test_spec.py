@@ -6,8 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from spmd.core.base.jax_private import use_shardy_partitioner
-from spmd.core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
-from spmd.core.sharding.value import Sharding
+from spmd.core.sharding.value import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Sharding, Spec
 
 SIZES = {"one": 1, "data": 2, "model": 4}
 
