@@ -73,8 +73,8 @@ XLAShard = Shard  # PyTorch/XLA's name
 
 
 def _written(indices: Sequence[slice]) -> str:
-    """The text of indices: [0:2, 4:8]."""
-    return f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
+    """The text of indices: [0:2, 4:8]; [...] of all of a tensor, as `spmd.torch_xla` has it."""
+    return "[...]" if indices is ... else f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
 
 
 @ends_at_user_line

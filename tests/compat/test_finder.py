@@ -85,6 +85,25 @@ class TestNames:
         xm.optimizer_step = len  # Hugging Face's Trainer does so
         assert importlib.import_module("torch_xla").core.xla_model.optimizer_step is len
 
+    def test_parameters_of_theirs(self) -> None:
+        """Those without a meaning here are taken, others are not; what they have as defaults holds."""
+        xm, met = (importlib.import_module(f"torch_xla.{name}") for name in ("core.xla_model", "debug.metrics"))
+        x = torch.ones(2, device="xla")
+        assert xm.all_gather(x, 0, None, None, True, 3) is xm.all_gather(value=x, channel_id=3) is x
+        assert xm.all_gather_bucketized([x], bucket_cap_mb=4)[0] is x
+        assert xm.reduce_scatter_bucketized("sum", [x], 0.5, 0, 1, bucket_cap_mb=4)[0].tolist() == [0.5, 0.5]
+        xm.all_reduce_bucketized_gradients([x], 0.5, None, False, bucket_cap_mb=4)
+        assert x.tolist() == [0.5, 0.5]
+        with pytest.raises(TypeError, match="unexpected keyword argument 'pin_layot'"):
+            xm.all_gather(x, pin_layot=True)
+        with pytest.raises(TypeError, match="missing a required argument: 'devices'"):
+            xm.set_replication("xla:0")
+        assert xm.set_replication("xla:0", devices=["xla:0"]) is None
+        y = x + 1
+        syncs = met.counter_value("MarkStep") or 0
+        xm.unlazy(tensors=[y])
+        assert spmd.residence(y) == "devices" and met.counter_value("MarkStep") == syncs + 1
+
     def test_no_name_of_both_kinds(self) -> None:
         known = {f"{module}.{name}" for module, names in NAMES.items() for name in names} | set(NAMES)
         assert known.isdisjoint(HINTS)

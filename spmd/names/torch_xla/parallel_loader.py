@@ -12,7 +12,7 @@ from ...jobs.data.placing import tensors, uploaded
 from ...jobs.data.trees import Path, mapped, moves
 from ...tensors.runtime import sync
 from . import data_parallel
-from .sharding_spec import ShardingSpec
+from .sharding_spec import ShardingSpec, sent
 
 InputSharding = ShardingSpec | Mapping[str, ShardingSpec | None] | None
 
@@ -176,7 +176,7 @@ class _Uploads:
                 result.__dict__.update(value.__dict__)
                 return result
             result = uploaded(value, sharding)
-            result.is_annotated = self._spec(path) is not None
+            result.is_annotated = self._spec(path, value) is not None
             return result
 
         _check_keys(batch, self._sharding)
@@ -184,21 +184,19 @@ class _Uploads:
 
     def finish(self, tree: Any) -> Any:
         """Returns the batch of this tree on the device."""
+        return mapped(tensors(tree), moves, lambda path, value: sent(value, self._device, self._spec(path, value)))
 
-        def moved(path: Path, value: Any) -> Any:
-            spec = self._spec(path)
-            if spec is None or not isinstance(value, torch.Tensor):
-                return value.to(self._device)
-            return _fitted(spec, value.dim()).apply(value) if value.device.type == "cpu" else value
-
-        return mapped(tensors(tree), moves, moved)
-
-    def _spec(self, path: Path) -> ShardingSpec | None:
-        return self._sharding[path[0]] if isinstance(self._sharding, Mapping) else self._sharding
+    def _spec(self, path: Path, value: Any) -> ShardingSpec | None:
+        """The spec of a tensor, with as many entries as it has dims."""
+        spec = self._sharding[path[0]] if isinstance(self._sharding, Mapping) else self._sharding
+        if spec is None or not isinstance(value, torch.Tensor):
+            return None
+        entries = tuple(spec.partition_spec)[: value.dim()]
+        return ShardingSpec(spec.mesh, (*entries, *[None] * (value.dim() - len(entries))), spec.minibatch)
 
     def _placement(self, path: Path, value: torch.Tensor) -> Sharding | None:
         """The sharding in which a thread uploads a tensor; None where it does not."""
-        spec = self._spec(path)
+        spec = self._spec(path, value)
         if value.__dict__:  # of torch._dynamo.mark_dynamic
             return None
         sizes = tuple(value.shape[1:])
@@ -209,8 +207,8 @@ class _Uploads:
         if spec is None:
             return hardware.default_sharding() if self._is_alone else None
         # With several processes the full values of each are compared, by the program that reads them.
-        found = _fitted(spec, value.dim()).xla_spec(value) if spec.minibatch or not processes.several() else None
-        return None if found is None else found.closed()
+        sharding = spec.xla_spec(value) if spec.minibatch or not processes.several() else None
+        return None if sharding is None else sharding.closed()
 
 
 def _is_data(value: Any) -> bool:
@@ -233,8 +231,3 @@ def _check_keys(batch: Any, sharding: InputSharding) -> None:
     missing = [key for key in batch if key not in sharding]
     if missing:
         raise KeyError(f"input_sharding: expected a spec (or None) for each key of a batch, none is of {missing[0]!r}")
-
-
-def _fitted(spec: ShardingSpec, rank: int) -> ShardingSpec:
-    entries = tuple(spec.partition_spec)[:rank]
-    return ShardingSpec(spec.mesh, (*entries, *[None] * (rank - len(entries))), spec.minibatch)

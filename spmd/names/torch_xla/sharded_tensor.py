@@ -116,15 +116,7 @@ class _Copy(Shard):
         indices: Any = ...
         super().__init__(shard.data, indices, shard.device, shard.replica_id)
 
-    @property
-    def unpadded_data(self) -> torch.Tensor:
-        return self.data
-
-    @unpadded_data.setter
-    def unpadded_data(self, new: torch.Tensor) -> None:
-        if new.shape != self.data.shape:
-            raise ValueError(f"unpadded_data: expected shape {list(self.data.shape)}, got {list(new.shape)}")
-        self.data.copy_(new)
+    unpadded_data: Any = vars(Shard)["unpadded_data"].getter(lambda shard: shard.data)
 
 
 def _local_shards(tensor: XlaTensor) -> list[Shard]:

@@ -77,3 +77,10 @@ class ShardingSpec:
         if self.minibatch and t.device.type == "cpu":
             return from_process_local(t, self.mesh, self.partition_spec)
         return mark_sharding(t.to("xla"), self.mesh, self.partition_spec)
+
+
+def sent(value: Any, device: Any, spec: ShardingSpec | None) -> Any:
+    """Moves a value to a device and returns it: a CPU tensor sharded by a spec where there is one."""
+    if spec is None or not isinstance(value, torch.Tensor):
+        return value.to(device)
+    return spec.apply(value) if value.device.type == "cpu" else value

@@ -10,12 +10,12 @@ import torch
 
 from ...core import XlaTensor, hardware, processes, user_line
 from ...core import seed as seeds
-from ...jobs.data.trees import mapped, moves
+from ...jobs.data.trees import Path, mapped, moves
 from ...tensors.launch import full_tensor
 from ...tensors.runtime import device, get_stablehlo, sync
 from . import data_parallel
 from .script_tools import for_each_instance
-from .sharding_spec import ShardingSpec
+from .sharding_spec import ShardingSpec, sent
 from .xla_collectives import all_reduce
 
 Tensors = Sequence[torch.Tensor]
@@ -227,13 +227,8 @@ def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: Sha
     >>> spmd.torch_xla.xla_model.send_cpu_data_to_device(batch, "xla")["x"].device
     device(type='xla', index=0)
     """
-
-    def moved(value: Any) -> Any:
-        if input_sharding is None or not isinstance(value, torch.Tensor):
-            return value.to(device)
-        return input_sharding.apply(value) if value.device.type == "cpu" else value
-
-    return _mapped(moved, [datas] if isinstance(datas, torch.Tensor) else datas)
+    data = [datas] if isinstance(datas, torch.Tensor) else datas
+    return mapped(data, moves, lambda _, value: sent(value, device, input_sharding))
 
 
 def to_cpu(data: Any, convert: bool = True) -> Any:
@@ -246,15 +241,10 @@ def to_cpu(data: Any, convert: bool = True) -> Any:
     [tensor([1., 1.]), 3]
     """
 
-    def moved(value: Any) -> Any:
+    def moved(_: Path, value: Any) -> Any:
         return full_tensor(value) if isinstance(value, XlaTensor) else value.to("cpu")
 
-    return _mapped(moved, data) if convert else data
-
-
-def _mapped(function: Callable[[Any], Any], data: Any) -> Any:
-    """The structure with a function applied to what moves: tensors, packed sequences."""
-    return mapped(data, moves, lambda _, value: function(value))
+    return mapped(data, moves, moved) if convert else data
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
