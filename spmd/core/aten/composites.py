@@ -170,7 +170,7 @@ def _is_left_aligned(*args: Any) -> bool:
     return False
 
 
-_FUNCTIONS: dict[Any, Any] = {
+_FUNCTIONS: dict[torch._ops.OpOverload, Any] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten._linalg_det.default: _det,
     aten._linalg_slogdet.default: _slogdet,

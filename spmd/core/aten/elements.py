@@ -133,7 +133,7 @@ class Norms(Each):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result: list[Any] = [None] * len(self.parts)
-        shared: dict[Any, list[tuple[_ElementGroup, Cut]]] = {}
+        shared: dict[object, list[tuple[_ElementGroup, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]

@@ -250,7 +250,7 @@ KERNELS: dict[str, Any] = {
     "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
 }  # fmt: skip
 # The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.cross_entropy_loss.default: by_arguments(cross_entropy),
     aten.one_hot.default: by_arguments(one_hot),
     aten.ctc_loss.Tensor: by_arguments(ctc_loss),

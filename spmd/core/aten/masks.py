@@ -36,7 +36,7 @@ def _check(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor]:
     return masks
 
 
-def _index(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _index(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Indexing by a boolean mask: the result has one element per True, a number that only the host can know."""
     tensor, indices = args[0], args[1]
     if not _check(tensor, indices):
@@ -57,7 +57,7 @@ def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None
     return expanded
 
 
-def _index_put(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _index_put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """A write of several values through masks; one value for all hits of one mask stays on the device."""
     tensor, indices, values = args[:3]
     masks = _check(tensor, indices)
@@ -67,7 +67,7 @@ def _index_put(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return func(tensor, _as_integers(tensor, indices), values, *args[3:], **kwargs)
 
 
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.index.Tensor: _index,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,

@@ -27,7 +27,7 @@ def unseen(function: _Function) -> _Function:
     return function
 
 
-def check_index(device: Any, call: str) -> int:
+def check_index(device: torch.types.Device, call: str) -> int:
     """Returns 0 for any name of the one logical device; an index below 0 means none, as in torch.cuda."""
     if isinstance(device, (str, torch.device)):
         named = torch.device(device)

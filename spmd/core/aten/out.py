@@ -90,7 +90,7 @@ def _out_form(plan: Plan) -> Handler | None:
     if twin is None and factory is None:
         return None
 
-    def handler(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         given = [kwargs[where] for where in plan.mutated if where in outs]
         targets = [target for each in given for target in as_list(each)]
         rest = {name: value for name, value in kwargs.items() if name not in outs}

@@ -230,7 +230,7 @@ KERNELS: dict[str, Any] = {
 
 
 # The layers, for calls that arrive undecomposed (in inference mode), and packing.
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten._pack_padded_sequence.default: by_arguments(_pack),
     **{
         getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): by_arguments(kernel)

@@ -22,7 +22,7 @@ from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
 aten = torch.ops.aten
 
 
-def _split(func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
+def _split(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> list[Any]:
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
@@ -32,7 +32,7 @@ def _split(func: Any, args: Args, kwargs: Kwargs) -> list[Any]:
 
 
 @functools.lru_cache(4096)
-def _part_count(func: Any, meta: Meta, *arguments: Any) -> int:
+def _part_count(func: torch._ops.OpOverload, meta: Meta, *arguments: Any) -> int:
     """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
     return len(func(meta.make(), *arguments))
 
@@ -54,7 +54,7 @@ def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | N
         return result
 
 
-def _detach(func: Any, args: Args, kwargs: Kwargs) -> XlaTensor:
+def _detach(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:
     tensor = args[0]
     return alias(tensor, tensor._meta, tensor._view)
 
@@ -131,7 +131,7 @@ def _as_strided_scatter(
     return result.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
 
 
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     **dict.fromkeys(PARTS, _split),
     aten.detach.default: _detach,
     aten.alias.default: _detach,

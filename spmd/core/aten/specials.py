@@ -15,7 +15,7 @@ from . import composites, copies, fused, masks, recurrent, reshaping
 aten = torch.ops.aten
 
 
-def _by_torchs_kernel(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _by_torchs_kernel(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """An op as torch's own kernel for every backend composes it of others."""
     return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
@@ -117,7 +117,7 @@ _BY_TORCHS_KERNEL = (
     aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
 )  # fmt: skip
 
-_SPECIALS: dict[Any, Handler] = {
+_SPECIALS: dict[torch._ops.OpOverload, Handler] = {
     **dict.fromkeys(_BY_TORCHS_KERNEL, _by_torchs_kernel),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
     aten._pin_memory.default: lambda func, args, kwargs: args[0],

@@ -44,8 +44,8 @@ class Observation:
         self.ran: list[Any] = []
         self.num_runs = 0
         self.uploads: list[tuple[Any, Any]] = []
-        self.derived: dict[Any, tuple[Any, Callable[[Any], Any]]] = {}
-        self.filled: dict[Any, Any] = {}
+        self.derived: dict[object, tuple[Any, Callable[[Any], Any]]] = {}
+        self.filled: dict[object, Any] = {}
         self.draws: list[tuple[int, int]] = []
         self.other_draws = False
 

@@ -12,7 +12,7 @@ from ..sharding.value import DEVICE, HOST
 from .loop_op import Loop, Y, loop_op
 
 # By the name of a value, the input whose buffer it takes.
-Over = Mapping[Any, DeviceData]
+Over = Mapping[object, DeviceData]
 
 
 class FoundLoop(NamedTuple):
@@ -28,7 +28,7 @@ class FoundLoop(NamedTuple):
     operands: list[Value]
     body: list[Node]
     numbers: list[tuple[int, int, int]]
-    results: dict[Any, int]
+    results: dict[object, int]
     stacks: list[tuple[Y, dict[int, Any], dict[int, Value]]]
 
 

@@ -28,7 +28,7 @@ class Written(NamedTuple):
     the ops that read each, None for the results of the program."""
 
     over: Over
-    readers: Mapping[Any, Collection[Node | None]]
+    readers: Mapping[object, Collection[Node | None]]
 
     @staticmethod
     def of(graph: Graph) -> "Written":
@@ -39,7 +39,7 @@ class Written(NamedTuple):
             for device_data, i in zip(graph.inputs, graph.onto, strict=False)
             if i is not None
         }
-        readers: defaultdict[Any, set[Node | None]] = defaultdict(set)
+        readers: defaultdict[object, set[Node | None]] = defaultdict(set)
         for root in graph.roots:
             readers[value_name(root)].add(None)
         for node in graph.nodes:
@@ -129,7 +129,7 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: W
     taken = [made_of(operand, values) for node in run for operand in node.operands if origin(operand) not in inside]
     if not any(map(_is_on_host, taken)):
         return []
-    isomorphic: defaultdict[Any, list[tuple[list[int], Chain]]] = defaultdict(list)
+    isomorphic: defaultdict[object, list[tuple[list[int], Chain]]] = defaultdict(list)
     for chain in _chains(run):
         wiring, taken = _wiring(chain, values)
         if any(map(_is_on_host, taken)) and _keeps_dtypes(chain):
@@ -205,7 +205,7 @@ def _keeps_dtypes(chain: Chain) -> bool:
 
 def _chains(run: Sequence[Node]) -> list[Chain]:
     """Returns the elements of list ops, those that read each other's results together, in order."""
-    at: dict[Any, Chain] = {}  # the chain that computes a value
+    at: dict[object, Chain] = {}  # the chain that computes a value
     chains: dict[int, Chain] = {}
     for node in run:
         for part in node.op.lowering.elements:
@@ -223,8 +223,8 @@ def _chains(run: Sequence[Node]) -> list[Chain]:
 def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[Any, list[Made]]:
     """Returns the wiring of a chain, equal for two chains whose operands are rows of the same stacks; and its operands
     from outside, each once."""
-    inner: dict[Any, Any] = {}
-    outer: dict[Any, tuple[int, Made]] = {}
+    inner: dict[object, Any] = {}
+    outer: dict[object, tuple[int, Made]] = {}
     wired: list[Any] = []
     for index, step in enumerate(chain):
         wired.append((step.of, step.op, len(step.part.numbers)))
@@ -249,7 +249,7 @@ def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]
 
 def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written) -> Update:
     """Returns the loop of isomorphic chains."""
-    over: dict[Any, DeviceData] = {}
+    over: dict[object, DeviceData] = {}
     kept: dict[Result, None] = {}
     for chain in chains:
         for index, step in enumerate(chain):
@@ -272,9 +272,9 @@ _Outside = tuple[Value, ...]  # an operand from outside, for each iteration
 
 def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _Outside, tuple[_Outside, ...]]:
     """Returns the operands of each op of an iteration (see `Candidate`): their sources, the consts, the xs."""
-    inner: dict[Any, Source] = {}
-    same: dict[Any, tuple[Const, Value]] = {}
-    rows: dict[Any, tuple[Xs, _Outside]] = {}
+    inner: dict[object, Source] = {}
+    same: dict[object, tuple[Const, Value]] = {}
+    rows: dict[object, tuple[Xs, _Outside]] = {}
     sources: list[tuple[Source, ...]] = []
     for index, steps in enumerate(zip(*chains, strict=True)):
         taken: list[Source] = []

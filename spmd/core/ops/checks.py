@@ -22,7 +22,7 @@ aten = torch.ops.aten
 Check = Function
 
 # By overload: raises torch's error, or returns None.
-CHECKS: dict[Any, Callable[..., None]] = {}
+CHECKS: dict[torch._ops.OpOverload, Callable[..., None]] = {}
 
 
 def checks(*overloads: Any, by_dtype: bool = False) -> Callable[[Check], Check]:

@@ -293,7 +293,7 @@ def _batch_norm_functional(input, *arguments):
     return (torch.empty_like(input), *overload(torch.cat([input, input]), *arguments)[1:])
 
 
-META_FUNCTIONS: dict[Any, Function] = {
+META_FUNCTIONS: dict[torch._ops.OpOverload, Function] = {
     **{
         getattr(aten, name).default: _unless_empty(getattr(aten, name).default, _like(1), 1)
         for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")

@@ -15,7 +15,7 @@ from .registry import lower
 aten = torch.ops.aten
 
 # view overload -> (base, new view, *the view's own arguments) -> the base with the view's elements replaced.
-WRITE_BACK: dict[Any, Callable[..., jax.Array]] = {}
+WRITE_BACK: dict[torch._ops.OpOverload, Callable[..., jax.Array]] = {}
 
 
 def write_back(*overloads: Any) -> Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]:

@@ -74,9 +74,9 @@ def _has_carry(node: Node) -> bool:
     return node.op.name == FOUND_LOOP and node.op.lowering.num_carried > 0  # type: ignore[attr-defined]  # a `Loop`
 
 
-def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
+def _readers(graph: Graph, outside: set[Node]) -> dict[object, list[int]]:
     """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
-    found: defaultdict[Any, list[int]] = defaultdict(list)
+    found: defaultdict[object, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
             if origin(operand) in outside:
@@ -84,12 +84,12 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
     return found
 
 
-def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Any, list[int]]) -> dict[Any, Value]:
+def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object, list[int]]) -> dict[object, Value]:
     """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
 
     Each result of an op is taken by itself: XLA computes the others without it.
     """
-    late: dict[Any, Value] = {}
+    late: dict[object, Value] = {}
     late_at: set[int] = set()
     for place, node in reversed(nodes):
         result = {value_name(value): value for value in results(node)}
@@ -105,7 +105,7 @@ def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], re
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
     cone: set[Any] = set()
-    kept: dict[Any, int] = {}
+    kept: dict[object, int] = {}
     pending = [value]
     while pending:
         made_by = origin(pending.pop())
@@ -123,7 +123,7 @@ def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], re
 
 
 def _smallest(
-    value: Value, graph: Graph, outside: set[Node], readers: Mapping[Any, list[int]]
+    value: Value, graph: Graph, outside: set[Node], readers: Mapping[object, list[int]]
 ) -> tuple[Value, list[Node]]:
     """Returns the value with the smallest shard among a value and the chain of ops that read it alone, and the ops up
     to there: a gradient is smallest when it is sharded like its weight."""

@@ -94,7 +94,7 @@ _KEPT = ". Nothing that was stored is overwritten: tensors that had data before 
 class _Held:
     """The flags of each value of a program, by its name."""
 
-    flags: dict[Any, int]
+    flags: dict[object, int]
 
     def of(self, values: Iterable[Value]) -> int:
         """Returns the flags of these values together."""

@@ -104,7 +104,7 @@ def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int
 
 def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, spare: int) -> int:
     """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes to each other."""
-    reach: dict[Any, tuple[int, int, int]] = {}
+    reach: dict[object, tuple[int, int, int]] = {}
     for place in range(start + period, start + 2 * period):
         for operand in nodes[place].operands:
             maker = origin(operand)
@@ -197,8 +197,8 @@ def _loop(
         place = -1 if maker is None else position[maker] - start
         return place >= 0 and place % period not in early
 
-    carried: dict[Any, tuple[int, Result, Value]] = {}
-    same: dict[Any, tuple[int, Value]] = {}
+    carried: dict[object, tuple[int, Result, Value]] = {}
+    same: dict[object, tuple[int, Value]] = {}
     rows: dict[tuple[Any, ...], tuple[int, tuple[Value, ...]]] = {}
     sources: list[tuple[Source, ...]] = []
     stop = start + iterations * period
@@ -301,7 +301,7 @@ def _note_readers(
 
 def _orient_rows(loops: Sequence[Candidate]) -> None:
     """Numbers the rows of all loops consistently: a backward pass reads those of the forward in reverse order."""
-    row: dict[Any, int] = {}
+    row: dict[object, int] = {}
     for loop in loops:
         votes: Counter[int] = Counter()
         for values in loop.xs:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ..graph.graph import Graph, Node, Value, results, value_name
 from ..graph.op import OpSpec
@@ -20,7 +19,7 @@ class Rewrite:
         self.numbers = _places_of_numbers(old.nodes) if old.recorded is None else {n: n.numbers for n in old.nodes}
         self.nodes: list[Node] = []
         self.sources: dict[Node, Sequence[Node]] = {}
-        self.now: dict[Any, Value] = {}
+        self.now: dict[object, Value] = {}
 
     def value(self, value: Value) -> Value:
         """Returns the new graph's value for one of the old graph; any other as it is."""

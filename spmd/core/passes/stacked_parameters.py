@@ -47,12 +47,12 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> Columns:
 
 def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     """Returns every stack group of values."""
-    kinds: dict[Any, Hashable] = {
+    kinds: dict[object, Hashable] = {
         device_data: (device_data.meta, sharding)
         for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
     }
     columns: list[_Column] = []
-    places: dict[Any, _Place] = {}
+    places: dict[object, _Place] = {}
 
     def add(names: _Column) -> None:
         places.update({name: (len(columns), row) for row, name in names.items()})
@@ -121,7 +121,7 @@ def _value(name: Any) -> Value:
     return TupleElement(*name) if type(name) is tuple else name
 
 
-def _aligned(node: Node, known: Mapping[Any, _Place]) -> Iterator[_Column]:
+def _aligned(node: Node, known: Mapping[object, _Place]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the known ones."""
     groups: defaultdict[Hashable, dict[int, list[Any]]] = defaultdict(dict)
     several = len(node.op.metas) > 1

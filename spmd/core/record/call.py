@@ -45,7 +45,7 @@ _count_writes = torch._C._increment_version  # autograd does so for the tensor t
 _getframe = sys._getframe
 
 
-def dispatch(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+def dispatch(func: torch._ops.OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
     """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
     plan = PLANS.get(func)
     if plan is None:

@@ -15,7 +15,7 @@ from .overloads import Args, Kwargs
 aten = torch.ops.aten
 
 
-def _unpool(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
         like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
@@ -24,7 +24,7 @@ def _unpool(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
-def _put(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulates and torch.are_deterministic_algorithms_enabled():
         nothing = torch.zeros(0, device="cpu")
@@ -54,7 +54,7 @@ def fill_of(dtype: torch.dtype) -> Any:
     return None
 
 
-def filled(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`empty_like` and `new_empty` where torch fills them; else NotImplemented."""
     if func not in _EMPTY:
         return NotImplemented
@@ -66,13 +66,13 @@ def _empty_strided(value: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
     return torch.empty_strided(*args[1:], **{"dtype": args[0].dtype, **kwargs})
 
 
-_EMPTY: dict[Any, Any] = {
+_EMPTY: dict[object, Any] = {
     aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(*args, value, **kwargs),
     aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(*args, value, **kwargs),
     aten.new_empty_strided.default: _empty_strided,
 }
 
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.max_unpool2d.default: _unpool,
     aten.max_unpool3d.default: _unpool,
     aten.put.default: _put,

@@ -70,7 +70,7 @@ def elements_meet(operands: Sequence[Value], targets: Sequence[Any], lists: Sequ
     others = [each for each in lists if type(each) in (list, tuple) and each and type(each[0]) is XlaTensor]
     if len(set(operands)) == len(operands) and not any([t._view for each in (targets, *others) for t in each]):  # noqa: C419
         return False
-    written: dict[Any, list[tuple[int, int]]] = {}
+    written: dict[object, list[tuple[int, int]]] = {}
     for i, target in enumerate(targets):
         reads = [each[i] for each in others if i < len(each) and type(each[i]) is XlaTensor]
         for tensor in (target, *reads):

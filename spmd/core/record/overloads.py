@@ -24,7 +24,7 @@ def by_arguments(function: Callable[..., Any]) -> Handler:
     """The handler of an op that a function with the op's own parameters computes."""
 
     @functools.wraps(function, updated=())
-    def handler(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         return function(*args, **kwargs)
 
     return handler

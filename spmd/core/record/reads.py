@@ -168,7 +168,7 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
 def join(reads: Sequence[Read]) -> None:
     """Groups the small ones among reads of unsharded values, by dtype and by how they are sharded: a group is gathered
     together."""
-    groups: dict[Any, list[Read]] = {}
+    groups: dict[object, list[Read]] = {}
     for read in reads:
         storage = read.owner()
         assert storage is not None

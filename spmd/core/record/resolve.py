@@ -30,7 +30,7 @@ DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
 WITHOUT_RULE: list[Handler] = []
 
 
-def no_rule(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The handler of an op that has neither a rule nor a decomposition."""
     refuse_op(base_name(func))
     for run in WITHOUT_RULE:
@@ -106,7 +106,7 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
 def _after(check: Callable[..., None], handler: Handler) -> Handler:
     """A handler with a check of its arguments before it."""
 
-    def checked(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         check(args, kwargs)
         return handler(func, args, kwargs)
 

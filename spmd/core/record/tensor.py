@@ -62,7 +62,7 @@ class XlaTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        cls, func: torch._ops.OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         raise AssertionError("no handler yet: see `handle_calls_by`")
 

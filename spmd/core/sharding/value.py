@@ -437,7 +437,7 @@ def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...]
     return tiles[:rank], sums, copies, np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at)))
 
 
-def _tile_indices(sharding: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[Any, tuple[int, ...]]:
+def _tile_indices(sharding: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[object, tuple[int, ...]]:
     """For each device the index of its tile in each of these dims, and the number of tiles."""
     order = device_order(sharding)
     tiling = hlo_sharding(sharding, rank)

@@ -47,7 +47,7 @@ def current_device() -> int:
     return 0
 
 
-def set_device(device: Any) -> None:
+def set_device(device: torch.types.Device) -> None:
     """Accepts only xla:0."""
     check_index(device, "set_device")
 
@@ -55,13 +55,13 @@ def set_device(device: Any) -> None:
 class device:
     """A context in which xla:0 is the device, as it is outside."""
 
-    def __init__(self, device: Any):
+    def __init__(self, device: torch.types.Device):
         self.idx = check_index(device, "device")
 
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
@@ -89,20 +89,20 @@ class DeviceProperties:
     multi_processor_count: int
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: torch.types.Device = None) -> str:
     """The kind of the physical devices, as PJRT names it ("cpu", "TPU v4", "NVIDIA H100")."""
     check_index(device, "get_device_name")
     return devices()[0].device_kind
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: torch.types.Device = None) -> tuple[int, int]:
     """cuda's (major, minor) on NVIDIA devices, (0, 0) on others."""
     check_index(device, "get_device_capability")
     major, _, minor = str(getattr(devices()[0], "compute_capability", "0.0")).partition(".")
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def get_device_properties(device: Any = None) -> DeviceProperties:
+def get_device_properties(device: torch.types.Device = None) -> DeviceProperties:
     """Name, memory and number of the physical devices."""
     found, (major, minor) = devices(), get_device_capability(device)
     cores = [getattr(physical, "core_count", None) or 1 for physical in found]
@@ -124,14 +124,14 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 # -- Synchronization --------------------------------------------------------------------------------------------------
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: torch.types.Device = None) -> None:
     """Runs the pending ops and returns when the devices are done: `spmd.sync(wait=True)`."""
     check_index(device, "synchronize")
     syncs.sync(wait=True)
 
 
 @unseen
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: torch.types.Device = None) -> Stream:
     """Returns the device's one stream."""
     check_index(device, "current_stream")
     return Stream()
@@ -165,13 +165,13 @@ def initial_seed() -> int:
     return seeds.get_state()[0] & (1 << 64) - 1
 
 
-def get_rng_state(device: Any = None) -> torch.Tensor:
+def get_rng_state(device: torch.types.Device = None) -> torch.Tensor:
     """Seed and number of draws so far, as an int64 CPU tensor; runs nothing."""
     check_index(device, "get_rng_state")
     return torch.tensor(seeds.get_state(), dtype=torch.int64, device="cpu")
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+def set_rng_state(new_state: torch.Tensor, device: torch.types.Device = None) -> None:
     """Restores the state that `get_rng_state` returned."""
     check_index(device, "set_rng_state")
     seeds.set_state(tuple(int(part) for part in new_state.tolist()))
@@ -261,7 +261,7 @@ def join_accelerator() -> None:
 # -- Methods of tensors and modules -----------------------------------------------------------------------------------
 
 
-def _to_xla(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+def _to_xla(self: Any, device: torch.types.Device = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     """The same as `.to("xla")`."""
     return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
 

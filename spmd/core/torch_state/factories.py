@@ -14,9 +14,11 @@ from ..record.tensor import XlaTensor
 from ..record.watching import recorded
 
 aten = torch.ops.aten
+Device = torch.device | None
+Dtype = torch.dtype | None
 
 
-def _make(overload: Any, *args: Any, device: Any, **kwargs: Any) -> XlaTensor:
+def _make(overload: Any, *args: Any, device: Device, **kwargs: Any) -> XlaTensor:
     """Records a factory: an op without operands."""
     only_device(device)
     result = dispatch(overload, (), args, kwargs)
@@ -24,25 +26,25 @@ def _make(overload: Any, *args: Any, device: Any, **kwargs: Any) -> XlaTensor:
     return result
 
 
-def _dtype(dtype: Any) -> torch.dtype:
+def _dtype(dtype: Dtype) -> torch.dtype:
     return dtype or torch.get_default_dtype()
 
 
 # The kernels take what is for other devices, a layout and pinned memory, as `placement`.
 
 
-def _zeros(size: Any, *, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+def _zeros(size: Any, *, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
     return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
 
 
-def _empty(size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **placement: Any):
+def _empty(size: Any, *, dtype: Dtype = None, device: Device = None, memory_format: Any = None, **placement: object):
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
         return _empty_strided(size, strides, dtype=dtype, device=device)
     return _fresh(_zeros(size, dtype=dtype, device=device))
 
 
-def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **placement: Any):
+def _empty_strided(size: Any, stride: Any, *, dtype: Dtype = None, device: Device = None, **placement: object):
     return _fresh(_make(aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device))
 
 
@@ -59,18 +61,20 @@ def _empty_permuted(size: Any, physical_layout: Any, **keywords: Any):
     return _empty_strided(size, strides, **keywords)
 
 
-def _arange(*numbers: Any, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+def _arange(*numbers: Any, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
     if dtype is None:
         dtype = torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
     return _make(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
 
 
-def _randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+def _randperm(
+    n: int, *, generator: Any = None, dtype: Dtype = None, device: Device = None, **placement: object
+) -> XlaTensor:
     return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
 
 
-def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **placement: Any):
+def _linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None, device: Device = None, **placement: object):
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = torch.get_default_dtype()
@@ -81,14 +85,14 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: An
 def _host_made(overload: Any) -> Any:
     """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
 
-    def make(*args: Any, dtype: Any = None, device: Any = None, **placement: Any) -> torch.Tensor:
+    def make(*args: Any, dtype: Dtype = None, device: Device = None, **placement: object) -> torch.Tensor:
         keywords = {} if dtype is None else {"dtype": dtype}
         return overload(*args, **keywords, device="cpu").to(device or "xla")
 
     return make
 
 
-def _eye(*size: int, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+def _eye(*size: int, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
     overload = aten.eye.default if len(size) == 1 else aten.eye.m
     return _make(overload, *size, dtype=_dtype(dtype), device=device)
 

@@ -19,7 +19,7 @@ from ..base import seed
 class XlaGenerator(torch.Generator):
     """The class of `torch.Generator(device="xla")`. The same seed gives the same numbers, on any mesh."""
 
-    def __new__(cls, device: Any = "xla") -> "XlaGenerator":
+    def __new__(cls, device: torch.device | str | int = "xla") -> "XlaGenerator":
         only_device(torch.device(device))
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]
 

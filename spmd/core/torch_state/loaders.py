@@ -10,11 +10,11 @@ from ..record.tensor import XlaTensor
 _libraries: list[torch.library.Library] = []
 
 
-def _pin(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+def _pin(self: torch.Tensor, device: torch.types.Device = None) -> torch.Tensor:
     return self.detach()  # another tensor, as torch promises: autograd would otherwise write its history into this one
 
 
-def _pin_batch(data: Any, device: Any = None) -> Any:
+def _pin_batch(data: Any, device: torch.types.Device = None) -> Any:
     return data  # torch would rebuild its containers, which a loader without an accelerator does not
 
 

@@ -37,7 +37,7 @@ _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's shar
 _saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
 
 
-def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
+def _reduce(tensor: XlaTensor, protocol: object) -> Any:
     """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)

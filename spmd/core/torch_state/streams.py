@@ -12,7 +12,7 @@ from ..run import syncs
 class Stream(torch.Stream):
     """The device's only stream, of which all objects are equal: ops are recorded, run at a sync, and done in order."""
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> "Stream":
+    def __new__(cls, device: torch.types.Device = None, priority: int = 0, **kwargs: Any) -> "Stream":
         check_index(device, "Stream")
         return super().__new__(cls, device=torch.device("xla", 0))
 
@@ -40,14 +40,14 @@ class Stream(torch.Stream):
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
 class Event(torch.Event):
     """A place in the stream. An event that measures time waits for the devices where it is recorded; others do not."""
 
-    def __new__(cls, device: Any = None, *, enable_timing: bool = False, **kwargs: Any) -> "Event":
+    def __new__(cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: Any) -> "Event":
         check_index(device, "Event")
         result = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
         result.enable_timing = enable_timing
@@ -97,7 +97,7 @@ class StreamContext:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 

@@ -21,7 +21,7 @@ class _OnDevice:
     def device(self) -> torch.device:
         return torch.device("xla", 0)
 
-    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+    def materialize(self: Any, shape: Any, device: torch.types.Device = None, dtype: torch.dtype | None = None) -> None:
         result = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
         if isinstance(self, nn.Parameter):
             result = nn.Parameter(result, self.requires_grad)
@@ -35,7 +35,7 @@ class _OnDevice:
 class UninitializedParameter(_OnDevice, torch_parameter.UninitializedParameter):  # type: ignore[override]
     """A parameter of xla without a shape."""
 
-    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+    def __new__(cls, requires_grad: bool = True, device: object = None, dtype: Any = None) -> Any:
         return _new_parameter(cls, requires_grad, "cpu", dtype)
 
 
@@ -43,7 +43,7 @@ class UninitializedBuffer(_OnDevice, torch_parameter.UninitializedBuffer):  # ty
     """A buffer of xla without a shape."""
 
     def __new__(
-        cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True
+        cls, requires_grad: bool = False, device: object = None, dtype: Any = None, persistent: bool = True
     ) -> Any:
         return _new_buffer(cls, requires_grad, "cpu", dtype, persistent)
 

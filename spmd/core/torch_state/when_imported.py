@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ..graph.source import warn
 
-_patches: dict[str, dict[Any, Callable[[ModuleType], None]]] = {}  # by name, by patch
+_patches: dict[str, dict[object, Callable[[ModuleType], None]]] = {}  # by name, by patch
 
 
 def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], Any]) -> None:

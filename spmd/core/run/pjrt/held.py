@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from torch.types import Device
 
 from ...sharding.value import DEVICE, memory_of
 from .devices import devices
@@ -44,7 +45,7 @@ def _runtime_peak() -> int:
     return sum(device.get("peak_bytes_in_use", 0) for device in _stats() or ())
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of live buffers in device memory, a replicated one counted on each of its devices."""
     global _seen
     now = _in_use()
@@ -52,7 +53,7 @@ def memory_allocated(device: Any = None) -> int:
     return now
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: Device = None) -> int:
     """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
     peak, now = _runtime_peak(), memory_allocated()
     return max(_seen, now, peak if peak > _runtime_peak_at_reset else 0)
@@ -66,7 +67,7 @@ def free_bytes() -> float:
     return sum(max(device.get("bytes_limit", 0) - device["bytes_in_use"], 0) for device in stats)
 
 
-def memory_reserved(device: Any = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not report them."""
     stats = _stats()
     if stats is None:
@@ -74,18 +75,18 @@ def memory_reserved(device: Any = None) -> int:
     return sum(max(device.get("pool_bytes", 0), device["bytes_in_use"]) for device in stats)
 
 
-def max_memory_reserved(device: Any = None) -> int:
+def max_memory_reserved(device: Device = None) -> int:
     """Returns the most that `memory_reserved` was, as far as is known: never less than `max_memory_allocated`."""
     return max(memory_reserved(), max_memory_allocated())
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: Device = None) -> None:
     """Starts the peaks again. A runtime's own peak cannot be reset: it is returned once it has been passed."""
     global _seen, _runtime_peak_at_reset
     _seen, _runtime_peak_at_reset = 0, _runtime_peak()
 
 
-def reset_accumulated_memory_stats(device: Any = None) -> None:
+def reset_accumulated_memory_stats(device: Device = None) -> None:
     """Does nothing: only peaks are accumulated (see `reset_peak_memory_stats`)."""
 
 
@@ -95,7 +96,7 @@ def nested_stats() -> dict[str, Any]:
     return {"allocated_bytes": {"all": allocated}, "reserved_bytes": {"all": reserved}}
 
 
-def memory_stats(device: Any = None) -> "OrderedDict[str, int]":
+def memory_stats(device: Device = None) -> "OrderedDict[str, int]":
     """Returns figures by torch's names: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, ..."""
     return OrderedDict(
         (f"{name}.all.{figure}", value)
@@ -104,7 +105,7 @@ def memory_stats(device: Any = None) -> "OrderedDict[str, int]":
     )
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Returns the bytes (free, in all) of the devices; of the machine's memory where they are simulated on it."""
     stats = _stats()
     if stats is None:
@@ -116,7 +117,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return max(total - sum(device["bytes_in_use"] for device in stats), 0), total
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """Returns the figures as text."""
     free, total = mem_get_info()
     lines = [f"{name}: {value:,} B" for name, value in memory_stats().items()]
