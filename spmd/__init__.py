@@ -35,7 +35,6 @@ from .rules.rules import ShardingRules as ShardingRules
 from .tensors import metrics as metrics
 from .tensors.annotate import clear_sharding as clear_sharding
 from .tensors.annotate import get_sharding as get_sharding
-from .tensors.annotate import mark_dynamic as mark_dynamic
 from .tensors.annotate import mark_sharding as mark_sharding
 from .tensors.annotate import reshard as reshard
 from .tensors.annotate import shard_as as shard_as
@@ -64,6 +63,7 @@ from .tensors.shards import local_shards as local_shards
 from .tensors.simulated import simulate as simulate
 
 if typing.TYPE_CHECKING:  # of packages: imported at their first use
+    from .adaptive.padding.marks import mark_dynamic as mark_dynamic
     from .jobs import checkpoint as checkpoint
     from .jobs import data as data
     from .jobs.checkpoint import CheckpointManager as CheckpointManager

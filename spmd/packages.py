@@ -53,6 +53,7 @@ class Aliases:
 
 # By module, its names in `spmd`; of a module without names, the module itself.
 NAMES = {
+    "adaptive.padding.marks": "mark_dynamic",
     "jobs.checkpoint": "",
     "jobs.checkpoint.loading": "load_checkpoint",
     "jobs.checkpoint.manager": "CheckpointManager",

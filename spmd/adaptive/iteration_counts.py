@@ -3,7 +3,7 @@
 Where the graph of a sync repeats a stretch of ops, each iteration reading results of the one before, and another run of
 the sync had another number of iterations, the iterations become one op: a loop whose trip count is an operand. Results
 of an iteration that are read outside are kept as ys, padded to a capacity that doubles; a backward pass is a loop of
-its own, which reads the ys of the forward one in reverse order. Outside the loops padding spreads as in `lengths`.
+its own, which reads the ys of the forward one in reverse order. Outside the loops padding spreads as in `padding`.
 """
 
 import dataclasses
@@ -22,36 +22,30 @@ from ..core.extend import (
     Changed,
     Const,
     Graph,
-    Join,
     Local,
     Loop,
     Node,
-    NoRule,
     OfX,
     OpSpec,
     Outcome,
-    Pads,
-    Refused,
     Region,
     Source,
-    Sources,
-    Spread,
-    Stack,
     Step,
     Sync,
-    TakeRow,
     TupleElement,
     Value,
     Xs,
-    lengths,
-    padded_meta,
     regions,
-    rules,
     stretches,
     walks,
 )
 from . import isomorphic
 from .isomorphic import Iterations, isomorphic_runs
+from .loop_ops import Join, Stack, TakeRow
+from .padding.case import NoRule, Pads, padded_meta
+from .padding.shapes import LEAST_ITERATIONS, capacity_of
+from .padding.spread import Sources, Spread, begins_at, padded_op, refusal
+from .stacked_data import columns_of
 
 # The most iterations that are peeled from a loop because they are not isomorphic to the others.
 _MOST_PEELED = 4
@@ -82,7 +76,7 @@ def scan(graph: Graph, sync: Sync) -> Outcome:
         spread = _ScannedIterations(graph, iterations)
         result = spread.graph()
     except NoRule as why:
-        return str(Refused(graph.nodes[0] if spread is None else spread.at, str(why)))
+        return refusal(graph.nodes[0] if spread is None else spread.at, why)
     _seen.keep(key, None)
     what = f"{len(iterations)} loops with a dynamic trip count"
     return Changed(result, what, lambda graph: _scanned_again(graph, sync))
@@ -120,9 +114,7 @@ class _ScannedIterations(Spread):
             run = found.run
             for place in range(run.start, run.stop):
                 self.place[graph.nodes[place]] = (number, *divmod(place - run.start, run.period))
-        self.columns = stretches.columns_of(
-            [row for found in iterations for row in found.xs if type(row[0]) is DeviceData]
-        )
+        self.columns = columns_of([row for found in iterations for row in found.xs if type(row[0]) is DeviceData])
         # By device data: its stack group and its row there; the stacks by group, once an op reads them.
         self.column_of = {
             device_data: (i, k) for i, column in enumerate(self.columns) for k, device_data in enumerate(column)
@@ -130,7 +122,7 @@ class _ScannedIterations(Spread):
         self.stacks: dict[int, Node] = {}
         self.lengths = self._lengths()
         counts = [len(column) for column in self.columns] + [found.run.iterations for found in iterations]
-        self.most = rules.capacity_of(max([*self.lengths, *counts]), rules.LEAST_ITERATIONS)
+        self.most = capacity_of(max([*self.lengths, *counts]), LEAST_ITERATIONS)
         # A peeled iteration has dynamic starts, too.
         self.moved = {result for found in iterations for result in isomorphic.dynamic_starts_in(graph.nodes, found.run)}
         self.bases = [node.operands[0] for node in graph.nodes if node.op.name in _SCATTERS]
@@ -199,7 +191,7 @@ class _ScannedIterations(Spread):
         return next((dim for dim, size in enumerate(device_data.meta.shape) if size in self.lengths and size > 1), None)
 
     def _begins(self, node: Node) -> tuple[int, ...]:
-        return () if node.op.constant is not None and node not in self.bases else lengths.begins_at(node, self.lengths)
+        return () if node.op.constant is not None and node not in self.bases else begins_at(node, self.lengths)
 
     # Values.
 
@@ -343,7 +335,7 @@ class _ScannedIterations(Spread):
             results: tuple[Pads, ...] = ({},) * len(op.metas)
             begins = {} if any(pads) else dict.fromkeys(self._begins(iteration[0]), self.most)
             if any(pads) or begins:
-                op, results, before = lengths.found(op, pads, begins)
+                op, results, before = padded_op(op, pads, begins)
             own: list[Step] = [0] * len(before)
             numbers += before
             for kind, column in zip(op.numbers[len(before) :], zip(*lists, strict=True), strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core import config, counters, messages
-from ..core.extend import Bounded, Cut, Graph, Line, Outcome, Sync, executables, lengths, walks
+from ..core.extend import Bounded, Cut, Graph, Line, Outcome, Sync, executables, stretches, walks
 from . import by_element, changing, unsynced_loops
 
 
@@ -69,7 +69,7 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
     nodes = walks.topological([result.get(walks.value_name(root), root) for root in graph.roots])[0]
     known = _changing.get(sync.key)
     if known is None:
-        ends = lengths.stretches(nodes, config.max_program_ops, recurs=False)
+        ends = stretches.cuts(nodes, config.max_program_ops, recurs=False)
         known = _changing.keep(sync.key, _Shared([*ends, len(nodes)]))
     return Cut(nodes, known.ends, what, replaced=result)
 

@@ -3,7 +3,20 @@
 from collections.abc import Sequence
 
 from ..core import LOCK, Storage, config, counters, messages, observation, processes, recording, syncs, user_line
-from ..core.extend import LIVE, SYNC_LOCK, Node, Root, Subgraph, lengths, nans, pace, pending, running, schedule, walks
+from ..core.extend import (
+    LIVE,
+    SYNC_LOCK,
+    Node,
+    Root,
+    Subgraph,
+    nans,
+    pace,
+    pending,
+    running,
+    schedule,
+    stretches,
+    walks,
+)
 from ..core.extend import storages as core_storages
 from . import unsynced_loops
 
@@ -113,4 +126,4 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
             f"Recording at {user_line()}",
         )
-    return lengths.stretches(nodes, config.max_program_ops)
+    return stretches.cuts(nodes, config.max_program_ops)

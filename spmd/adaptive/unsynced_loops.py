@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core import DeviceData, dtypes, observation
-from ..core.extend import Node, OpSpec, Value, lengths, stretches, walks
+from ..core.extend import Node, OpSpec, Value, dynamic, stretches, walks
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.
 SHORTEST = 16
@@ -64,7 +64,7 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
     )
     if not shares and not carried[first + period]:
         return None  # many independent things of one kind, such as the initial values of layers
-    lengths.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
+    dynamic.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
     loop = Loop(tuple(symbols[first : first + period]))
     while (
         first >= period

@@ -19,20 +19,21 @@ from .lower import numbers as _numbers
 from .lower import region as _region
 from .ops import blocks as _blocks
 from .ops import collective as _collective
+from .ops import dynamic_start as _dynamic_start
 from .ops import floats as _floats
 from .ops import linear_cross_entropy as _linear_cross_entropy
-from .ops import padding_shapes as _padding_shapes
 from .ops import partial as _partial
 from .ops import registry as _registry
 from .ops import shape as _shape
 from .ops import split as _split
-from .passes import dynamic as _dynamic
-from .passes import lengths as _lengths
+from .ops import windows as _windows
+from .passes import dynamic_places as _dynamic_places
 from .passes import long_graphs as _long_graphs
 from .passes import nans as _nans
+from .passes import on_host as _on_host
 from .passes import scan_layers as _scan_layers
-from .passes import stacked_data as _stacked_data
 from .passes import stretches as _stretches
+from .passes import unpadded as _unpadded
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
@@ -60,6 +61,7 @@ from .run import initialization as _initialization
 from .run import placement as _placement
 from .run import prepare as _prepare
 from .run import schedule as _schedule
+from .run.pjrt import host as _host
 from .sharding import constrain as _constrain
 
 
@@ -93,6 +95,9 @@ class executables:  # used as a module is
     file_of = staticmethod(_stored.file_of)
     why_not_kept = staticmethod(_stored.why_not_kept)
     cause = staticmethod(_cache.cause)
+    find = staticmethod(_cache.find)
+    most_similar = staticmethod(_cache.most_similar)
+    num_equal = staticmethod(_cache.num_equal)
     part = staticmethod(_cache.part)
     explain = staticmethod(_failing.explain)
     num_flops = staticmethod(_compile_log.num_flops)
@@ -108,13 +113,18 @@ class nans:  # used as a module is
     guard = _nans.guard
 
 
-class lengths:  # used as a module is
-    """Lengths that differ from run to run."""
+class dynamic:  # used as a module is
+    """Ops that differ from run to run: by their places in the code, computed by the host, of padded data."""
 
-    begins_at = staticmethod(_lengths.begins_at)
-    found = staticmethod(_lengths.found)
-    note_dynamic_start = staticmethod(_dynamic.note_dynamic_start)
-    stretches = staticmethod(_long_graphs.stretches)
+    START = _dynamic_places.START
+    add = staticmethod(_dynamic_places.add)
+    dims_of = staticmethod(_dynamic_places.dims_of)
+    dynamic_start_positions = staticmethod(_dynamic_places.dynamic_start_positions)
+    note_dynamic_start = staticmethod(_dynamic_places.note_dynamic_start)
+    has_host_kernel = staticmethod(_on_host.has_host_kernel)
+    is_forbidden = staticmethod(_host.is_forbidden)
+    KEPT = _unpadded.KEPT
+    unpadded_view = staticmethod(_unpadded.unpadded_view)
 
 
 class schedule:  # used as a module is
@@ -123,6 +133,7 @@ class schedule:  # used as a module is
     by_mesh = staticmethod(_schedule.by_mesh)
     graph_of = staticmethod(_execute.graph_of)
     roots_of = staticmethod(_execute.roots_of)
+    run = staticmethod(_execute.run)
     run_schedule = staticmethod(_execute.run_schedule)
     between = staticmethod(_prepare.between)
     initialize_state = staticmethod(_initialization.initialize_state)
@@ -154,8 +165,8 @@ class stretches:  # used as a module is
     repeated = staticmethod(_stretches.repeated)
     symbol = staticmethod(_stretches.symbol)
     carried_bytes = staticmethod(_long_graphs.carried_bytes)
+    cuts = staticmethod(_long_graphs.stretches)
     is_within_line = staticmethod(_long_graphs.is_within_line)
-    columns_of = staticmethod(_stacked_data.columns_of)
     why_not = staticmethod(_scan_layers.why_not)
 
 
@@ -175,6 +186,7 @@ class regions:  # used as a module is
     STACK = _loop_op.STACK
     loop_op = staticmethod(_loop_op.loop_op)
     constrain = staticmethod(_constrain.constrain)
+    cut = staticmethod(_constrain.cut)
     on_device = staticmethod(_constrain.on_device)
     wait_for_all = staticmethod(_constrain.wait_for_all)
     lower_region = staticmethod(_lower.lower_region)
@@ -210,8 +222,9 @@ class rules:  # used as a module is
     CHUNKS = _linear_cross_entropy.CHUNKS
     spmd_linear_cross_entropy = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy)
     spmd_linear_cross_entropy_backward = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy_backward)
-    LEAST_ITERATIONS = _padding_shapes.LEAST_ITERATIONS
-    capacity_of = staticmethod(_padding_shapes.capacity_of)
+    run_of = staticmethod(_dynamic_start.run_of)
+    listed = staticmethod(_windows.listed)
+    per_dim = staticmethod(_windows.per_dim)
     aten_slice = staticmethod(_shape.aten_slice)
     in_front = staticmethod(_split.in_front)
     SUMS = _partial.SUMS
@@ -253,11 +266,11 @@ class user_lines:  # used as a module is
 class walks:  # used as a module is
     """Walks over a graph and its values."""
 
+    UNPADDED = _graph.UNPADDED
     between = staticmethod(_graph.between)
     buffers_of = staticmethod(_graph.buffers_of)
     depending = staticmethod(_graph.depending)
     is_data = staticmethod(_graph.is_data)
-    is_unpadded = staticmethod(_graph.is_unpadded)
     next_serial = staticmethod(_graph.next_serial)
     origin = staticmethod(_graph.origin)
     pack_numbers = staticmethod(_graph.pack_numbers)

@@ -2,7 +2,6 @@
 
 from . import passes as _passes
 from .aten import copies as _copies
-from .aten import dynamic_dims as _dynamic_dims
 from .aten import fallback as _fallback
 from .base import config as _config
 from .base import counters as _counters
@@ -17,6 +16,7 @@ from .base import seed as _seed
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
 from .ops import offload as _offload
+from .passes import dynamic_places as _dynamic_places
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import options as _options
@@ -66,12 +66,14 @@ class points:  # used as a module is
     on_launch = _executables.on_launch
     on_schedule = _execute.on_schedule
     after_read = _host_reads.after_read
+    after_upload = _copies.after_upload
     after_wait = _syncs.after_wait
     after_fallback = _fallback.after_fallback
     after_own_op = _watching.after_own_op
     between_ops = _call.between_ops
     names_of = _call.names_of
     can_run = _storage.can_run
+    keeps_start = _dynamic_places.keeps_start
     after_move = _modules.after_move
     AT_FIRST_USE = _threads.AT_FIRST_USE
     PASSES = _passes.PASSES
@@ -181,6 +183,7 @@ class transfer:  # used as a module is
     upload_part = staticmethod(_transfer.upload_part)
     upload_shard = staticmethod(_transfer.upload_shard)
     host_copy = staticmethod(_copies.host_copy)
+    materialise = staticmethod(_host_reads.materialise)
     leased = staticmethod(_host_reads.leased)
     lent_to = staticmethod(_host_reads.lent_to)
     placed_like = staticmethod(_placement.placed_like)
@@ -210,7 +213,6 @@ class annotations:  # used as a module is
     sharding_now = staticmethod(_constraints.sharding_now)
     with_one_sharding = staticmethod(_constraints.with_one_sharding)
     with_sharding = staticmethod(_constraints.with_sharding)
-    mark = staticmethod(_dynamic_dims.mark)
 
 
 class grad_shardings:  # used as a module is
@@ -305,6 +307,7 @@ class observation:  # used as a module is
     """The observation of a call that is replayed later."""
 
     active = staticmethod(_observation.active)
+    derived = staticmethod(_observation.derived)
     observed = staticmethod(_observation.observed)
 
 

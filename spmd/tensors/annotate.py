@@ -91,44 +91,6 @@ def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> Xla
     return tensor
 
 
-@ends_at_user_line
-def mark_dynamic(
-    tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
-) -> torch.Tensor:
-    """Marks dims of a tensor whose length changes from step to step; returns the same tensor, of the same shape.
-
-    The data is held with zeros behind the length, up to a capacity that doubles (64, 128, ...), and programs that read
-    it take the length as an operand: one program serves all lengths of a capacity, from the first step on, with
-    gradients and with several processes. From op to op a result has dynamic dims, too; so have ranges, masks and tables
-    of positions cut to the same length. All inputs with such a dim are marked. Where an op has no rule for it, the
-    program is compiled for this length, and the compile log says which op and line (`spmd.explain`).
-    `torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` do the same, also of a CPU tensor before `.to("xla")`.
-
-    Args:
-        tensor: data on xla, as an input of a step; what is recorded is computed first. dim: one dim or several. min,
-            max: the bounds of the length, both included: the capacity is at most `max`, and at least that of `min`.
-
-    A dim of size 0 or 1 stays as it is. Raises TypeError for a tensor that is not on xla; IndexError for a dim that it
-    does not have; ValueError for a view, or a length out of bounds. Source: `torch._dynamo.mark_dynamic`;
-    https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html.
-
-    >>> import torch, spmd
-    >>> for length in (5, 9, 30):
-    ...     x = spmd.mark_dynamic(torch.ones(2, length).to("xla"), 1)
-    ...     (x * 2).sum().item()
-    20.0
-    36.0
-    120.0
-    """
-    target, rank = on_device(tensor, "mark_dynamic"), tensor.dim()
-    dims = [dim] if isinstance(dim, int) else list(dim)
-    for one in dims:
-        if not -rank <= one < rank:
-            raise IndexError(f"mark_dynamic: expected a dim from {-rank} to {rank - 1}, got {one}")
-    annotations.mark(target, [one % rank for one in dims], min, max)
-    return tensor
-
-
 def _shard_gradient(tensor: XlaTensor, follows: bool) -> None:
     if follows:
         grad_shardings.may_follow(tensor)

@@ -1,5 +1,6 @@
 """Copies between host and device, and reads: the calls by which data enters and leaves the device."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
 from ..sharding.value import Sharding
-from .dynamic_dims import mark
 from .naming import only_device
 
 aten = torch.ops.aten
@@ -62,7 +62,11 @@ def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
     return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
 
 
-def _copy_(func: Any, args: Args, kwargs: Kwargs) -> Any:
+# Called with a tensor and the CPU tensor with attributes of its own that was copied into it.
+after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
+
+
+def _copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     target, source = args[0], args[1]
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
@@ -85,20 +89,9 @@ def _copy_(func: Any, args: Args, kwargs: Kwargs) -> Any:
     with LOCK:
         write(target, device_data)
     if source.__dict__ and target._view is None:
-        _keep_marks(target, source)
+        for note in after_upload:
+            note(target, source)
     return target
-
-
-def _keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
-    """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor."""
-    dims = {
-        *getattr(source, "_dynamo_dynamic_indices", ()),
-        *getattr(source, "_dynamo_weak_dynamic_indices", ()),
-    }
-    # torch 2.15 has a range only for the dims that were given one.
-    bounds = {bound.dim: (bound.min, bound.max) for bound in getattr(source, "_dynamo_dynamic_range", None) or ()}
-    for dim in sorted(dims):
-        mark(target, [dim % target.dim()], *bounds.get(dim, (None, None)))
 
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> Any:
@@ -127,7 +120,7 @@ def _sharding_of(source: XlaTensor) -> Sharding | None:
     return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
 
 
-def _foreach_copy_(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _foreach_copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
     guard distinguishes these by op."""
     targets, sources = args[:2]
@@ -152,7 +145,7 @@ def _dense(target: XlaTensor) -> Any:
     return target._meta if target._view is None else target._view.meta.layout
 
 
-def _is_here(device: Any) -> bool:
+def _is_here(device: torch.types.Device) -> bool:
     """True if a call names this device for its result, or names none."""
     if device is None:
         return True
@@ -163,7 +156,7 @@ def _is_here(device: Any) -> bool:
     return True
 
 
-def _to_copy(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _to_copy(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented
@@ -172,22 +165,22 @@ def _to_copy(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return result.to(device).to(rest.get("dtype") or result.dtype)
 
 
-def _item(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _item(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return host_copy(args[0], "item() or bool()").item()
 
 
-def _equal(func: Any, args: Args, kwargs: Kwargs) -> bool:
+def _equal(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> bool:
     left, right = args
     if left.shape != right.shape:
         return False
     return bool((left == right).all().item())
 
 
-def _allclose(func: Any, args: Args, kwargs: Kwargs) -> bool:
+def _allclose(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> bool:
     return bool(torch.isclose(*args, **kwargs).all().item())
 
 
-def _elsewhere(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _elsewhere(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
     device = kwargs.get("device")
     if _is_here(device):
@@ -197,7 +190,7 @@ def _elsewhere(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return func(like, *args[1:], **kwargs)
 
 
-def _on_host(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _on_host(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """Runs an op whose result's shape depends on data on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
@@ -205,12 +198,12 @@ def _on_host(func: Any, args: Args, kwargs: Kwargs) -> Any:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
 
 
-def _repeats(func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _repeats(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """`repeat_interleave` of counts: a static program where the caller passes their sum."""
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 
 
-HANDLERS: dict[Any, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.copy_.default: _copy_,
     aten._foreach_copy_.default: _foreach_copy_,
     aten._to_copy.default: _to_copy,

@@ -182,7 +182,7 @@ class TupleElement:
 
 Value = Node | TupleElement | DeviceData
 
-# The op that reads padded data without its padding (see `passes.lengths`).
+# The op that reads padded data without its padding (see `passes.unpadded`).
 UNPADDED = "spmd.unpadded"
 
 
@@ -391,7 +391,7 @@ class Region:
         is an input of the region all the same.
         """
         inputs = [DeviceData(value.meta, is_abstract=True) for value in given]
-        result: dict[Any, Value] = {}
+        result: dict[object, Value] = {}
         for value, device_data in zip(given, inputs, strict=True):
             result.setdefault(value_name(value), device_data)
         copies: dict[Node, Node] = {}
@@ -466,7 +466,7 @@ def _place(value: Value, position: dict[Value, int]) -> int:
     return position[value.node] + (value.index + 1 << 40) if isinstance(value, TupleElement) else position[value]
 
 
-def replace_operands(made: Mapping[Any, Value], nodes: Iterable[Node]) -> None:
+def replace_operands(made: Mapping[object, Value], nodes: Iterable[Node]) -> None:
     """Replaces values, by name, among the operands of these ops."""
     for node in nodes:
         if any(value_name(operand) in made for operand in node.operands):

@@ -10,7 +10,6 @@ import torch
 
 from ..base.dtypes import to_numpy_dtype
 from ..base.tables import Interned
-from ..ops.padding import Pads, physical
 
 
 class Meta:
@@ -70,11 +69,6 @@ def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, 
 def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
     """Returns the Meta of a contiguous tensor."""
     return intern_meta(tuple(shape), dtype, _contiguous(shape))
-
-
-def padded_meta(meta: Meta, pads: Pads) -> Meta:
-    """Returns the Meta whose dims in `pads` are as long as their capacity."""
-    return dense_meta(physical(meta.shape, pads), meta.dtype) if pads else meta
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

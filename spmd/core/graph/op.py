@@ -15,10 +15,9 @@ import torch
 from ..base.forking import survives_fork
 from ..ops.dynamic_start import Run
 from ..ops.offload import TO_HOST
-from ..ops.padding import NoRule, Pads
 from ..sharding.value import DEVICE, HOST, Sharding
 from .encode import digest
-from .meta import Meta, padded_meta
+from .meta import Meta
 
 Arrays = Sequence[jax.Array]
 Layouts = Sequence[Sharding | None]
@@ -29,14 +28,6 @@ OnHost = Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor
 PADDED = "padded"
 
 _TO_HOST = str(TO_HOST).removesuffix(".default")
-
-
-class Padded(NamedTuple):
-    """An op on padded operands: the padding of its results, and the integers that are scalar arguments of it alone."""
-
-    op: "OpSpec"
-    pads: tuple[Pads, ...]
-    numbers: tuple[int, ...]
 
 
 class Columns(NamedTuple):
@@ -100,11 +91,6 @@ class Lowering:
         """The run of its operand that an op with a dynamic start takes; None for other ops."""
         return None
 
-    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Pads) -> "Padded":
-        """Returns the op on operands with padded dims (see `ops.padding`); begins: the capacities of the
-        dynamic dims of the result, where no operand is padded. Raises NoRule."""
-        raise NoRule("has no rule for a padded dim")
-
     def draws(self, op: "OpSpec") -> Sequence[tuple[int, int]]:
         """Returns the places of the seed and of the count of each random draw among the op's scalar arguments."""
         return ()
@@ -115,15 +101,7 @@ class Lowering:
 
 
 class Identity(Lowering):
-    """An op whose results are its first operands, with their padding."""
-
-    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Pads) -> "Padded":
-        count = len(op.metas)
-        metas, operands = map(padded_meta, op.metas, pads[:count]), map(padded_meta, op.operands, pads)
-        op_spec = OpSpec.of(
-            op.name, self, tuple(metas), tuple(operands), statics=op.statics, sharding=op.sharding
-        )  # fmt: skip
-        return Padded(op_spec, tuple(map(dict, pads[:count])), ())
+    """An op whose results are its first operands."""
 
 
 class OpSpec:

@@ -21,9 +21,6 @@ from . import norm as norm
 from . import offload as offload
 from . import optim as optim
 from . import order as order
-from . import padding_shapes as padding_shapes
-from . import padding_sums as padding_sums
-from . import padding_windows as padding_windows
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random

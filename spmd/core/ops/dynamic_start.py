@@ -43,7 +43,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TakeRun:
     """The run of an array."""
 
     run: Run
@@ -97,7 +97,7 @@ class Integers:
         return integers(draw, self.shape, self.low, end, self.dtype)
 
 
-Move = Read | Write | Gradient | Arange | Integers
+Move = TakeRun | Write | Gradient | Arange | Integers
 
 
 def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[Run, int] | None:
@@ -138,7 +138,9 @@ def move_of(
     if found is None:
         return None
     run, start = found
-    return Gradient(run, shape) if is_gradient else Read(run) if overload in DYNAMIC_START_VIEWS else Write(run), start
+    return Gradient(run, shape) if is_gradient else TakeRun(run) if overload in DYNAMIC_START_VIEWS else Write(
+        run
+    ), start
 
 
 DYNAMIC_START_VIEWS = frozenset({aten.select.int, aten.slice.Tensor})

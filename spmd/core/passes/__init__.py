@@ -5,21 +5,15 @@ looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new 
 program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 
-from . import called_bodies, cuts, dynamic, hoisted, padded_memo, scan_layers
+from . import called_bodies, cuts, hoisted, scan_layers
 from .outcome import Pass, Passes
 
 PASSES = Passes(
     [
-        # A graph that was cut or padded before: decided by its key.
+        # A graph that was cut before: decided by its key.
         Pass("cut long again", cuts.long_again, processes=True),
-        Pass("pad again", padded_memo.again, processes=True, reads=True),
         # A long graph: several programs.
         Pass("cut long", cuts.long, processes=True, plans=True),
-        # Starts, small lists and lengths that differ from run to run: operands of one program.
-        Pass("dynamic starts", dynamic.starts, reads=True),
-        Pass("on the host", dynamic.on_host, reads=True),
-        Pass("dynamic dims", dynamic.dims, processes=True, reads=True, plans=True),
-        Pass("learn", dynamic.learn, reads=True),
     ]
 )
 

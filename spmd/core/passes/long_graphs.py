@@ -11,7 +11,7 @@ from ..graph.graph import Node, Value, origin, result_index, value_name
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
-from . import dynamic
+from . import dynamic_places
 from .stretches import symbol
 
 
@@ -39,7 +39,7 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
     for kind, places in best[2].items():
         first, last = places[0]
         for start, stop in places[1:]:
-            dynamic.note_dynamic_start(nodes[first:last], nodes[start:stop])
+            dynamic_places.note_dynamic_start(nodes[first:last], nodes[start:stop])
         if not recurs:
             _met.keep(kind, True)
     return best[1]
@@ -108,7 +108,7 @@ class _Wiring:
         found: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
             kind: list[Any] = []
-            outside: dict[Any, int] = {}
+            outside: dict[object, int] = {}
             for place in range(start, stop):
                 kind.append((self.symbols[place], self.last_read[place] >= stop))
                 for made, result, name in self.operands[place]:
@@ -146,7 +146,7 @@ def is_within_line(nodes: Sequence[Node], place: int) -> bool:
 
 def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
     """Returns for each place between two ops the bytes of values computed before it and read after it."""
-    last: dict[Any, tuple[int, int, Meta]] = {}
+    last: dict[object, tuple[int, int, Meta]] = {}
     for index, node in enumerate(nodes):
         for operand in node.operands:
             maker = origin(operand)

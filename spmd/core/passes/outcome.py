@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..graph.graph import Graph, Node, Value
 from ..graph.source import Line
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
     ends: Sequence[int]
     what: str
     has_rest: bool = False
-    replaced: Mapping[Any, Value] = types.MappingProxyType({})
+    replaced: Mapping[object, Value] = types.MappingProxyType({})
 
 
 class OnHost(NamedTuple):

@@ -6,7 +6,6 @@
 # Why the sharding stays with the storage and not with the value: in-place ops, optimizers and loaded states write other
 # values into a parameter, and none of them knows its sharding.
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +14,9 @@ import jax
 from ..base import forking
 from ..base.tables import Interned
 from ..graph.graph import DeviceData, Node, Value, origin
-from ..graph.meta import Meta, padded_meta
-from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec, Padded
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Identity, Layouts, OpSpec
 from ..graph.source import user_frame
-from ..ops.padding import NoRule, Pads
 from ..run.pjrt import transfer
 from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
@@ -42,7 +40,7 @@ def _new_mark(meta: Meta, sharding: Sharding, via: Sharding | None) -> OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark(Lowering):
+class _Mark(Identity):
     """Constrains its operand to `sharding`; with `via` to that first."""
 
     sharding: Sharding
@@ -55,12 +53,6 @@ class _Mark(Lowering):
         # which may be after the norm of all gradients, and keep it unsharded until then.
         (cut,) = wait_for_all((constrain(constrain(operands[0], self.via), near(self.sharding)),))
         return (in_memory(cut, self.sharding.memory),)
-
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
-        (pad,), (meta,) = pads, op.metas
-        if begins:
-            raise NoRule("annotates a value with a dynamic dim")
-        return Padded(mark_op(padded_meta(meta, pad), self.sharding, self.via), (dict(pad),), ())
 
 
 @dataclass(frozen=True, slots=True)

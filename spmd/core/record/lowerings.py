@@ -1,10 +1,8 @@
 """Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,17 +12,12 @@ import torch
 from torch._ops import OpOverload
 
 from ..base.dtypes import is_exact, to_numpy_dtype
-from ..graph.meta import padded_meta
-from ..graph.op import PADDED, Arrays, Layouts, Lowering, OnHost, OpSpec, Padded, Slot
+from ..graph.op import Arrays, Layouts, Lowering, OnHost, OpSpec, Slot
 from ..lower.stack_rows import Made, Row, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.create import cast
-from ..ops.dynamic_start import Gradient, Move, Read, Run, move_of
-from ..ops.padding import JOINED, Before, Case, Instead, Joined, NoRule, Pads, physical
-from ..ops.padding_shapes import begins as begun
-from ..ops.padding_shapes import elementwise, rule_of
+from ..ops.dynamic_start import Move, Run, TakeRun, move_of
 from ..ops.registry import rule_arguments
-from ..sharding.constrain import cut
 from .overloads import makes_tensors
 
 
@@ -146,22 +139,6 @@ class Call(Lowering):
         )
         return scalar_args, start
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
-        rule = partial(begun, dims=begins) if begins else rule_of(self.overload)
-        if rule is None or self.opaque or (self.rule.wants_draw and rule is elementwise):
-            raise NoRule("has no rule for a padded dim")
-        has_joined = any(type(size) is Joined for pad in pads for size in pad.values())
-        if has_joined and rule is not elementwise and self.overload not in JOINED:
-            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
-        shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
-        dtypes = [meta.struct.dtype for meta in op.metas]
-        case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
-        case.made = [{} for _ in results]
-        rule(case)
-        call = dataclasses.replace(self, arguments=tuple(case.given.items())) if case.instead is None else None
-        fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
-        return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
-
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         count = len(op.numbers)
         return ((count - 2, count - 1),) if self.rule.wants_draw else ()
@@ -193,17 +170,6 @@ class Fill(Lowering):
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
-        (meta,) = op.metas
-        likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
-        result = dict(begins or (likes[0] if likes else ()))
-        if not result:
-            raise NoRule("makes a value like a padded one")
-        metas, operands = (padded_meta(meta, result),), tuple(map(padded_meta, op.operands, pads))
-        numbers, constant = op.numbers, op.constant
-        op_spec = OpSpec.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
-        return Padded(op_spec, (result,), ())
-
     def on_host(self, op: OpSpec) -> OnHost | None:
         if not _is_exact(op):
             return None
@@ -217,38 +183,6 @@ class Fill(Lowering):
 
 
 @dataclass(frozen=True, slots=True)
-class OnPadded(Lowering):
-    """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
-    call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
-
-    call: Call | None
-    fits: tuple[tuple[int, ...], ...]
-    before: tuple[Before, ...]
-    instead: Instead | None
-
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        given = [cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
-        for step, number in zip(self.before, numbers, strict=False):
-            given = step(given, number)
-        own = len(self.before) + (self.instead is not None)
-        if self.instead is not None:
-            return (self.instead(given, numbers[own - 1]),)
-        assert self.call is not None, "an op has a call or a replacement"
-        return self.call.lower(op, given, numbers[own:], layouts)
-
-
-def _padded(op: OpSpec, pads: Sequence[Pads], case: Case, lowering: Lowering) -> Padded:
-    """An op with its metas as they are with the padding."""
-    metas = tuple(map(padded_meta, op.metas, case.made))
-    operands = tuple(map(padded_meta, op.operands, pads))
-    kinds = "i" * len(case.numbers) + op.numbers
-    # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
-    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
-    result = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
-    return Padded(result, tuple(case.made), tuple(case.numbers))
-
-
-@dataclass(frozen=True, slots=True)
 class DynamicStart(Lowering):
     """An op with its position as a scalar argument."""
 
@@ -256,31 +190,11 @@ class DynamicStart(Lowering):
 
     @property
     def taken(self) -> Run | None:
-        return self.move.run if isinstance(self.move, Read) else None
+        return self.move.run if isinstance(self.move, TakeRun) else None
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
-
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
-        move, (pad,) = self.move, pads or ({},)
-        if type(move) is Read and type(pad.get(move.run.axis)) is Joined:
-            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
-        if type(move) is Read and not begins:
-            run = move.run
-            result = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
-        elif type(move) is Gradient:
-            run = move.run
-            if run.axis in pad and not run.is_select:
-                raise NoRule("is of a slice of a padded dim")
-            result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
-            result |= begins
-            move = Gradient(run, physical(move.shape, result))
-        else:
-            raise NoRule("has no rule for a padded dim")
-        metas, operands = (padded_meta(op.metas[0], result),), (padded_meta(op.operands[0], pad),)
-        op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
-        return Padded(op_spec, (result,), ())
 
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return ((1, 2),) if len(op.numbers) == 3 else ()

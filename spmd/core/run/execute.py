@@ -13,7 +13,8 @@ import numpy as np
 from ..base import counters, observation
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
-from ..passes import dynamic, lengths, nans
+from ..passes import nans, on_host
+from ..passes.unpadded import unpadded
 from ..programs import cache
 from ..record import recorders
 from ..record.annotations import annotate_again
@@ -151,7 +152,7 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
     for node in subgraph.nodes:
         node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
         inputs = [operand for operand in node.operands if type(operand) is DeviceData]
-        result |= zip(map(value_name, results(node)), dynamic.compute(node, inputs), strict=True)
+        result |= zip(map(value_name, results(node)), on_host.compute(node, inputs), strict=True)
     flow.give(result)
     for value, storage in roots:
         device_data = result.get(value_name(value))
@@ -207,7 +208,7 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
     """Gives storages and later subgraphs the results of a run."""
-    result = [lengths.unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
+    result = [unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
     flow.give({value_name(value): data for (value, _), data in zip(roots, result, strict=True)})
     for (value, storage), data, device_data in zip(roots, result, outputs, strict=True):
         _take(storage, value, data, device_data.sharding)

@@ -19,7 +19,7 @@ from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
 from ..graph.lent import READERS, Lender
 from ..graph.source import Line, describe, user_line
-from ..passes import dynamic
+from ..passes import on_host
 from ..programs import failing
 from ..record import body, recorders
 from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
@@ -118,9 +118,9 @@ _LARGEST_IN_A_PLAN = 1 << 24
 def _settle_by_host(storage: Storage) -> None:
     """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
-        nodes = dynamic.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
+        nodes = on_host.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
         if nodes is not None:
-            storage.settle(dynamic.known(storage.value, nodes))
+            storage.settle(on_host.known(storage.value, nodes))
 
 
 class Lease(NamedTuple):

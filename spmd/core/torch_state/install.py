@@ -19,7 +19,6 @@ from . import imported as imported
 from .autocast import NAME, register_autocast
 from .compiled import join_associative_scan, join_control_flow, join_flex_attention
 from .device_module import join_accelerator, join_methods, make_module
-from .dynamic_marks import join_marks
 from .factories import register_factories
 from .generator import join_generators
 from .grad_scaler import join_grad_scaler
@@ -151,7 +150,6 @@ AT_THE_FIRST_USE = (
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", join_streams),
     Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
           "its first and loaded state as data", join_grad_scaler),
-    Patch("dynamo's `mark_dynamic`", "padded data", join_marks),
     Patch("the stager of `async_save`", "copies of ours", join_staging),
     Patch("torch's own `fully_shard`", "it names this library's", join_fully_shard),
     Patch("imports of dynamo and DTensor", "torch makes them in the first step", import_dynamo_and_dtensor),

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointError
 
 from ...core import LOCK, Storage, XlaTensor, storage_of, tensor_meta, transfer, wrap
-from ...core.extend import record_calls, walks
+from ...core.extend import is_unpadded, record_calls
 from .checkpoint_policies import Decision, Policy
 
 Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it was then
@@ -65,6 +65,6 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
     with LOCK:
         value: Any = record_calls.read(tensor)
         storage = Storage(value, tensor_meta(tensor))
-        if walks.is_unpadded(value):
+        if is_unpadded(value):
             storage.settle_unpadded(value, storage_of(tensor).home)
         return wrap(tensor_meta(tensor), storage)

@@ -91,7 +91,7 @@ DEFAULT_MESH = "spmd.mesh.global_mesh.get_global_mesh"
 # Functions that are a graph break, and the reason.
 BREAKS = {
     f"{_ANNOTATE}.get_sharding": "the sharding of a value is known when its program is compiled",
-    f"{_ANNOTATE}.mark_dynamic": "it marks data; call it on the inputs, outside the compiled function",
+    "spmd.adaptive.padding.marks.mark_dynamic": "it marks data; call it on the inputs, outside the compiled function",
     "spmd.tensors.runtime.sync": "it runs what is recorded",
     "spmd.tensors.runtime.mark_step": "it runs what is recorded",
     "spmd.tensors.shards.local_shards": "it reads values",

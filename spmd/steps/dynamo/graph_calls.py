@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule
 
 from ...core import BodyError, XlaTensor, counters, storage_of
-from ...core.extend import body, walks
+from ...core.extend import body, is_unpadded
 from ...loops.recorded_call import RecordedCall, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of
@@ -76,7 +76,7 @@ class GraphCall:
 def _is_padded(tensor: XlaTensor) -> bool:
     """True for data with a dim that is marked as dynamic: from op to op it stays padded, so one program has all
     lengths."""
-    return walks.is_unpadded(storage_of(tensor).value)
+    return is_unpadded(storage_of(tensor).value)
 
 
 def _key(value: Any) -> Any:

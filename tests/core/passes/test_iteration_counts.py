@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
+from spmd.adaptive.padding.case import NoRule
+from spmd.adaptive.stacked_data import columns_of
 from spmd.core.graph.graph import DeviceData
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.op import OpSpec
-from spmd.core.ops.padding import NoRule
-from spmd.core.passes.stacked_data import columns_of
 from spmd.core.programs import cache
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
+from spmd.adaptive.padding import learning, spread
 from spmd.core.graph.graph import Graph
-from spmd.core.passes import lengths
 from spmd.loops.recompute import remat_saved
 
 STEPS = 6
@@ -404,13 +404,13 @@ class TestAgain:
     def passes(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """Counts how often padding is spread, by ops."""
         counted: list[int] = []
-        pad = lengths.pad
+        pad = spread.pad
 
-        def counting(graph: Graph, sources: lengths.Sources) -> object:
+        def counting(graph: Graph, sources: spread.Sources) -> object:
             counted.append(len(graph.nodes))
             return pad(graph, sources)
 
-        monkeypatch.setattr(lengths, "pad", counting)
+        monkeypatch.setattr(learning, "pad", counting)
         return counted
 
     def test_a_slice(self, passes: list[int]) -> None:

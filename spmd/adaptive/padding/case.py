@@ -1,9 +1,9 @@
 """Rules of padded dims: how an op on operands with padding gives the same unpadded result.
 
 A padded dim has a capacity, which is static, and a length, which is a scalar argument: the elements before the length
-are the value, and those after it may be anything, NaN too. The rules (`padding_shapes`, `padding_sums`,
-`padding_windows`) state for each op the dims of its result that are padded then, and the steps that its operands need:
-usually none, or a fill after the length (zeros for a sum).
+are the value, and those after it may be anything, NaN too. The rules (`shapes`, `sums`, `padded_windows`) state for
+each op the dims of its result that are padded then, and the steps that its operands need: usually none, or a fill after
+the length (zeros for a sum).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from torch._ops import OpOverload
 
-from .dynamic_start import Run
-from .floats import wide
+from ...core import Meta, dense_meta
+from ...core.extend import rules
 
 Pads = dict[int, int]  # by dim, its capacity
 
@@ -24,11 +24,6 @@ LOW, HIGH = "low", "high"  # below and above every number
 
 class FullBuffer(int):
     """The capacity of a slice for which the full buffer is taken: it may be many times the length."""
-
-
-def is_full_buffer(size: int) -> bool:
-    """True if a capacity is that of a full buffer."""
-    return type(size) is FullBuffer
 
 
 class Joined(int):
@@ -127,12 +122,9 @@ class MaskKeys:
         query, key, value, *rest = operands
         counts = _counts(query.ndim, key.shape[-2], query.ndim - 1, length)
         if self.has_bias:
-            bias = rest[0]
-            if bias.dtype == jnp.bool_:
-                counts = bias & counts
-            else:
+            if rest[0].dtype != jnp.bool_:
                 key = filled(key, key.ndim - 2, length, 0)
-                counts = jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
+            counts = _masked(rest[0], counts)
         return [query, key, filled(value, value.ndim - 2, length, 0), counts, *rest[self.has_bias :]]
 
 
@@ -151,12 +143,13 @@ class MaskKeysBackward:
         counts = _counts(key.ndim, key.shape[-2], key.ndim - 1, length)
         if self.bias is None:
             return [*operands, counts]
-        bias = operands[self.bias]
-        masked = (
-            bias & counts if bias.dtype == jnp.bool_ else jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
-        )
-        operands[self.bias] = masked
+        operands[self.bias] = _masked(operands[self.bias], counts)
         return operands
+
+
+def _masked(bias: jax.Array, counts: jax.Array) -> jax.Array:
+    """A bias that also hides the keys that do not count."""
+    return bias & counts if bias.dtype == jnp.bool_ else jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +163,8 @@ class Mean:
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
         given = operands[0].astype(self.dtype)
-        total = jnp.sum(given.astype(wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
+        total = jnp.sum(given.astype(rules.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
         return (total / (length * self.others).astype(total.dtype)).astype(self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Elements of a padded dim from a dynamic start on."""
-
-    run: Run
-
-    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
-        return self.run.read(operands[0], start)
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Zeros, with the operand from a dynamic start on."""
-
-    run: Run
-    shape: tuple[int, ...]
-
-    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
-        return self.run.write(jnp.zeros(self.shape, operands[0].dtype), operands[0], start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +218,9 @@ class Case:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         return self.shapes[operand][dim]
 
-    def level(self, places: Sequence[tuple[int, int]]) -> int | None:
+    def level(self, places: Sequence[tuple[int, int]], *results: tuple[int, int]) -> int | None:
         """The capacity of a dim that several operands share, given as (operand, dim): the least, to which the others
-        are cut; None where they are not padded. Dims of size 1 broadcast."""
+        are cut; None where they are not padded. Dims of size 1 broadcast. results: the same dim, as (result, dim)."""
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
@@ -260,6 +232,8 @@ class Case:
         least = min(sizes.values(), key=int)
         for operand, dim in padded:
             self.pads[operand][dim] = least
+        for result, dim in results:
+            self.made[result][dim] = least
         return least
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
@@ -279,10 +253,6 @@ class Case:
         """Replaces the op."""
         self.instead = instead
         self.numbers.append(number)
-
-    def has_full_buffer(self) -> bool:
-        """True if padding may be most of an operand."""
-        return any(is_full_buffer(size) for pads in self.pads for size in pads.values())
 
 
 Rule = Callable[[Case], None]
@@ -308,3 +278,8 @@ def padded(*overloads: OpOverload, joined: bool = False) -> Callable[[Rule], Rul
 def physical(shape: Sequence[int], pads: Pads) -> tuple[int, ...]:
     """The shape with its padding."""
     return tuple(int(pads.get(dim, size)) for dim, size in enumerate(shape))
+
+
+def padded_meta(meta: Meta, pads: Pads) -> Meta:
+    """Returns the Meta whose dims in `pads` are as long as their capacity."""
+    return dense_meta(physical(meta.shape, pads), meta.dtype) if pads else meta

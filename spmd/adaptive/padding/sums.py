@@ -1,4 +1,4 @@
-"""Rules of padded dims (see `padding`) for reductions, products, attention, lookups and losses."""
+"""Rules of padded dims (see `case`) for reductions, products, attention, lookups and losses."""
 
 import math
 from collections.abc import Sequence
@@ -7,24 +7,23 @@ from typing import Any
 
 import torch
 
-from .loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from .padding import (
+from .case import (
     HIGH,
     JOINED,
     LOW,
     RULES,
     Case,
     FromBehind,
+    FullBuffer,
     MaskKeys,
     MaskKeysBackward,
     Mean,
     NoRule,
-    Pads,
     RepeatLast,
     padded,
     physical,
 )  # fmt: skip
-from .padding_shapes import positive
+from .shapes import positive
 
 aten = torch.ops.aten
 
@@ -117,11 +116,9 @@ def layer_norm_backward(case: Case) -> None:
     if any(dim >= first for pads in case.pads for dim in pads):
         raise NoRule("is over a padded dim")
     for dim in range(first):
-        size = case.level([(operand, dim) for operand in rows])
-        if size is not None:
-            for operand in rows:
-                case.fill(operand, dim, 0)
-            case.made[0] |= {dim: size} if case.given["output_mask"][0] else {}
+        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.given["output_mask"][0])
+        for operand in rows:
+            case.fill(operand, dim, 0)
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -170,7 +167,7 @@ def linear(case: Case) -> None:
 
 def refuse_most(case: Case) -> None:
     """Refuses the full buffer in place of a slice."""
-    if case.has_full_buffer():
+    if any(type(size) is FullBuffer for pads in case.pads for size in pads.values()):
         raise NoRule("would compute on the buffer after the slice, too")
 
 
@@ -187,10 +184,8 @@ def attention(case: Case) -> None:
     behind = {} if bias is None else {"bsl"[i]: (bias, len(case.shapes[bias]) - n) for i, n in enumerate((4, 2, 1))}
     behind = {name: place for name, place in behind.items() if place[1] >= 0}
     for name, places in (("b", [(0, 0), (1, 0), (2, 0)]), ("s", [(0, 2)]), ("l", [(1, 2), (2, 2)])):
-        size = case.level([*places, *([behind[name]] if name in behind else [])])
-        if size is not None and name != "l":
-            dim = places[0][1]
-            case.made[0][dim] = case.made[1][dim] = size
+        results = [(result, places[0][1]) for result in (0, 1) if name != "l"]
+        case.level([*places, *([behind[name]] if name in behind else [])], *results)
     if any(set(pads) - {0, 2} for pads in case.pads[:3]):
         raise NoRule("has padded heads")
     if 2 in case.pads[1]:
@@ -203,20 +198,18 @@ def attention_backward(case: Case) -> None:
     """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero key is none."""
     if len(case.shapes[1]) != 4 or case.given["dropout_p"]:
         raise NoRule("has no batch of heads" if len(case.shapes[1]) != 4 else "drops weights")
-    named = {name: case.operand(name) for name in ("grad_out", "query", "key", "value", "out", "logsumexp")}
-    grad_out, query, key, value, out, logsumexp = (int(operand) for operand in named.values() if operand is not None)
+    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
+    grad_out, query, key, value, out, logsumexp = (int(case.given[name]) for name in names)
     bias = case.operand("attn_bias")
     if bias is not None and (case.given["grad_input_mask"][3] or case.pads[bias]):
         raise NoRule("has a padded bias")
     queries = grad_out, query, out, logsumexp
     for dim, groups in ((0, [(*queries, key, value)]), (2, [queries, (key, value)])):
         for operands in groups:
-            size = case.level([(operand, dim) for operand in operands])
-            for operand in operands if size is not None else ():
+            results = [(result, dim) for result, operand in enumerate((query, key, value)) if operand in operands]
+            case.level([(operand, dim) for operand in operands], *results)
+            for operand in operands:
                 case.fill(operand, dim, 0)
-            for place, operand in enumerate((query, key, value)):
-                if size is not None and operand in operands:
-                    case.made[place][dim] = size
     if any(set(case.pads[operand]) - {0, 2} for operand in (*queries, key, value)):
         raise NoRule("has padded heads")
     for name, operand in (("max_q", query), ("max_k", key)):
@@ -231,20 +224,15 @@ def attention_backward(case: Case) -> None:
 
 @padded(aten.embedding.default, joined=True)
 def embedding(case: Case) -> None:
-    _refuse_padded(case, 0)
-    case.made[0] |= case.pads[1]
-
-
-def _refuse_padded(case: Case, operand: int) -> None:
-    if case.pads[operand]:
+    if case.pads[0]:
         raise NoRule("looks up in a padded table")
+    case.made[0] |= case.pads[1]
 
 
 @padded(aten.gather.default)
 def gather(case: Case) -> None:
     dim = positive(case.given["dim"], len(case.shapes[0]))
-    index = case.operand("index")
-    assert index is not None
+    index = int(case.given["index"])
     for d in range(len(case.shapes[index])):
         if d in case.pads[index]:
             if d != dim and d in case.pads[0]:
@@ -267,25 +255,21 @@ def index(case: Case) -> None:
     """Indices into adjacent dims; those that count from the end count from the length."""
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)
-    result: Pads = {}
     for place in range(rank):
         behind = place - rank
-        size = case.level([(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0])
-        if size is not None:
-            result[dims[0] + place] = size
+        places = [(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0]
+        case.level(places, (0, dims[0] + place))
     for dim, size in case.pads[0].items():
         if dim in dims:
             case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
         else:
-            result[dim if dim < dims[0] else dim - len(dims) + rank] = size
-    case.made[0] |= result
+            case.made[0][dim if dim < dims[0] else dim - len(dims) + rank] = size
 
 
 @padded(aten.scatter_add.default)
 def scatter_add(case: Case) -> None:
     """Elements after the length of an index add zeros to the first place."""
-    self, index, src = (case.operand(name) for name in ("self", "index", "src"))
-    assert self is not None and index is not None and src is not None
+    self, index, src = (int(case.given[name]) for name in ("self", "index", "src"))
     dim = positive(case.given["dim"], len(case.shapes[self]))
     for d in range(len(case.shapes[index])):
         is_along = d == dim or case.length(self, d) != case.length(index, d)
@@ -301,8 +285,7 @@ def scatter_add(case: Case) -> None:
 @padded(aten.index_add.default)
 def index_add(case: Case) -> None:
     """Added values after the length are zeros, and go to the first place."""
-    self, index, source = (case.operand(name) for name in ("self", "index", "source"))
-    assert self is not None and index is not None and source is not None
+    self, index, source = (int(case.given[name]) for name in ("self", "index", "source"))
     if not case.shapes[index]:
         raise NoRule("has an index without dims")
     dim = positive(case.given["dim"], len(case.shapes[self]))
@@ -319,8 +302,7 @@ def index_put(case: Case) -> None:
     is_added = case.given.get("accumulate", False)
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)
-    values = case.operand("values")
-    assert values is not None
+    values = int(case.given["values"])
     first, more = dims[0], len(case.shapes[values]) - (len(case.shapes[0]) - len(dims) + rank)
     for place in range(rank):
         behind = place - rank
@@ -354,7 +336,7 @@ def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], l
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-@padded(CROSS_ENTROPY, aten.nll_loss_forward.default, joined=True)
+@padded(torch.ops.spmd.cross_entropy.default, aten.nll_loss_forward.default, joined=True)
 def cross_entropy(case: Case) -> None:
     """Rows after the length are ignored, as targets of `ignore_index` are."""
     if len(case.shapes[0]) != 2 or any(dim != 0 for dim in case.pads[0]):
@@ -366,7 +348,7 @@ def cross_entropy(case: Case) -> None:
         case.made[0][0] = size
     elif case.given.get("label_smoothing", 0.0):
         raise NoRule("smooths labels")
-    if case.overload is CROSS_ENTROPY:
+    if case.overload is torch.ops.spmd.cross_entropy.default:
         case.made[1][0] = size
     case.fill(1, 0, case.given["ignore_index"])
 
@@ -374,10 +356,9 @@ def cross_entropy(case: Case) -> None:
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-@padded(CROSS_ENTROPY_BACKWARD, joined=True)
+@padded(torch.ops.spmd.cross_entropy_backward.default, joined=True)
 def cross_entropy_backward(case: Case) -> None:
-    logsumexp = case.operand("logsumexp")
-    assert logsumexp is not None
+    logsumexp = int(case.given["logsumexp"])
     if case.given["label_smoothing"] and case.given["reduction"] == 1:
         raise NoRule("smooths labels")
     places = [(1, 0), (2, 0), (logsumexp, 0), *([(0, 0)] if case.shapes[0] else [])]
@@ -393,17 +374,12 @@ def cross_entropy_backward(case: Case) -> None:
 def linear_backward(case: Case) -> None:
     """Rows after the length are zeros in the weight's gradient."""
     rank = len(case.shapes[0])
-    if case.pads[2]:
+    if case.pads[2] or rank - 1 in case.pads[0] or rank - 1 in case.pads[1]:
         raise NoRule("has a padded weight")
-    for dim in range(rank):
-        size = case.level([(0, dim), (1, dim)]) if dim < rank - 1 else None
-        if dim == rank - 1 and (dim in case.pads[0] or dim in case.pads[1]):
-            raise NoRule("has a padded weight")
-        if size is not None:
-            case.fill(0, dim, 0)
-            case.fill(1, dim, 0)
-            if case.given["output_mask"][0]:
-                case.made[0][dim] = size
+    for dim in range(rank - 1):
+        case.level([(0, dim), (1, dim)], *[(0, dim)] * case.given["output_mask"][0])
+        case.fill(0, dim, 0)
+        case.fill(1, dim, 0)
 
 
 @padded(aten.embedding_dense_backward.default, joined=True)
@@ -421,8 +397,6 @@ def embedding_dense_backward(case: Case) -> None:
 def softmax_backward(case: Case) -> None:
     dim = positive(case.given["dim"], len(case.shapes[0]))
     for d in range(len(case.shapes[0])):
-        size = case.level([(0, d), (1, d)])
-        if size is not None:
-            case.made[0][d] = size
+        case.level([(0, d), (1, d)], (0, d))
     for operand in (0, 1):
         case.fill(operand, dim, 0)

@@ -6,17 +6,11 @@ would run in each warm step.
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..base.config import config
-from ..base.tables import Bounded
-from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value
-from ..graph.meta import Meta
-from ..graph.op import OpSpec
-from ..programs import cache
-from .lengths import LENGTHEN, in_place, padded_on_host
-from .outcome import Changed, Outcome, Sync
+from ...core import DeviceData, Meta, config
+from ...core.extend import Bounded, Changed, Graph, Node, OpSpec, Outcome, Sync, TupleElement, Value, executables
+from .spread import LENGTHEN, in_place, padded_on_host
 
 # A value: whether it is an input, the place of the input or op, and the index among several results of an op.
 _Ref = tuple[bool, int, int | None]
@@ -29,11 +23,9 @@ class _PaddedStep(NamedTuple):
     operands: tuple[_Ref, ...]
     numbers: tuple[float | int, ...]
     like: int
-    is_added: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(NamedTuple):
     """A padded graph.
 
     data: the metas of data that the host pads, by place; padded_roots: the places of roots with padding.
@@ -66,7 +58,7 @@ def keep(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph) -> N
         is_added = node.op.name == LENGTHEN
         own = 0 if is_added else counts[like]
         numbers = tuple(node.numbers[: len(node.numbers) - own])
-        steps.append(_PaddedStep(node.op, tuple(map(ref, node.operands)), numbers, like, is_added))
+        steps.append(_PaddedStep(node.op, tuple(map(ref, node.operands)), numbers, like))
         like += not is_added
     pairs = enumerate(zip(graph.inputs, padded.inputs, strict=True))
     data = tuple((place, new.meta) for place, (old, new) in pairs if old is not new)
@@ -93,10 +85,12 @@ def again(graph: Graph, sync: Sync) -> Outcome:
 
     for step in plan.steps:
         like = graph.nodes[step.like]
-        numbers = step.numbers if step.is_added else (*step.numbers, *like.numbers)
+        numbers = step.numbers if step.op.name == LENGTHEN else (*step.numbers, *like.numbers)
         result = Node(step.op, [value(ref) for ref in step.operands], numbers, like.code, like.instruction)
         result.serial = like.serial
         nodes.append(result)
     roots = [value(ref) for ref in plan.roots]
     padded = in_place(dataclasses.replace(graph, nodes=nodes, inputs=inputs, roots=roots), plan.padded_roots)
-    return "" if cache.find(padded) is None else Changed(padded, "lengths are operands, as before", lambda graph: graph)
+    if executables.find(padded) is None:
+        return ""
+    return Changed(padded, "lengths are operands, as before", lambda graph: graph)

@@ -1,10 +1,10 @@
-"""Rules of padded dims (see `padding`) for convolutions and pools: the same after the length as outside the border."""
+"""Rules of padded dims (see `case`) for convolutions and pools: the same after the length as outside the border."""
 
 import torch
 
-from .padding import LOW, Case, NoRule, padded
-from .padding_sums import refuse_most
-from .windows import listed, per_dim
+from ...core.extend import rules
+from .case import LOW, Case, NoRule, padded
+from .sums import refuse_most
 
 aten = torch.ops.aten
 
@@ -42,7 +42,9 @@ def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
 def _num_windows(case: Case, dim: int, size: int) -> int:
     """The number of windows of a convolution in a dim of this size."""
     rank = len(case.shapes[1]) - 2
-    stride, padding, dilation = (per_dim(case.given[name], rank)[dim - 2] for name in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (
+        rules.per_dim(case.given[name], rank)[dim - 2] for name in ("stride", "padding", "dilation")
+    )
     return int((size + 2 * padding - dilation * (case.shapes[1][dim] - 1) - 1) // stride + 1)
 
 
@@ -60,10 +62,10 @@ def max_pool(case: Case) -> None:
 
 def _num_pooled(case: Case, dim: int, size: int) -> int:
     kernel, padding, dilation = (
-        per_dim(listed(case.given.get(name, default)), 2)[dim]
+        rules.per_dim(rules.listed(case.given.get(name, default)), 2)[dim]
         for name, default in (("kernel_size", 0), ("padding", 0), ("dilation", 1))
     )
-    stride = per_dim(case.given.get("stride") or case.given["kernel_size"], 2)[dim]
+    stride = rules.per_dim(case.given.get("stride") or case.given["kernel_size"], 2)[dim]
     return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 

@@ -1,6 +1,6 @@
-"""Rules of padded dims (see `padding`) for elementwise ops, moves of elements, and ops at which padding begins.
+"""Rules of padded dims (see `case`) for elementwise ops, moves of elements, and ops at which padding begins.
 
-An op that is neither here nor in `padding_sums` or `padding_windows` ends the padding.
+An op that is neither here nor in `sums` or `padded_windows` ends the padding.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .dynamic_start import run_of
-from .offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
-from .padding import (
+from ...core import transfer
+from ...core.extend import Gradient, TakeRun, rules
+from .case import (
     RULES,
     Append,
     Case,
@@ -21,10 +21,7 @@ from .padding import (
     Joined,
     NoRule,
     Pads,
-    Put,
     Rule,
-    Take,
-    is_full_buffer,
     padded,
     physical,
 )
@@ -40,7 +37,7 @@ aten = torch.ops.aten
     aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default, aten.floor_divide.Scalar,
     aten.leaky_relu_backward.default, aten.elu_backward.default, aten.hardtanh_backward.default,
     aten.softplus_backward.default, aten.hardswish.default, aten._conj.default,
-    CHECKPOINT_NAME, TO_HOST, TO_DEVICE, joined=True,
+    transfer.CHECKPOINT_NAME, transfer.TO_HOST, transfer.TO_DEVICE, joined=True,
 )  # fmt: skip
 def elementwise(case: Case) -> None:
     """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of the result is the
@@ -49,9 +46,7 @@ def elementwise(case: Case) -> None:
         for dim in range(len(shape)):
             behind = dim - len(shape)
             places = [(i, len(s) + behind) for i, s in enumerate(case.shapes) if len(s) + behind >= 0]
-            size = case.level(places)
-            if size is not None:
-                case.made[result][dim] = size
+            case.level(places, (result, dim))
 
 
 def rule_of(overload: OpOverload) -> Rule | None:
@@ -140,7 +135,11 @@ def _joined(
             if joined == 1 and rest == behind:
                 return {other: capacity}
             period = capacity * behind // rest
-            return None if is_full_buffer(size) else {other: period if joined == 1 else Joined(joined * period, period)}
+            return (
+                None
+                if type(size) is FullBuffer
+                else {other: period if joined == 1 else Joined(joined * period, period)}
+            )
         passed *= new[other]
     return None
 
@@ -170,7 +169,7 @@ def take(case: Case) -> None:
     if dim not in case.pads[0]:
         return
     case.length(0, dim)  # it is no joined one
-    found = run_of(case.overload, shape, case.given)
+    found = rules.run_of(case.overload, shape, case.given)
     if found is None:  # all of it
         if case.results[0] != shape:
             raise NoRule("takes nothing")
@@ -180,7 +179,7 @@ def take(case: Case) -> None:
     run, start = found
     size, left_out = case.pads[0][dim], _left_out(case.given)
     if is_select or left_out is None or (case.given.get("start") or 0) < 0:
-        case.do(Take(run), start)
+        case.do(TakeRun(run), start)
         return
     if run.step != 1 or case.results[0][dim] == 1:
         raise NoRule("takes some of the elements after a place in a padded dim")
@@ -203,7 +202,7 @@ def give_back(case: Case) -> None:
     shape = tuple(case.given["input_sizes"])
     dim = positive(case.given["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
-    found = run_of(case.overload, shape, case.given)
+    found = rules.run_of(case.overload, shape, case.given)
     if found is None:
         raise NoRule("is of all of a dim")
     run, start = found
@@ -221,7 +220,7 @@ def give_back(case: Case) -> None:
         elif start + size > shape[d]:
             raise NoRule("is of a slice with padding behind the end of its dim")
     case.given["input_sizes"] = list(physical(shape, case.made[0]))
-    case.do(Put(run, tuple(case.given["input_sizes"])), start)
+    case.do(Gradient(run, tuple(case.given["input_sizes"])), start)
 
 
 @padded(aten.cat.default)
@@ -239,7 +238,7 @@ def cat(case: Case) -> None:
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
-    capacity = FullBuffer(size + more) if is_full_buffer(size) else capacity_of(length + more, size)
+    capacity = FullBuffer(size + more) if type(size) is FullBuffer else capacity_of(length + more, size)
     case.made[0][dim] = capacity
     case.do(Append(dim, int(capacity)), length)
 
@@ -254,9 +253,8 @@ def stack(case: Case) -> None:
 
 def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
     for dim in range(len(case.shapes[operands[0]])):
-        size = None if dim == but else case.level([(i, dim) for i in operands])
-        if size is not None:
-            case.made[0][dim] = size
+        if dim != but:
+            case.level([(i, dim) for i in operands], (0, dim))
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------
@@ -291,10 +289,10 @@ def begins(case: Case, dims: Pads) -> None:
             raise NoRule("does not count up from 0")
         case.given["end"] = int(result[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
-        found = run_of(case.overload, shape, case.given)
+        found = rules.run_of(case.overload, shape, case.given)
         if found is None:
             raise NoRule("is of all of a dim")
-        case.do(Put(found[0], physical(shape, result)), found[1])
+        case.do(Gradient(found[0], physical(shape, result)), found[1])
     elif case.overload is aten.expand.default:
         case.given["size"] = list(physical(shape, result))
     else:

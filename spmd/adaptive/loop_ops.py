@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..core.extend import Arrays, Layouts, Lowering, OpSpec
 
 
 @dataclass(frozen=True, slots=True)

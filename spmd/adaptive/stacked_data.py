@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ..graph.graph import DeviceData
-from ..ops.padding import NoRule
+from ..core import DeviceData
+from .padding.case import NoRule
 
 
 def columns_of(rows: Sequence[tuple[DeviceData, ...]]) -> list[tuple[DeviceData, ...]]:

@@ -1,0 +1,281 @@
+"""Differences between runs of a sync that need no new program: dynamic starts, and lists that the host computes.
+
+PyTorch/XLA compiled a program per index and per length. Here the second time that a sync meets such a difference, it
+learns the ops that differ, by their places in the user's code. A start becomes an operand of the program
+(`OpSpec.dynamic_start`). A list that is longer in each run, as the tokens of a generated text are, is computed by the
+host next to the program, provided that it is small and exact, so that no bit depends on where it is computed. Nothing
+is learnt when anything else differs, too.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from ...core import DeviceData, Meta, config, dtypes, observation
+from ...core.extend import (
+    Changed,
+    Graph,
+    Node,
+    OnHost,
+    OpSpec,
+    Outcome,
+    Program,
+    Sync,
+    Unpad,
+    dynamic,
+    executables,
+    walks,
+)
+from . import memo
+from .spread import Sources, pad
+
+# What of an op is dynamic, beside its start and the data that it reads (the number of the operand): the dims of its
+# result; the length of a small list, which the host computes.
+RESULT, HOST = "result", "host"
+
+# The number of batch shapes that have programs of their own; then the length is an operand.
+BATCHES = 2
+
+
+def starts(graph: Graph, sync: Sync) -> Outcome:
+    """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
+    if not dynamic.dynamic_start_positions(graph.nodes):
+        return ""
+    return Changed(graph, "starts are operands", lambda graph: graph, is_last=False)
+
+
+def on_host(graph: Graph, sync: Sync) -> Outcome:
+    """Has the host compute the ops that are known to differ in length, and are small.
+
+    A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
+    those of the recording.
+    """
+    if observation.active() is not None:
+        return ""
+    return _computed_by_host(graph)
+
+
+def _computed_by_host(graph: Graph) -> Outcome:
+    nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
+    nodes |= _host_only(nodes)
+    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers") if nodes and not dynamic.is_forbidden() else ""
+
+
+def dims(graph: Graph, sync: Sync) -> Outcome:
+    """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
+    sources = sources_of(graph) if config.pad_lengths else None
+    if sources is None:
+        return ""
+    found, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
+    if isinstance(found, str):
+        return found if reads_padded else ""
+    program = executables.find(found[0])
+    if program is None and not reads_padded:
+        return ""
+    if program is not None:
+        memo.keep(sync.key, sync.counts, graph, found[0])
+    return _padded(found[0])
+
+
+def _padded(graph: Graph) -> Changed:
+    return Changed(graph, "lengths are operands", _padded_again)
+
+
+def _padded_again(graph: Graph) -> Graph:
+    """Pads the known dynamic dims of a graph."""
+    sources = sources_of(graph)
+    found = None if sources is None else pad(graph, sources)
+    return found[0] if isinstance(found, tuple) else graph
+
+
+def learn(graph: Graph, sync: Sync) -> Outcome:
+    """Compares a graph with the program most similar to it.
+
+    Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
+    make equal, and makes them so.
+    """
+    before = executables.most_similar(graph, sync.line)
+    if before is None or [op.name for op in before.entries] != [node.op.name for node in graph.nodes]:
+        return ""
+    if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
+        return ""  # `dims` has said why its padding does not spread
+    dynamic_start: list[Node] = []
+    others: list[tuple[OpSpec, Node]] = []
+    for old, node in zip(before.entries, graph.nodes, strict=True):
+        if _is_moved(old, node.op):
+            dynamic_start.append(node)
+        elif old is not node.op:
+            others.append((old, node))
+    small = [node for _, node in others if _is_small(node)]
+    if len(small) < len(others):
+        if _is_of_batches(before, graph) and executables.num_equal(graph, sync.line) < BATCHES:
+            return ""
+        result = _learn_lengths(graph, before, dynamic_start, others, ())
+        if isinstance(result, Changed) or not small:
+            return result
+        # The host computes the small values, and its next result is data with a dynamic dim.
+        result = _learn_lengths(graph, before, dynamic_start, others, small)
+        if not isinstance(result, OnHost):
+            return result
+    for node in dynamic_start:
+        dynamic.add(node, dynamic.START)
+    for node in small:
+        dynamic.add(node, HOST)
+    with_starts = starts(graph, sync)
+    return _computed_by_host(graph) or with_starts
+
+
+def _learn_lengths(
+    graph: Graph,
+    before: Program,
+    dynamic_start: Sequence[Node],
+    others: Sequence[tuple[OpSpec, Node]],
+    host_computed: Collection[Node],
+) -> Outcome:
+    """Pads a graph, where padding explains all differences other than starts and host-computed values."""
+    result = {node: changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
+    nodes = {
+        node: dims
+        for old, node in others
+        if node not in result and (dims := changed_result_dims(old, node)) is not None
+    }
+    inputs = _changed_data(before, graph, host_computed)
+    if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
+        return ""
+    sources = Sources(nodes, inputs, result)
+    found = pad(graph, sources)
+    if isinstance(found, str):
+        return found
+    if any(node not in found[1] for _, node in others):
+        return ""
+    if result:
+        return OnHost(result, "")
+    for node, changed in nodes.items():
+        dynamic.add(node, RESULT, changed)
+    for node in graph.nodes:
+        for index, operand in enumerate(node.operands):
+            if type(operand) is DeviceData and operand in inputs:
+                dynamic.add(node, index, inputs[operand])
+    for node in dynamic_start:
+        dynamic.add(node, dynamic.START)
+    dynamic.dynamic_start_positions(graph.nodes)
+    found = pad(graph, sources)
+    return found if isinstance(found, str) else _padded(found[0])
+
+
+def _is_of_batches(before: Program, graph: Graph) -> bool:
+    """True if data other than lists of integers has another shape than before: so has the last batch of an epoch."""
+    pairs = zip(before.requested.inputs, graph.inputs, strict=False)
+    changed = [device_data for (meta, _), device_data in pairs if meta is not device_data.meta]
+    return any(device_data.host is not None and not dtypes.is_exact(device_data.meta.dtype) for device_data in changed)
+
+
+def _changed_data(
+    before: Program, graph: Graph, host_computed: Collection[Node]
+) -> dict[DeviceData, Sequence[int]] | None:
+    """Returns the data of another shape than before, with the dims that differ; without data that only the host reads.
+
+    None where the data differs in more than padding explains.
+    """
+    if len(before.requested.inputs) != len(graph.inputs):
+        return None
+    found: dict[DeviceData, Sequence[int]] = {}
+    for (meta, _), device_data in zip(before.requested.inputs, graph.inputs, strict=True):
+        if meta is not device_data.meta and not all(
+            node in host_computed for node in graph.nodes if device_data in node.operands
+        ):
+            dims = changed_dims(meta, device_data.meta)
+            if not dims or not may_pad(device_data, dims, graph):
+                return None
+            found[device_data] = dims
+    return found
+
+
+def _is_moved(old: OpSpec, new: OpSpec) -> bool:
+    if old is new or old.dynamic_start is None:
+        return False
+    return old.dynamic_start[0] is new or (
+        new.dynamic_start is not None and old.dynamic_start[0] is new.dynamic_start[0]
+    )
+
+
+def _is_small(node: Node) -> bool:
+    values = (*walks.results(node), *node.operands)
+    return dynamic.has_host_kernel(node) and all(dtypes.is_exact(value.meta.dtype) for value in values)
+
+
+def _host_only(host_computed: set[Node]) -> set[Node]:
+    """Returns operands of host-computed ops that the host can compute, too, without waiting for a program."""
+    can: set[Node] = set()
+    for node in sorted(_behind(host_computed, _is_small), key=lambda node: node.serial):
+        if all(walks.origin(operand) is None or walks.origin(operand) in can for operand in node.operands):
+            can.add(node)
+    return _behind(host_computed, can.__contains__)
+
+
+def _behind(nodes: Iterable[Node], wanted: Callable[[Node], bool]) -> set[Node]:
+    """Returns the wanted ops that these ops read, directly or through other wanted ops."""
+    found: set[Node] = set()
+    stack = [operand for node in nodes for operand in node.operands]
+    while stack:
+        maker = walks.origin(stack.pop())
+        if maker is not None and maker not in found and wanted(maker):
+            found.add(maker)
+            stack.extend(maker.operands)
+    return found
+
+
+def sources_of(graph: Graph) -> Sources | None:
+    """Returns the known dynamic dims of a graph's ops and data; None if there are none."""
+    nodes: dict[Node, Sequence[int]] = {}
+    inputs: dict[DeviceData, Sequence[int]] = {}
+    capacities: dict[int, int] = {}
+    for node in graph.nodes:
+        lowering = node.op.lowering
+        if isinstance(lowering, Unpad):
+            nodes[node] = lowering.dims
+            if lowering.is_marked:
+                capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
+        if has_dynamic_dims(node):
+            nodes[node] = dynamic.dims_of(node, RESULT) or ()
+        for index, operand in enumerate(node.operands):
+            if type(operand) is DeviceData:
+                dims = dynamic.dims_of(node, index)
+                if dims is not None and may_pad(operand, dims, graph):
+                    inputs[operand] = dims
+    return Sources(nodes, inputs, capacities=capacities) if nodes or inputs else None
+
+
+def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
+    """True if data may be padded: host data (a list that gets longer, a batch), or a cache extended by a token."""
+    shape = device_data.meta.shape
+    if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
+        return False
+    if device_data.host is not None:
+        return True
+    return all(node.op.name == "aten.cat" for node in graph.nodes if device_data in node.operands)
+
+
+def has_dynamic_dims(node: Node) -> bool:
+    """True if an op's result is known to have dynamic dims; a slice from elsewhere in the same line has none."""
+    dims = dynamic.dims_of(node, RESULT)
+    dynamic_start = node.op.dynamic_start
+    return dims is not None and _is_long(node, dims) and (dynamic_start is None or dynamic_start[1] == 0)
+
+
+def _is_long(node: Node, dims: Sequence[int]) -> bool:
+    """True if none of these dims of the result has size 1, which looks like a repeated dim."""
+    return len(node.meta.shape) > max(dims) and all(node.meta.shape[dim] > 1 for dim in dims)
+
+
+def changed_result_dims(old: OpSpec, node: Node) -> tuple[int, ...] | None:
+    """Returns the dims in which an op's result differs from that of the same op of another run, on equal operands."""
+    if len(old.metas) > 1 or old.operands != node.op.operands:
+        return None
+    dims = changed_dims(old.metas[0], node.meta)
+    return dims if dims and _is_long(node, dims) else None
+
+
+def changed_dims(before: Meta, now: Meta) -> tuple[int, ...]:
+    """Returns the dims in which two metas of one dtype and rank differ; none where they differ otherwise."""
+    if before.dtype is not now.dtype or len(before.shape) != len(now.shape):
+        return ()
+    return tuple(dim for dim, size in enumerate(now.shape) if size != before.shape[dim])

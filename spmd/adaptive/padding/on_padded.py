@@ -1,0 +1,144 @@
+"""The op on padded operands, by the kind of its lowering: a call by the rule of its overload, others by their own."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from ...core.extend import (
+    PADDED,
+    Arrays,
+    Call,
+    DynamicStart,
+    Fill,
+    Gradient,
+    Identity,
+    Layouts,
+    Lowering,
+    OpSpec,
+    Slot,
+    TakeRun,
+    Unpad,
+    regions,
+)
+from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
+from .shapes import begins as begun
+from .shapes import elementwise, rule_of
+
+
+class Padded(NamedTuple):
+    """An op on padded operands: the padding of its results, and the integers that are scalar arguments of it alone."""
+
+    op: OpSpec
+    pads: tuple[Pads, ...]
+    numbers: tuple[int, ...]
+
+
+@functools.singledispatch
+def on_padded(lowering: Lowering, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    """Returns the op of this lowering on operands with padded dims (see `case`).
+
+    begins: the capacities of the dynamic dims of the result, where no operand is padded. Raises NoRule.
+    """
+    raise NoRule("has no rule for a padded dim")
+
+
+@on_padded.register
+def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    if begins:
+        raise NoRule("takes its dims from its operand")
+    results = pads[: len(op.metas)]
+    metas, operands = tuple(map(padded_meta, op.metas, results)), tuple(map(padded_meta, op.operands, pads))
+    op_spec = OpSpec.of(op.name, lowering, metas, operands, statics=op.statics, sharding=op.sharding)
+    return Padded(op_spec, tuple(map(dict, results)), ())
+
+
+@on_padded.register
+def _unpad(lowering: Unpad, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    """Padded data is read with its padding."""
+    (padded,) = op.operands
+    op_spec = OpSpec.of(op.name, lowering, (padded,), (padded,), statics=PADDED)
+    return Padded(op_spec, ({dim: padded.shape[dim] for dim in lowering.dims},), ())
+
+
+@on_padded.register
+def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    (meta,) = op.metas
+    likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
+    result = dict(begins or (likes[0] if likes else ()))
+    if not result:
+        raise NoRule("makes a value like a padded one")
+    metas, operands = (padded_meta(meta, result),), tuple(map(padded_meta, op.operands, pads))
+    op_spec = OpSpec.of(
+        op.name, lowering, metas, operands, numbers=op.numbers, statics=PADDED, constant=op.constant
+    )  # fmt: skip
+    return Padded(op_spec, (result,), ())
+
+
+@on_padded.register
+def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    move, (pad,) = lowering.move, pads or ({},)
+    if not isinstance(move, Gradient | TakeRun) or (begins and type(move) is TakeRun):
+        raise NoRule("has no rule for a padded dim")
+    run = move.run
+    if isinstance(move, TakeRun):
+        if type(pad.get(run.axis)) is Joined:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
+        result = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
+    else:
+        if run.axis in pad and not run.is_select:
+            raise NoRule("is of a slice of a padded dim")
+        result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()} | begins
+        move = Gradient(run, physical(move.shape, result))
+    metas, operands = (padded_meta(op.metas[0], result),), (padded_meta(op.operands[0], pad),)
+    op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
+    return Padded(op_spec, (result,), ())
+
+
+@on_padded.register
+def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+    rule = partial(begun, dims=begins) if begins else rule_of(lowering.overload)
+    if rule is None or lowering.opaque or (lowering.rule.wants_draw and rule is elementwise):
+        raise NoRule("has no rule for a padded dim")
+    has_joined = any(type(size) is Joined for pad in pads for size in pad.values())
+    if has_joined and rule is not elementwise and lowering.overload not in JOINED:
+        raise NoRule("has no rule for a padded dim that a reshape has joined to others")
+    shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
+    dtypes = [meta.struct.dtype for meta in op.metas]
+    case = Case(lowering.overload, dict(lowering.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
+    case.made = [{} for _ in results]
+    rule(case)
+    call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
+    fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
+    metas, operands = tuple(map(padded_meta, op.metas, case.made)), tuple(map(padded_meta, op.operands, pads))
+    # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
+    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
+    on_padded = OnPadded(call, fits, tuple(case.before), case.instead)
+    kinds = "i" * len(case.numbers) + op.numbers
+    op_spec = OpSpec.of(op.name, on_padded, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
+    return Padded(op_spec, tuple(case.made), tuple(case.numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class OnPadded(Lowering):
+    """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
+    call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
+
+    call: Call | None
+    fits: tuple[tuple[int, ...], ...]
+    before: tuple[Before, ...]
+    instead: Instead | None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        arrays = [regions.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
+        for step, number in zip(self.before, numbers, strict=False):
+            arrays = step(arrays, number)
+        count = len(self.before) + (self.instead is not None)
+        if self.instead is not None:
+            return (self.instead(arrays, numbers[count - 1]),)
+        assert self.call is not None, "an op has a call or a replacement"
+        return self.call.lower(op, arrays, numbers[count:], layouts)

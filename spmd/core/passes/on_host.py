@@ -1,0 +1,90 @@
+"""Ops that the host computes in place of a program: few and small ones behind a value that is read."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..base import counters
+from ..graph.graph import DeviceData, Node, Value, origin, result_index, results
+from ..run.pjrt import processes, transfer
+from ..sharding.value import Sharding
+
+# The most elements of a host-computed value.
+LARGEST = 1 << 16
+# The most ops behind a value that a read computes on the host.
+_FEW = 16
+
+
+def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
+    """True if the host can compute an op, whose arrays have at most so many elements."""
+    if node.op.on_host is None or processes.several():
+        return False
+    return all(value.meta.numel <= largest for value in (*results(node), *node.operands))
+
+
+def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
+    """Returns a value as host data, computed by the ops that `few_small` found behind it."""
+    result: dict[Node, list[DeviceData]] = {}
+
+    def device_data_of(value: Value) -> DeviceData:
+        maker = origin(value)
+        if maker is None:
+            assert type(value) is DeviceData
+            return value
+        return result[maker][result_index(value)]
+
+    for node in nodes:
+        result[node] = compute(node, [device_data_of(operand) for operand in node.operands])
+    return device_data_of(value)
+
+
+def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
+    """Returns the ops behind a value, as recorded, where they are few and the host can compute them all; else None.
+
+    A read of such a value need not wait for a program: a sampler checks whether the step before this one was the last
+    (`if timestep - 20 >= 0`), and would wait for the whole network. largest: the elements of an array that is small.
+    """
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        maker = origin(stack.pop())
+        if maker is not None and maker not in found:
+            if len(found) == _FEW or not has_host_kernel(maker, largest):
+                return None
+            found.add(maker)
+            stack.extend(maker.operands)
+    return sorted(found, key=lambda node: node.serial)
+
+
+def compute(node: Node, inputs: Sequence[DeviceData]) -> list[DeviceData]:
+    """Returns a host-computed op's results as host data, from its operands' data; counted, as every op on the host."""
+    counters.add("host_ops")
+    assert node.op.on_host is not None
+    operands = [_host_tensor(device_data) for device_data in inputs]
+    with torch.no_grad():
+        result = node.op.on_host(operands, node.numbers)
+    return [
+        DeviceData(value.meta, host=transfer.host_array(tensor).copy(), sharding=_sharding(node, inputs))
+        for value, tensor in zip(results(node), result, strict=True)
+    ]
+
+
+def _host_tensor(device_data: DeviceData) -> torch.Tensor:
+    device_data.check()
+    array = (
+        device_data.host
+        if device_data.host is not None
+        else transfer.download(device_data.placed()[0], device_data.meta.shape)
+    )
+    return transfer.host_tensor(array)
+
+
+def _sharding(node: Node, operands: Sequence[DeviceData]) -> Sharding | None:
+    """Returns the sharding of an operand of the same rank whose sharded dims are as long as the value's; else None."""
+    for operand in operands:
+        sharding, shape = operand.sharding, operand.meta.shape
+        if sharding is not None and len(shape) == len(node.meta.shape):
+            split = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
+            if all(shape[dim] == node.meta.shape[dim] for dim in split):
+                return sharding
+    return None
