@@ -101,7 +101,7 @@ AT_IMPORT = (
     "steps.export_from_device",
 )  # fmt: skip
 # Imported when another module is.
-WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler"}
+WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler", "spmd.tools.planning.report": "tools.reports.printing"}
 # What joins the points of the core, imported at the first use of the device: torch's profiler must not see an import
 # in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[list[Any], str], ...] = (

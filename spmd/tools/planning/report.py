@@ -2,9 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +179,7 @@ class Plan:
 
     def page(self) -> str:
         """Returns one self-contained HTML page with pictures (SVG) and the full tables."""
-        return str(view("page").page_of(self))
+        return str(VIEWS["page"]().page_of(self))
 
     def save_program(self, path: str | Path) -> int:
         """Writes the step's compiled programs to a folder, with those of its initial values, for the job that runs it;
@@ -197,10 +196,10 @@ class Plan:
         return save(self.recorded, path)
 
     def __rich__(self) -> Any:
-        return view("table").table_of(self)
+        return VIEWS["table"]().table_of(self)
 
     def __str__(self) -> str:
-        return view("table").text_of(self)
+        return text_of(self)
 
 
 def _finding(fields: dict[str, Any]) -> Finding:
@@ -208,9 +207,13 @@ def _finding(fields: dict[str, Any]) -> Finding:
     return Finding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
 
 
-def view(name: str) -> Any:
-    """The module "table" or "page", imported at its first use: a process that prints no plan needs no rich."""
-    return import_module("spmd.tools.reports.page") if name == "page" else import_module("spmd.tools.reports.table")
+# The modules that print results, by name, imported at their first use; `spmd/tools/reports` has them.
+VIEWS: dict[str, Callable[[], Any]] = {}
+
+
+def text_of(result: Any) -> str:
+    """The table of a result, as text."""
+    return str(VIEWS["table"]().text_of(result))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """A trace as a table: the modules and lines that the devices' time goes to, and the host's."""
 
 import gzip
-import importlib
-import io
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..planning.report import VIEWS, text_of
 from .trace_files import MODULE, ROWS
 
 _SHOWN = 25  # rows
@@ -33,7 +32,7 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The answer of `summary`; `print` shows it as a table, by rich where that is installed.
+    """The answer of `summary`; `print` shows it as a table.
 
     Attributes:
         rows: of the devices, the longest first. host: by row of the host ("record", "sync", "compile", "dispatch",
@@ -49,17 +48,21 @@ class Summary:
     step_seconds: float = 0.0
     num_devices: int = 0
 
-    def __str__(self) -> str:
-        heads, texts = (self.by, "ops", "count", "time", "share", "bytes"), [*self._texts()]
-        return "\n".join([_printed(heads, texts), *self._lines()])
+    def __rich__(self) -> Any:
+        return VIEWS["table"]().summed(self)
 
-    def _texts(self) -> Iterator[tuple[str, ...]]:
+    def __str__(self) -> str:
+        return text_of(self)
+
+    def texts(self) -> Iterator[tuple[str, ...]]:
+        """The texts of the rows that are shown: name, ops, count, time, share, bytes."""
         for row in self.rows[:_SHOWN]:
             more = f" + {len(row.ops) - _OPS}" if len(row.ops) > _OPS else ""
             ops = ", ".join(op.removeprefix("aten.") for op in row.ops[:_OPS]) + more
             yield row.name, ops, f"{row.count:,}", _time(row.seconds), f"{row.share:.1%}", f"{row.bytes:,}"
 
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """The lines below the table."""
         left = self.rows[_SHOWN:]
         if left:
             yield f"and {len(left):,} rows more, {sum(row.share for row in left):.1%} of the time"
@@ -175,18 +178,3 @@ def _unnamed(said: dict[str, Any]) -> str:
 
 def _time(seconds: float) -> str:
     return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
-
-
-def _printed(heads: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    tables, boxes = importlib.import_module("rich.table"), importlib.import_module("rich.box")
-    consoles = importlib.import_module("rich.console")
-    table = tables.Table(box=boxes.SIMPLE_HEAD)
-    for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i < 2 else "right", overflow="fold")
-    for row in texts:
-        table.add_row(*(row_text.replace("[", "\\[") for row_text in row))
-    out = consoles.Console()
-    width = max(out.width, 100) if out.is_terminal else 200
-    console = consoles.Console(file=io.StringIO(), width=width)
-    console.print(table)
-    return str(console.file.getvalue()).strip("\n")

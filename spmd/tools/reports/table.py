@@ -16,6 +16,7 @@ from rich.text import Text
 from ...core import Collective
 from ..planning.layout import Finding, Row
 from ..planning.report import Plan
+from ..profiler.summaries import Summary
 from ..suggestions.suggestion import Suggestion, Trial, precision_name
 from ..verification.evidence import Compared, Verification, share
 
@@ -23,14 +24,11 @@ SHOWN = 20  # rows of the collectives' table
 _IN_A_PIPE = 200  # columns
 
 
-def text_of(shown: Plan | Suggestion | Verification) -> str:
-    """The table as text, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
+def text_of(result: Any) -> str:
+    """The table of a result, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
     out = Console()
     console = Console(file=io.StringIO(), width=max(out.width, 100) if out.is_terminal else _IN_A_PIPE)
-    if isinstance(shown, Verification):
-        console.print(verified(shown))
-    else:
-        console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
+    console.print(result)
     file: Any = console.file
     return file.getvalue().rstrip("\n")
 
@@ -251,6 +249,16 @@ def verified(found: Verification) -> Any:
         )  # fmt: skip
     lines = [f"the first op that differs: {found.first}"] if found.first else []
     return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
+
+
+def summed(trace: Summary) -> Any:
+    """The table of a trace, and its sums."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, name in enumerate((trace.by, "ops", "count", "time", "share", "bytes")):
+        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
+    for texts in trace.texts():
+        table.add_row(*map(Text, texts))
+    return Group(table, *map(Text, trace.lines()))
 
 
 def _few(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ..planning.report import Plan, view
+from ..planning.report import VIEWS, Plan, text_of
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ class Suggestion:
         return json.dumps({"measure": self.measure, "trials": rows}, indent=1)
 
     def __rich__(self) -> Any:
-        return view("table").ranked(self)
+        return VIEWS["table"]().ranked(self)
 
     def __str__(self) -> str:
-        return str(view("table").text_of(self))
+        return text_of(self)
 
 
 def precision_name(policy: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..planning.report import view
+from ..planning.report import VIEWS, text_of
 from .one_run import Name
 
 
@@ -106,10 +106,10 @@ class Verification:
         Path(path).write_text(self.to_json())
 
     def __rich__(self) -> Any:
-        return view("table").verified(self)
+        return VIEWS["table"]().verified(self)
 
     def __str__(self) -> str:
-        return str(view("table").text_of(self))
+        return text_of(self)
 
 
 def share(row: Compared) -> float:
