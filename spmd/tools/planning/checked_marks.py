@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -193,10 +193,11 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     for one in graph.nodes:
         for operand in one.operands:
             readers.setdefault(walks.origin(operand) or operand, []).append(one)
-    behind = [*_downstream([node], readers)]
-    beside = (operand for one in behind for operand in one.operands)
+    behind = [*_nearest([node], lambda reader: readers.get(reader, ()))]
+    beside = (operand for reader in behind for operand in reader.operands)
     found: dict[Any, Value] = {}
-    for value in (*_upstream([moved]), *behind, *_upstream(node.operands), *_upstream(beside)):
+    makers, operands, others = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
+    for value in (*makers, *behind, *operands, *others):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
             found.setdefault(walks.value_name(value), value)
     plain = [one for one in dict.fromkeys((moved, node)) if walks.value_name(one) not in found and type(one) is Node]
@@ -204,37 +205,27 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
 
 
 _STEPS = 48
+_V = TypeVar("_V", bound=Value)
 
 
-def _upstream(values: Iterable[Value]) -> Iterator[Value]:
-    """Yields values and those that they come from, nearest first, up to annotations and inputs."""
+def _operands(value: Value) -> Sequence[Value]:
+    """The values that a value is made of; none of an input."""
+    maker = walks.origin(value)
+    return () if maker is None else maker.operands
+
+
+def _nearest(values: Iterable[_V], others: Callable[[_V], Sequence[_V]]) -> Iterator[_V]:
+    """Yields values and others that each leads to, nearest first, up to annotations."""
     todo, seen = list(values), set()
     for _ in range(_STEPS):
         if not todo:
             return
         value = todo.pop(0)
-        if walks.value_name(value) in seen:
-            continue
-        seen.add(walks.value_name(value))
-        yield value
-        maker = walks.origin(value)
-        if maker is not None and not is_mark(value):
-            todo += maker.operands
-
-
-def _downstream(nodes: Sequence[Node], readers: dict[Any, list[Node]]) -> Iterator[Node]:
-    """Yields the ops that read these, nearest first, up to annotations."""
-    todo, seen = list(nodes), set()
-    for _ in range(_STEPS):
-        if not todo:
-            return
-        node = todo.pop(0)
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        if not is_mark(node):
-            todo += readers.get(node, [])
+        name = walks.value_name(value)
+        if name not in seen:
+            seen.add(name)
+            yield value
+            todo += () if is_mark(value) else others(value)
 
 
 def _layouts(value: Value, mesh: Sharding) -> Iterator[Sharding]:
