@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import spmd
 
@@ -119,17 +119,14 @@ def _accumulated(
                 raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
             share = loss / count
             share.backward()
-        return (total + sums.take(share.detach()).float(), tuple(tree_map(_detached, value) for value in new)), None
+        passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new))
+        return (total + sums.take(share.detach()).float(), passed_on), None
 
     with torch.no_grad(), loop_of_passes(), sums:
         start = torch.zeros((), device="xla")
         (total, last), _ = spmd.scan(iteration, (start, tuple(carried)), parts)
         total = sums.reduced(total)
     return (total, *last) if carried else total
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _check(batch: object, num_micro_batches: int) -> None:
@@ -158,14 +155,12 @@ def _parts(model: nn.Module, batch: Any, count: int) -> Any:
     """The batch as a stack of micro-batches, each sharded over the batch axes as a unit shards its input."""
     root = unit_of(model) or next(iter(units_in(model)), None)
 
-    def parts(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def parts(value: torch.Tensor) -> torch.Tensor:
         if root is not None and spmd.get_sharding(value) is None:
             root.split(value)
-        result = rearrange(value, "(b n) ... -> n b ...", n=count)
+        result: torch.Tensor = rearrange(value, "(b n) ... -> n b ...", n=count)
         if root is not None:
             root.split(result, dim=1)
         return result
 
-    return tree_map(parts, batch)
+    return tree_map_only(torch.Tensor, parts, batch)

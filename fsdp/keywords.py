@@ -27,14 +27,8 @@ class Nothing:
     silent: tuple[Any, ...] = (None, False)
 
 
-@dataclass(frozen=True)
-class Means:
-    """A keyword that becomes others. of: (its value, our keywords so far) -> our keywords."""
-
-    of: Callable[[Any, Given], Given]
-
-
-Table = Mapping[str, Nothing | Means]
+# By keyword: nothing, or what it becomes: (its value, our keywords so far) -> our keywords.
+Table = Mapping[str, Nothing | Callable[[Any, Given], Given]]
 
 
 def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any]) -> Given:
@@ -54,7 +48,7 @@ def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any])
             if not any(type(value) is type(silent) and value == silent for silent in meaning.silent):
                 reasons[name] = meaning.reason
             continue
-        translated = meaning.of(value, ours)
+        translated = meaning(value, ours)
         twice = sorted(translated.keys() & given.keys())
         if twice:
             raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
@@ -159,31 +153,31 @@ def _ignored_states(value: Any, _: Given) -> Given:
     }
 
 
-def _dtypes(name: str) -> Means:
+def _dtypes(name: str) -> Callable[[Any, Given], Given]:
     """A keyword that sets one dtype of the precision policy; several such keywords make the policy together."""
 
     def of(value: Any, ours: Given) -> Given:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
         return {"mp_policy": MixedPrecisionPolicy(**{**vars(policy), name: value})}
 
-    return Means(of)
+    return of
 
 
 # `torch.distributed.fsdp.FullyShardedDataParallel`.
 TORCH: Table = {
     "process_group": Nothing(ONE_VIEW),
-    "sharding_strategy": Means(_strategy),
-    "cpu_offload": Means(_cpu_offload),
+    "sharding_strategy": _strategy,
+    "cpu_offload": _cpu_offload,
     "backward_prefetch": Nothing(SCHEDULED),
     "forward_prefetch": Nothing(SCHEDULED),
     "limit_all_gathers": Nothing(SCHEDULED, silent=(None, True)),
-    "mixed_precision": Means(_mixed_precision),
+    "mixed_precision": _mixed_precision,
     "device_id": Nothing('the device is "xla"'),
     "sync_module_states": Nothing(ONE_VIEW),
     "use_orig_params": Nothing("parameters are always the module's own", silent=(None, True)),
-    "ignored_states": Means(_ignored_states),
-    "ignored_parameters": Means(lambda value, _: {"ignored_params": list(value or ())}),
-    "device_mesh": Means(lambda value, _: {} if value is None else {"mesh": value}),
+    "ignored_states": _ignored_states,
+    "ignored_parameters": lambda value, _: {"ignored_params": list(value or ())},
+    "device_mesh": lambda value, _: {} if value is None else {"mesh": value},
 }
 
 _WHOLE_STEP = "XLA compiles the whole step"
@@ -198,11 +192,11 @@ XLA: Table = {
     "disable_reshard_on_root": Nothing("the root keeps its gathered parameters", silent=(None, True)),
     "compute_dtype": _dtypes("param_dtype"),
     "buffer_dtype": _dtypes("buffer_dtype"),
-    "fp32_reduce_scatter": Means(lambda value, ours: _dtypes("reduce_dtype").of(torch.float32, ours) if value else {}),
+    "fp32_reduce_scatter": lambda value, ours: _dtypes("reduce_dtype")(torch.float32, ours) if value else {},
     "sharding_groups": Nothing("the axes of the mesh are the groups"),
     "sharding_rank": Nothing(ONE_VIEW),
     "sharding_world_size": Nothing("the size of the mesh's axis"),
-    "shard_param_on_dim_0": Means(lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {}),
+    "shard_param_on_dim_0": lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {},
     "pin_layout_in_collective_ops": Nothing(_WHOLE_STEP, silent=(None, True)),
     "reduce_scatter_bucket_size_mb": Nothing(SCHEDULED, silent=(None, 0)),
     "coalesce_all_gather_ops": Nothing("small parameters share a gather"),

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from ...core import hardware
+from ...core import hardware, user_line
 from ...jobs.data.trees import Path, mapped, moves, name_of
 from ...mesh.mesh import Mesh
 from .sharding_spec import ShardingSpec
@@ -50,11 +50,14 @@ def check_loader(caller: str) -> None:
     """Warns, once a launch, where gradients are to be of all devices' batches, and these came by no loader."""
     if now.num_replicas > 1 and not now.has_loader:
         now.has_loader = True
-        warnings.warn(
+        line = user_line()
+        warnings.warn_explicit(
             f"{caller}: the batches of this launch came by no MpDeviceLoader, so each step has one batch, not the "
             f"{now.num_replicas} of {now.num_replicas} devices; wrap the loader in MpDeviceLoader, or call "
             "xr.use_spmd() and shard the batches",
-            stacklevel=3,
+            UserWarning,
+            "?" if line.code is None else line.code.co_filename,
+            line.number,
         )
 
 

@@ -171,16 +171,10 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
         print(*args, file=sys.stdout if fd is None else fd, flush=flush)
 
 
-def optimizer_step(
-    optimizer: torch.optim.Optimizer,
-    barrier: bool = False,
-    optimizer_args: dict[str, Any] | None = None,
-    groups: Any = None,
-    pin_layout: bool = True,
-) -> Any:
+def optimizer_step(optimizer: torch.optim.Optimizer, barrier: bool = False, optimizer_args: Any = None) -> Any:
     """Calls `optimizer.step(**optimizer_args)` and returns its result.
 
-    Gradients are those of the full batch already. barrier: a sync follows. groups, pin_layout: have no meaning here.
+    Gradients are those of the full batch already. barrier: a sync follows.
 
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(2, 1, device="xla")
@@ -194,7 +188,7 @@ def optimizer_step(
     return loss
 
 
-def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
+def reduce_gradients(optimizer: torch.optim.Optimizer) -> None:
     """Leaves the gradients as they are: with one logical device they are those of the full batch.
 
     Warns in a function of `torch_xla.launch` whose batches came by no loader that joins those of all devices.
