@@ -29,8 +29,9 @@ class Clock(ABC):
     # The names of what a run spends its time on, in the order of a table, with the constants that each depends on.
     constants: ClassVar[dict[str, tuple[str, ...]]]
 
-    def __init__(self, module: Module, chip: Chip):
+    def __init__(self, module: Module, chip: Chip, host: float):
         self.module, self.chip = module, chip
+        self.host_rate = chip.host_bytes * host  # bytes per second to or from the host's memory; 0: not known
         self.now = 0.0
         self.free: defaultdict[str, float] = defaultdict(float)
         self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started transfer, with its link
@@ -44,11 +45,6 @@ class Clock(ABC):
     @abstractmethod
     def compute(self, computation: Computation, line: Instruction) -> None:
         """Spends the time of a line that is no collective."""
-
-    @property
-    @abstractmethod
-    def host_rate(self) -> float:
-        """Bytes per second to or from the host's memory; 0 where it is not known."""
 
     @abstractmethod
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:

@@ -162,7 +162,7 @@ def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
     inputs = zip(graph.inputs, graph.shardings, strict=True)
-    arguments = sum(shard_bytes(device_data, sharding) for device_data, sharding in inputs if sharding.memory == DEVICE)
+    arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
     return Figures(
         argument_bytes=arguments,
@@ -173,12 +173,7 @@ def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     )
 
 
-def shard_bytes(value: Any, sharding: Any) -> int:
-    """The bytes of one device's shard of a value."""
-    return shard_bytes_of(value.meta, sharding)
-
-
-def shard_bytes_of(meta: Meta, sharding: Sharding) -> int:
+def shard_bytes(meta: Meta, sharding: Sharding) -> int:
     """The bytes of one device's shard of an array with this meta."""
     return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
@@ -186,7 +181,7 @@ def shard_bytes_of(meta: Meta, sharding: Sharding) -> int:
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
     """The largest values of a graph, with the user's lines; a value without an annotation counts as unsharded."""
     sizes = [
-        (meta.nbytes if node.op.sharding is None else shard_bytes_of(meta, node.op.sharding), node, meta)
+        (meta.nbytes if node.op.sharding is None else shard_bytes(meta, node.op.sharding), node, meta)
         for node in graph.nodes
         for meta in node.op.metas
     ]

@@ -52,7 +52,7 @@ class GpuClock(Clock):
     }
 
     def __init__(self, module: Module, chip: Chip, nodes: tuple[int, ...], rates: GpuRates):
-        super().__init__(module, chip)
+        super().__init__(module, chip, rates.host)
         self.nodes, self.rates = nodes, rates
 
     def compute(self, computation: Computation, line: Instruction) -> None:
@@ -74,10 +74,6 @@ class GpuClock(Clock):
         if kernel.tiles > cores:  # fewer tiles: a product is split along its summed dim
             rate *= kernel.tiles / (-(-kernel.tiles // cores) * cores)
         return rate
-
-    @property
-    def host_rate(self) -> float:
-        return self.chip.host_bytes * self.rates.host
 
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
         group = groups_of(line, len(self.nodes))[0]

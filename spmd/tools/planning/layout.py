@@ -91,7 +91,7 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
             sharding = own or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
             spec = PartitionSpec(*sharding.partition_spec(rank))
-            size = shard_bytes(storage_of(tensor).value, sharding)
+            size = shard_bytes(value.meta, sharding)
             rows.append(
                 Row(
                     path,

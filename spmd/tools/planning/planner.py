@@ -303,7 +303,7 @@ def bytes_of(roles: Roles) -> dict[str, int]:
         device_data = storage.value
         if type(device_data) is DeviceData:
             sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
-            sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data, sharding)
+            sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
     return sizes
 
 
@@ -357,7 +357,7 @@ def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: boo
     }
     input_bytes: Counter[bool] = Counter()  # True: those on the device
     for device_data, sharding in inputs.items():
-        input_bytes[sharding.memory == DEVICE] += shard_bytes(device_data, sharding)
+        input_bytes[sharding.memory == DEVICE] += shard_bytes(device_data.meta, sharding)
     collectives = [row for one in figures for row in one.collectives]
     widest = max(figures, key=lambda one: one.peak_bytes, default=Figures())
     error = next((one.error for one in figures if one.error), "")

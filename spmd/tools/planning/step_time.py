@@ -4,6 +4,7 @@ A range is that of the constants in `gpu_clock.py` and `tpu_clock.py`: at best, 
 """
 
 import dataclasses
+import itertools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -79,12 +80,9 @@ def _with(measured: Mapping[str, float], expected: _Rates, best: _Rates, worst: 
 
 def summed(programs: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
     """The terms of several programs, one after the other."""
-    found: dict[str, Term] = {}
-    for term in (term for terms in programs for term in terms):
-        one = found.get(term.name)
-        found[term.name] = (
-            term
-            if one is None
-            else Term(term.name, one.seconds + term.seconds, one.low + term.low, one.high + term.high, term.source)
-        )
-    return tuple(found.values())
+    sums: dict[str, Term] = {}
+    for term in itertools.chain.from_iterable(programs):
+        before = sums.get(term.name, Term(term.name, 0.0, 0.0, 0.0, term.source))
+        seconds, low, high = before.seconds + term.seconds, before.low + term.low, before.high + term.high
+        sums[term.name] = Term(term.name, seconds, low, high, term.source)
+    return tuple(sums.values())

@@ -62,7 +62,7 @@ class TpuClock(Clock):
         places: Sequence[tuple[int, ...]],
         rates: TpuRates,
     ):
-        super().__init__(module, chip)
+        super().__init__(module, chip, rates.host)
         self.slices, self.places, self.rates = slices, places, rates
         self.torus = tuple(max(column) + 1 for column in zip(*places, strict=True))
         self.left: Counter[str] = links_of(module)  # lines of each collective that are still to come
@@ -103,10 +103,6 @@ class TpuClock(Clock):
             for one in inner.lines
             if (kind := collective_kind(one)) is not None
         ]
-
-    @property
-    def host_rate(self) -> float:
-        return self.chip.host_bytes * self.rates.host
 
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
         if line.opcode == "send":
