@@ -6,6 +6,7 @@ on all shards, and a result that differs between shards behind a contraction, co
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def _added(site: Site, made: Made, sizes: dict[str, int]) -> Iterator[SingleChan
     """A collective of the result of a call."""
     is_argument, is_contraction = not site.name, site.name in _CONTRACTIONS
     for axes in _subsets(made.over, sizes):
-        count = _count(axes, sizes)
+        count = math.prod(sizes[axis] for axis in axes)
         dims = range(len(made.shape))
         split = [dim for dim in dims if made.shape[dim] % count == 0 and made.shape[dim]]
         rows: list[tuple[int, Callable[..., Any], tuple[Any, ...]]] = [
@@ -133,13 +134,6 @@ def _subsets(axes: Sequence[str], sizes: dict[str, int]) -> list[Axes]:
     """The sets of these axes that have several shards, the smallest first."""
     several = [axis for axis in axes if sizes[axis] > 1]
     return [one for count in range(1, len(several) + 1) for one in itertools.combinations(several, count)]
-
-
-def _count(axes: Axes, sizes: dict[str, int]) -> int:
-    count = 1
-    for axis in axes:
-        count *= sizes[axis]
-    return count
 
 
 def _axes(axis: Any, sizes: dict[str, int]) -> Axes:
