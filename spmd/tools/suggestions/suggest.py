@@ -45,15 +45,14 @@ def suggest(
     The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
     sequence, and all of these together; parameters kept or gathered again for backward. The parameters that a tensor
     axis can shard follow from one observed forward pass: products that read the results of others, heads, embedding
-    tables, under any names. For each of these an integer program chooses for how many blocks of each kind backward
-    finds everything saved, results of products (on the device, or in the host's memory), or nothing: the least time
-    that fits. Simple estimates choose the layouts to compile first, and each plan corrects them. Layouts that cannot
-    fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
+    tables, under any names. The search begins with one layout of some of these kinds and goes on with the nearest to
+    the best so far; of its blocks as many as fit keep everything for backward, results of products (on the device, or
+    in the host's memory), or nothing. Layouts that cannot fit are not compiled. Nothing is run or allocated, and model
+    and optimizer are restored.
 
     Each target, batch, precision and keyword that is given is searched, in equal shares of the budget. A layout is
     ranked by the plan's seconds for a row of the batch; on devices of unknown rates (the CPU) by max(operations / peak,
-    bytes moved / bandwidth), with both of a v5p. Where layers cannot be a loop of the program, layouts are compiled
-    with one and two of each kind and extrapolated, and the best three with all.
+    bytes moved / bandwidth), with both of a v5p.
 
     Args:
         step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,

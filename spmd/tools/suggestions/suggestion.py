@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,7 @@ class Suggestion:
 
         Raises ValueError where none fits.
         """
-        return self._least(lambda trial: trial.plan.peak)  # type: ignore[union-attr]
+        return min((self.best, *self.front), key=lambda trial: trial.plan.peak)  # type: ignore[union-attr]
 
     @property
     def least_money(self) -> Trial:
@@ -107,11 +107,7 @@ class Suggestion:
         prices."""
         if self.best.money is None:
             raise ValueError("suggest: without price= there is no money; give the price of a device for an hour")
-        return self._least(lambda trial: trial.money or 0.0)
-
-    def _least(self, key: Callable[[Trial], float]) -> Trial:
-        fitting = [trial for trial in self.trials if trial.fits]
-        return min(fitting, key=key) if fitting else self.best
+        return min((self.best, *self.front), key=lambda trial: trial.money or 0.0)
 
     @property
     def mesh(self) -> Mesh:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -61,15 +61,11 @@ class Use:
         return self.path.rpartition(".")[0]
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """A parameter, or a cast of it, with its dims by stride."""
 
     path: str
     dims: dict[int, int]
-
-    def dim(self, tensor: torch.Tensor, dim: int) -> int | None:
-        return self.dims.get(tensor.stride(dim))
 
 
 class Flow(TorchDispatchMode):
@@ -152,7 +148,8 @@ class Flow(TorchDispatchMode):
 
     def _copy(self, given: XlaTensor, output: XlaTensor) -> None:
         held = self._held[storage_of(given)]
-        dims = {output.stride(i): dim for i in reversed(range(output.dim())) if (dim := held.dim(given, i)) is not None}
+        strides = [(output.stride(i), held.dims.get(given.stride(i))) for i in reversed(range(output.dim()))]
+        dims = {stride: dim for stride, dim in strides if dim is not None}
         self._held.setdefault(storage_of(output), Held(held.path, dims))
 
     def _product(self, func: Any, args: Any, output: XlaTensor) -> bool:
@@ -164,7 +161,7 @@ class Flow(TorchDispatchMode):
         held = self._held.get(storage_of(weight))
         if held is None or storage_of(value) in self._held:
             return False
-        result, along = held.dim(weight, free), held.dim(weight, summed)
+        result, along = (held.dims.get(weight.stride(dim)) for dim in (free, summed))
         if result is None or along is None:
             return False
         makers = [one for path in self._open.get(storage_of(value), ()) if not (one := self.uses[path]).is_whole]
