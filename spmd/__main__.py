@@ -13,7 +13,7 @@ from .names.compat import script
 from .tensors.launch import initialize
 from .tensors.simulated import simulate
 from .tools.debug import catalog
-from .tools.planning.calibrated_constants import calibration_file
+from .tools.planning.chips import calibration_file
 from .tools.profiler import capture, summary
 from .tools.profiler.calibration import calibrate
 

@@ -102,25 +102,24 @@ AT_IMPORT = (
 )  # fmt: skip
 # Imported when another module is.
 WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler", "spmd.tools.planning.report": "tools.reports.printing"}
-# What joins the points of the core, imported at the first use of the device: torch's profiler must not see an import
-# in a step, as it reads names of code that is freed after it.
-JOINS: tuple[tuple[list[Any], str], ...] = (
-    (points.of_program, "tools.hlo.of_programs:of_program"),
-    (points.of_run, "tools.hlo.of_programs:of_run"),
-    (points.describe, "tools.explain.difference:described"),
-    (points.before_making, "tools.explain.given_programs:tell_missing"),
-    (points.while_compiling, "tools.explain.slow_compiles:while_compiling"),
-    (points.after_compiling, "tools.explain.graph_text:append_to_file"),
-    (points.after_compiling, "tools.explain.step_hints:note_compile"),
-    (points.names_of, "tools.explain.held_names:held_name"),
-    (points.after_pass, "tools.explain.graph_text:print_graph"),
-    (points.before_run, "tools.explain.step_hints:note_run"),
-    (points.before_recorded_run, "tools.explain.waiting_device:note_run"),
-    (points.on_launch, "tools.explain.waiting_device:note_launched"),
-    (points.after_read, "tools.explain.step_hints:note_read"),
-    (points.after_read, "tools.explain.waiting_device:note_read"),
-    (points.after_wait, "tools.explain.waiting_device:note_read"),
-    (points.after_fallback, "tools.explain.step_hints:note_fallback"),
+# What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
+# profiler must not see an import in a step, as it reads names of code that is freed after it.
+JOINS: tuple[tuple[str, list[Any], str], ...] = (
+    ("", points.of_program, "tools.hlo.of_programs:of_program"),
+    ("", points.of_run, "tools.hlo.of_programs:of_run"),
+    ("", points.describe, "tools.explain.difference:described"),
+    ("", points.while_compiling, "tools.explain.slow_compiles:while_compiling"),
+    ("", points.names_of, "tools.explain.held_names:held_name"),
+    ("", points.before_recorded_run, "tools.explain.waiting_device:note_run"),
+    ("", points.on_launch, "tools.explain.waiting_device:note_launched"),
+    ("", points.after_read, "tools.explain.step_hints:note_read"),
+    ("", points.after_read, "tools.explain.waiting_device:note_read"),
+    ("", points.after_wait, "tools.explain.waiting_device:note_read"),
+    ("", points.after_fallback, "tools.explain.step_hints:note_fallback"),
+    ("graphs_file", points.after_compiling, "tools.explain.graph_text:append_to_file"),
+    ("hints", points.after_compiling, "tools.explain.step_hints:note_compile"),
+    ("print_graphs", points.after_pass, "tools.explain.graph_text:print_graph"),
+    ("hints", points.before_run, "tools.explain.step_hints:note_run"),
 )
 
 _modules = {name: module for module, names in NAMES.items() for name in names.split() or [module.rpartition(".")[2]]}
@@ -146,9 +145,9 @@ def _import(module: str, _: ModuleType) -> None:
 
 
 def _join_points() -> None:
-    for point, path in JOINS:
+    for flag, point, path in JOINS:
         if is_here(path):
-            point.append(pkgutil.resolve_name(f"spmd.{path}"))
+            points.join_while(flag, point, pkgutil.resolve_name(f"spmd.{path}"))
 
 
 def _join() -> None:

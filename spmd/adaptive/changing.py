@@ -2,14 +2,17 @@
 
 Each such graph would be a program of its own, which runs once. The decision follows from a sync's own history: its
 runs, and the new graphs among them. A graph over the parameters of other modules does not count: that is the next
-of several trainings, each of which may run long.
+of several trainings, each of which may run long. Such a graph is cut into programs that others of them share.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from ..core.extend import Bounded, Graph, Line, OpSpec
+from ..core import config, counters, messages
+from ..core.extend import Bounded, Cut, Graph, Line, OpSpec, Outcome, Sync, executables, stretches, walks
+from . import by_element
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.
@@ -37,21 +40,29 @@ class _Sync:
 _syncs: Bounded[tuple[CodeType | None, int], _Sync] = Bounded(1024)
 
 
+@dataclass(slots=True)
+class _Shared:
+    """The places where a graph was cut into programs that other graphs share, and how often it ran so."""
+
+    ends: list[int]
+    times: int = 0
+
+
+# The places where a graph was cut, by its key: a warm step searches nothing.
+_cut: Bounded[Hashable, _Shared] = Bounded(512)
+# A graph of a sync that keeps changing becomes one program when it has run more often than this.
+_OFTEN = 64
+
+
 def _sync(line: Line) -> _Sync:
     key = line.code, line.number
     return _syncs.get(key) or _syncs.keep(key, _Sync())
 
 
 def forget() -> None:
-    """Forgets the history of every sync."""
+    """Forgets the history of every sync, and where graphs were cut."""
     _syncs.clear()
-
-
-def is_said(line: Line) -> bool:
-    """Returns False at the first call for a sync, then True."""
-    sync = _sync(line)
-    before, sync.is_said = sync.is_said, True
-    return before
+    _cut.clear()
 
 
 def note_run(line: Line) -> None:
@@ -86,3 +97,57 @@ def _elements(op: OpSpec) -> list[OpSpec]:
 
 def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
     return 2 * len(some & others) >= max(len(some), len(others))
+
+
+# --- cuts -------------------------------------------------------------------------------------------------------------
+
+
+def changing_again(graph: Graph, sync: Sync) -> Outcome:
+    """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
+    program of its own."""
+    known = _cut.get(sync.key)
+    if known is None:
+        return ""
+    known.times += 1
+    return "" if known.times > _OFTEN else _by_element(graph, sync, "as before")
+
+
+def changing_graph(graph: Graph, sync: Sync) -> Outcome:
+    """Cuts a new graph of a sync that keeps changing (see above) into stretches that others of its graphs have."""
+    if sync.key in _cut.rows or not keeps_changing(graph, sync.line):
+        return ""
+    _hint(graph, sync.line)
+    counters.add("changing_graphs")
+    return _by_element(graph, sync, "the graph of this sync keeps changing")
+
+
+def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
+    """Cuts a graph with each list op as one op per element.
+
+    Other threads' ops would go on reading the list ops' results, so that no graph is cut so where there are several.
+    """
+    result = by_element.replaced(graph.nodes)
+    walks.replace_operands(result, graph.nodes)
+    nodes = walks.topological([result.get(walks.value_name(root), root) for root in graph.roots])[0]
+    known = _cut.get(sync.key)
+    if known is None:
+        ends = stretches.cuts(nodes, config.max_program_ops, recurs=False)
+        known = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
+    return Cut(nodes, known.ends, what, replaced=result)
+
+
+def _hint(graph: Graph, line: Line) -> None:
+    """Warns, once for each line that syncs, that its graph keeps changing, how, and what to write instead."""
+    sync = _sync(line)
+    if sync.is_said:
+        return
+    sync.is_said = True
+    cause = executables.cause(graph, line)
+    messages.say(
+        f"the program at {line.short()} keeps changing: {executables.short(cause)}",
+        "keeps changing",
+        f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
+        "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "
+        "one program, and faster: multiply what a layer adds by a number that is 0 or 1 instead of leaving the layer "
+        "out, choose by torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes.",
+    )

@@ -2,27 +2,27 @@
 
 from ..core import points
 from ..core.extend import Pass
-from . import changing, iteration_counts, lm_head, shared_programs, unsynced
+from . import changing, iteration_counts, lm_head, unsynced, unsynced_loops
 from .padding import learning, marks, memo
 from .padding import padded_windows as padded_windows
 from .padding import sums as sums
 
 # A graph that was cut or padded before: decided by its key.
 points.PASSES.join(
-    Pass("cut changing again", shared_programs.changing_again, processes=True, threads=False), before="cut long"
+    Pass("cut changing again", changing.changing_again, processes=True, threads=False), before="cut long"
 )
 points.PASSES.join(Pass("pad again", memo.again, processes=True, reads=True), before="cut long")
 # Iterations whose number differs from run to run: one loop with a dynamic trip count.
 points.PASSES.join(Pass("scan iterations", iteration_counts.scan), before="cut long")
 # A graph of many iterations: several programs.
-points.PASSES.join(Pass("cut iterations", shared_programs.between_iterations, plans=True), before="cut long")
+points.PASSES.join(Pass("cut iterations", unsynced_loops.between_iterations, plans=True), before="cut long")
 # Starts, small lists and lengths that differ from run to run: operands of one program.
 points.PASSES.join(Pass("dynamic starts", learning.starts, reads=True))
 points.PASSES.join(Pass("on the host", learning.on_host, reads=True))
 points.PASSES.join(Pass("dynamic dims", learning.dims, processes=True, reads=True, plans=True))
 points.PASSES.join(Pass("learn", learning.learn, reads=True))
 # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
-points.PASSES.join(Pass("cut changing", shared_programs.changing_graph, threads=False))
+points.PASSES.join(Pass("cut changing", changing.changing_graph, threads=False))
 # Large logits that only a loss reads: computed in chunks of classes.
 points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse))
 points.between_ops.append(unsynced.run_iterations)

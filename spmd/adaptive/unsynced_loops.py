@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core import DeviceData, dtypes, observation
-from ..core.extend import Node, OpSpec, Value, dynamic, stretches, walks
+from ..core import DeviceData, config, counters, dtypes, observation
+from ..core.extend import Cut, Graph, Node, OpSpec, Outcome, Sync, Value, dynamic, stretches, walks
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.
 SHORTEST = 16
@@ -37,18 +37,18 @@ class Loop:
         return []
 
 
-def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
+def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[Loop, list[int]] | None:
     """Returns the loop that covers most of a graph and its cuts, each a number of nodes; None if there is none.
 
-    Starts that differ between its iterations are operands from now on.
+    symbols: the ops, with a dynamic start one for all starts. Starts that differ between its iterations are operands
+    from now on.
     """
-    position = {node: i for i, node in enumerate(nodes)}
-    symbols = [stretches.symbol(node) for node in nodes]
     start = stop = period = 0
     shares = False
     equal = stretches.repeated(
         [stretches.numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST
     )
+    position = {node: i for i, node in enumerate(nodes)}
     for first, last, likely in sorted(equal, key=lambda one: (one[2], one[0] - one[1], one[0])):
         run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
@@ -93,7 +93,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
         found = loop.iterations(symbols)
         if _covers(found, len(nodes)):
             return _inner(found, len(nodes), goes_on)
-    result = loop_in(nodes) if written is None or written else None
+    result = loop_in(nodes, symbols) if written is None or written else None
     if result is None:
         return []
     loop, found = result
@@ -101,6 +101,19 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
         return []
     _known[:] = [loop, *_known[: _KEPT - 1]]
     return _inner(found, len(nodes), goes_on)
+
+
+def between_iterations(graph: Graph, sync: Sync) -> Outcome:
+    """Cuts a graph between the iterations of a loop. In a graph that is not long these must write state, as the steps
+    of a training loop do: a short loop inside a step is as well off in the step's program."""
+    if not config.loop_search_ops:
+        return ""
+    written = None if len(graph.nodes) >= config.loop_search_ops else set(sync.written)
+    ends = cuts(graph.nodes, written=written, goes_on=False)
+    if not ends:
+        return ""
+    counters.add("loop_iterations", len(ends))
+    return Cut(graph.nodes, ends, f"{len(ends)} iterations of a loop without a sync", has_rest=True)
 
 
 def _covers(found: list[int], length: int) -> bool:

@@ -9,6 +9,7 @@ from .base import dtypes as _dtypes
 from .base import forking as _forking
 from .base import in_flight as _in_flight
 from .base import jax_private as _jax_private
+from .base import joins as _joins
 from .base import messages as _messages
 from .base import observation as _observation
 from .base import samples as _samples
@@ -78,6 +79,7 @@ class points:  # used as a module is
     AT_FIRST_USE = _threads.AT_FIRST_USE
     PASSES = _passes.PASSES
     COMPILE_PASSES = _passes.COMPILE_PASSES
+    join_while = staticmethod(_joins.join_while)
 
 
 class processes:  # used as a module is

@@ -74,9 +74,8 @@ def mark_sharding(
     if layout.padded_shape(shape) != shape and not isinstance(tensor, nn.Parameter):
         note_idle("mark_sharding", shape, layout)
     before = annotations.current_sharding(target)
-    if before is not None and not before.is_replicated():
-        for check in CHECKS:
-            check(tensor, layout)
+    for check in CHECKS if before is not None and not before.is_replicated() else ():
+        check(tensor, layout)
     return marked(target, layout, gradient=gradient)
 
 
@@ -87,16 +86,12 @@ CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
     """Sets the sharding of a tensor, and of its gradient, in place; returns the tensor."""
     annotations.annotate(tensor, layout)
-    _shard_gradient(tensor, gradient)
-    return tensor
-
-
-def _shard_gradient(tensor: XlaTensor, follows: bool) -> None:
-    if follows:
+    if gradient:
         grad_shardings.may_follow(tensor)
         grad_shardings.follow(tensor)
     else:
         grad_shardings.leave(tensor)
+    return tensor
 
 
 def layout_of(
@@ -126,14 +121,11 @@ def layout_of(
             "too, without a partition_spec"
         )
     elif partition_spec is None:
-        raise TypeError(f"{caller}: {mesh!r} needs a partition_spec, one entry per dim: P({_nones(rank)})")
+        nones = ", ".join(["None"] * rank)
+        raise TypeError(f"{caller}: {mesh!r} needs a partition_spec, one entry per dim: P({nones})")
     else:
         layout = mesh.sharding(partition_spec, rank, caller)
     return layout if memory_kind in (None, layout.memory) else layout.with_spec(layout.spec, str(memory_kind))
-
-
-def _nones(rank: int) -> str:
-    return ", ".join(["None"] * rank)
 
 
 def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:

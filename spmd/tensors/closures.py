@@ -35,20 +35,20 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
     return handle
 
 
-_waiting: deque[tuple[Callable[..., Any], Sequence[Any], bool]] = deque()  # for the end of the step
-_running: deque[Future[Any]] = deque()
+waiting: deque[tuple[Callable[..., Any], Sequence[Any], bool]] = deque()  # for the end of the step
+running: deque[Future[Any]] = deque()
 # One thread, so that the closures run in the order of their steps; it starts with the first of them.
 _thread = ThreadPoolExecutor(1, thread_name_prefix="spmd.torch_xla.add_step_closure")
 
 
 def end_step() -> None:
     """Runs the waiting closures, in order; raises the exceptions of these and of the thread's."""
-    while _running and _running[0].done():
-        _running.popleft().result()
-    for _ in range(len(_waiting)):
-        closure, args, run_async = _waiting.popleft()
+    while running and running[0].done():
+        running.popleft().result()
+    for _ in range(len(waiting)):
+        closure, args, run_async = waiting.popleft()
         if run_async:
-            _running.append(_thread.submit(closure, *args))
+            running.append(_thread.submit(closure, *args))
         else:
             closure(*args)
 
@@ -78,4 +78,4 @@ def add_step_closure(closure: Callable[..., Any], args: Sequence[Any] = (), run_
         raise TypeError(f"add_step_closure: expected a function, got {closure!r}")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"add_step_closure: expected args as a tuple, got {type(args).__name__}; one is (loss,)")
-    _waiting.append((closure, tuple(args), run_async))
+    waiting.append((closure, tuple(args), run_async))

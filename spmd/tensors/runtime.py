@@ -10,8 +10,8 @@ import torch
 
 from ..core import XlaTensor, annotations, at_user_line, hardware, storage_of, syncs, topology
 from ..core import seed as seeds
+from . import closures
 from .annotate import on_device
-from .closures import end_step
 
 
 def device(index: int | None = None) -> torch.device:
@@ -131,7 +131,8 @@ def sync(wait: bool = False) -> None:
             )
         )
     syncs.sync(wait=wait)
-    end_step()
+    if closures.waiting or closures.running:
+        closures.end_step()
 
 
 def mark_step(wait: bool = False) -> None:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import torch
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part
 from ..lower.stack_rows import Made, Row, Stretch, fetched, plain, rows
-from ..ops.create import cast
+from ..ops.floats import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
 from ..sharding.constrain import near
 
@@ -127,9 +127,7 @@ def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
 class Norms(Each):
     """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
 
-    @property
-    def any_memory(self) -> bool:
-        return True
+    any_memory: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result: list[Any] = [None] * len(self.parts)

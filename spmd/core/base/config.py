@@ -6,7 +6,7 @@ import importlib.util
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,6 +221,8 @@ class Config:
         for flag in FLAGS:
             if flag.name == name:
                 object.__setattr__(self, name, flag.check(value))
+                for follow in WHEN_SET.get(name, ()):
+                    follow(value)
                 return
         if name in RENAMED:
             raise AttributeError(f"config.{name} is now config.{RENAMED[name]}")
@@ -231,6 +233,7 @@ class Config:
 
 
 config = Config()
+WHEN_SET: dict[str, list[Callable[[Any], None]]] = {}  # by a flag's name, what is called with its new value
 
 # Devices wait on each other in collectives. With more simulated devices than cores the waits are long and normal, so
 # XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. An unknown name
@@ -315,8 +318,7 @@ def is_known_to_libtpu(option: str) -> bool:
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:
-    """Prevents libtpu, on a machine without a TPU, from a query of the network for one, and from the check that it is
-    the only process with one; variables that the user has set stay."""
+    """Has libtpu, where there is no TPU, neither query the network for one nor lock it; variables of the user stay."""
     for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
@@ -330,8 +332,7 @@ _WITHOUT_TPU = {
 
 
 def prepare_cuda() -> None:
-    """Has CUDA's plugin of jax register itself on a machine without a GPU, where it only compiles: without this it
-    looks for the driver's libraries first, and writes a traceback."""
+    """Has CUDA's plugin of jax, where there is no GPU and it only compiles, not look for the driver's libraries."""
     if not has_gpu():
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
@@ -402,8 +403,7 @@ def wants_color(file: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The hardware that the environment requests, None where it requests nothing: a JAX platform name, a number of CPU
-    devices, and the GPUs that this process uses, of those of the machine."""
+    """The requested hardware, None where nothing is: a JAX platform, a number of CPU devices, this process's GPUs."""
 
     platform: str | None
     num_cpu_devices: int | None

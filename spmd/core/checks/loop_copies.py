@@ -46,11 +46,8 @@ def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:
 
 def _is_part(dims: tuple[int, ...], stack: tuple[int, ...]) -> bool:
     """True if a shape is that of a stack's shard."""
-    return len(dims) == len(stack) and dims[0] == stack[0] and all(map(_divides, dims, stack))
-
-
-def _divides(part: int, whole: int) -> bool:
-    return part == whole or (part > 0 and whole % part == 0)
+    is_part = len(dims) == len(stack) and dims[0] == stack[0]
+    return is_part and all(a == b or (a > 0 and b % a == 0) for a, b in zip(dims, stack, strict=True))
 
 
 cache.refuse_loops.append(costs_more)

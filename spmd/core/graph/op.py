@@ -6,7 +6,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import jax
@@ -46,9 +46,15 @@ class Lowering:
     """The description of an op, as data: each kind is a frozen dataclass of the op's static arguments, with one rule.
 
     regions: the bodies inside the op (`ir.graph.Region`). An op with regions takes its scalar arguments as two vectors,
-    the floats and the integers, and not one by one. elements: of a list op, each element's own op. takes_rows: whether
-    its operands may be rows of one array (`lower.stack_rows.Row`); the results of such a list op are rows, too.
+    the floats and the integers, and not one by one. columns: of an op that runs in iterations, the operands and the
+    results that are one per iteration. any_memory: whether it takes operands in the host's memory as they are, and not
+    only on the device. elements: of a list op, each element's own op. takes_rows: whether its operands may be rows of
+    one array (`lower.stack_rows.Row`); the results of such a list op are rows, too.
     """
+
+    regions: ClassVar[Any] = ()
+    columns: ClassVar[Any] = Columns((), ())
+    any_memory: ClassVar[bool] = False
 
     @property
     def elements(self) -> "tuple[Part, ...]":
@@ -59,24 +65,10 @@ class Lowering:
         return bool(self.elements)
 
     @property
-    def columns(self) -> "Columns":
-        """The operands and the results that are one per iteration, of an op that runs in iterations."""
-        return Columns((), ())
-
-    @property
     def opaque(self) -> bool:
         """True if the op contains a user's function, which no other process can rebuild."""
         inner = (*self.elements, *(node for region in self.regions for node in region.nodes))
         return any(each.op.lowering.opaque for each in inner)
-
-    @property
-    def any_memory(self) -> bool:
-        """True if the op takes operands in the host's memory as they are, and not only on the device."""
-        return False
-
-    @property
-    def regions(self) -> tuple[Any, ...]:
-        return ()
 
     def lower(self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         """Returns the results' arrays. layouts: the known sharding of each operand (None: unknown)."""

@@ -232,10 +232,10 @@ def line_of(node: Node, nodes: Sequence[Node]) -> Line:
 
 def lines_of(nodes: Sequence[Node]) -> list[Line]:
     """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
-    lines: dict[Node, Line] = {}
+    lines = {node: node_line(node) for node in nodes}
     of_readers: dict[Node, Line] = {}
-    for node in reversed(nodes):
-        line = node_line(node)
+    for node in reversed(nodes) if any(line.code is None for line in lines.values()) else ():
+        line = lines[node]
         if line.code is None and (source := source_of(node)) is not node:
             line = node_line(source)
         lines[node] = line = line if line.code is not None else of_readers.get(node, line)

@@ -10,7 +10,7 @@ results come out as rows of one.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -100,9 +100,7 @@ class Loop(Lowering):
     def takes_rows(self) -> bool:
         return True
 
-    @property
-    def any_memory(self) -> bool:
-        return True
+    any_memory: ClassVar[bool] = True
 
     @property
     def num_fixed(self) -> int:

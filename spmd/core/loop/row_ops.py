@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..lower.stack_rows import Made, Row, plain, taken
@@ -71,9 +71,7 @@ class WaitForAll(Lowering):
     def takes_rows(self) -> bool:
         return True
 
-    @property
-    def any_memory(self) -> bool:
-        return True
+    any_memory: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result = list(operands)

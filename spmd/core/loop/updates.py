@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name, walk
 from ..graph.loops import Candidate, Const, Local, Result, Source, Xs
 from ..graph.op import Part
 from ..lower.build import lists_of
@@ -291,7 +291,10 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
     return tuple(sources), tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
 
 
-def _lists_of(graph: Graph) -> Lists:
+def _lists_of(graph: Graph) -> Lists | None:
+    memories = {node.op.memory for node in walk(graph.nodes)} | {sharding.memory for sharding in graph.shardings}
+    if HOST not in memories:
+        return None
     written = Written.of(graph)
 
     def lists(

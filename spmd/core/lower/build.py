@@ -12,7 +12,7 @@ from .lower import Lists, Reporting, Values, known_sharding_of, lower_nodes, rep
 from .stack_rows import Row, as_stack, find_stretch, joined, made_of, plain
 
 # What lowers the list ops of a graph together (see `lower_nodes`).
-lists_of: list[Callable[[Graph], Lists]] = []
+lists_of: list[Callable[[Graph], Lists | None]] = []
 
 
 def build(

@@ -8,7 +8,7 @@ import torch
 from jax import lax
 
 from . import folds, split
-from .create import cast
+from .floats import cast
 from .kernels.grouped import groups_of_rows, rows_by_group
 from .partial import is_rounded, total
 from .registry import lower

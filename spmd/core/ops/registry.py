@@ -102,13 +102,10 @@ def present(*names: str) -> list[OpOverload]:
     return found
 
 
-def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
+@functools.cache
+def rule_arguments(overload: OpOverload) -> tuple[torch.Argument, ...]:
     """The schema arguments that a rule of `overload` receives."""
-    return [
-        argument
-        for argument in overload._schema.arguments
-        if argument.name not in PLACEMENT_ARGUMENTS and not (argument.is_out)
-    ]
+    return tuple(arg for arg in overload._schema.arguments if arg.name not in PLACEMENT_ARGUMENTS and not arg.is_out)
 
 
 def _check_names(

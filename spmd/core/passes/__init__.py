@@ -5,7 +5,7 @@ looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new 
 program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 
-from . import called_bodies, cuts, hoisted, scan_layers
+from . import called_bodies, cuts, scan_layers
 from .outcome import Pass, Passes
 
 PASSES = Passes(
@@ -20,8 +20,7 @@ PASSES = Passes(
 COMPILE_PASSES = [
     # Calls of recorded functions: their ops.
     ("inline calls", called_bodies.inlined),
-    # Isomorphic layers: one op, a loop, with their weights as rows of stacks.
+    # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
+    # before it, where that is cheaper to keep.
     ("scan layers", scan_layers.scan),
-    # Values that are read only behind a loop: computed before it, where that is cheaper to keep.
-    ("hoist", hoisted.hoist),
 ]

@@ -1,6 +1,6 @@
 """Calls of recorded functions become the ops that were recorded, so that all other passes see those."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ..graph.graph import Graph, Node, results, value_name
 from ..lower.called import Called
@@ -25,18 +25,12 @@ def _inline(made: Rewrite, call: Node, recorded: Node, numbers: Sequence[float |
     """Adds the ops of a call. recorded: the op of the graph that it is part of; numbers: its own scalar arguments."""
     body = call.op.lowering.body  # type: ignore[attr-defined]  # a `Called`
     made.now |= {device_data: made.value(value) for device_data, value in zip(body.inputs, call.operands, strict=True)}
-    for node, own in _split(body.nodes, numbers):
+    start = 0
+    for node in body.nodes:
+        own = numbers[start : start + len(node.op.numbers)]
+        start += len(own)
         if isinstance(node.op.lowering, Called):
             _inline(made, node, recorded, own)
         else:
             made.replace(results(node), made.add(node.op, node.operands, node, own, (recorded,)))
     made.now |= {value_name(value): made.value(root) for value, root in zip(results(call), body.roots, strict=True)}
-
-
-def _split(nodes: Sequence[Node], numbers: Sequence[float | int]) -> Iterator[tuple[Node, Sequence[float | int]]]:
-    """Yields each op of a body with its own part of the scalar arguments of all."""
-    start = 0
-    for node in nodes:
-        count = len(node.op.numbers)
-        yield node, numbers[start : start + count]
-        start += count

@@ -23,10 +23,10 @@ class _Hoisted(NamedTuple):
     ops: list[Node]
 
 
-def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
+def hoist(graph: Graph) -> tuple[Graph, str]:
     """Returns the graph with these values computed before its loops begin: an op waits for them and for the carry; and
     their number, in words."""
-    found = find(graph) if may_scan else {}
+    found = find(graph)
     if not found:
         return graph, ""
     moved = {node for late in found.values() for node in late.ops}
@@ -45,8 +45,7 @@ def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
             result.replace(entering.values(), wait)
         if node not in moved:
             result.copy(node)
-    count = sum(len(late.values) for late in found.values())
-    return result.graph(), f"{count} values before loops"
+    return result.graph(), f", {sum(len(late.values) for late in found.values())} values before them"
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:

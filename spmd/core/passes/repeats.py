@@ -35,8 +35,9 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     while found := _longest(nodes, symbols, position, taken, tried):
         loops += found
     loops.sort(key=lambda loop: loop.start)
-    _note_readers(loops, nodes, roots, position)
-    _orient_rows(loops)
+    if loops:
+        _note_readers(loops, nodes, roots, position)
+        _orient_rows(loops)
     return loops
 
 

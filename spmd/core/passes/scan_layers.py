@@ -10,6 +10,7 @@ from ..graph.graph import Graph, origin, value_name
 from ..graph.loops import Candidate
 from ..graph.store import StackGroup
 from .found_loops import with_loops
+from .hoisted import hoist
 from .repeats import find_loops
 from .stacked_parameters import columns_of
 from .stretches import FEWEST_ITERATIONS
@@ -25,10 +26,12 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
     and of the xs of loops that the user wrote; and the loops, or the reason why there are none, in words."""
     started = counters.now()
-    result, loops, reason = _chosen(graph, may_scan=may_scan)
-    result = with_loops(result, loops) if loops else result
+    result, loops, words = _chosen(graph, may_scan=may_scan)
+    if loops:
+        result, late = hoist(with_loops(result, loops))
+        words = ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) + late
     counters.add_time("roll", counters.now() - started)
-    return result, ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) or reason
+    return result, words
 
 
 def num_lowered(graph: Graph) -> int:
@@ -41,10 +44,6 @@ def why_not(graph: Graph) -> str:
     return _chosen(graph)[2]
 
 
-def _enough(graph: Graph) -> int:
-    return _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
-
-
 def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":
@@ -54,7 +53,8 @@ def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
         same = "of the same ops, shapes, shardings and scalar arguments"
         return [], f"no {FEWEST_ITERATIONS} layers {same} follow each other, and fewer are not a loop"
     if config.scan_layers == "auto":
-        enough, most = _enough(graph), max(loop.iterations for loop in loops)
+        enough = _ENOUGH.get(graph.mesh.platform, _ENOUGH_ELSEWHERE)
+        most = max(loop.iterations for loop in loops)
         if most < enough:
             return [], f"{most} equal layers, and a loop is made from {enough} on"
         loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= _LARGE]
@@ -64,6 +64,8 @@ def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
 def _chosen(graph: Graph, *, may_scan: bool = True) -> tuple[Graph, list[Candidate], str]:
     """Returns the graph with its stack groups, the candidates that become loops, and why there are none."""
     loops, reason = _loops_of(graph) if may_scan else ([], "XLA would copy the stacks of their weights")
+    if not loops and not any(any(node.op.lowering.columns) for node in graph.nodes):
+        return graph, [], reason
     columns = columns_of(graph, loops)
     stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):

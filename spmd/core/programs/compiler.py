@@ -102,12 +102,14 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
         if refused is not None:
             raise refused from error
         raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
-    for node, sharding in chosen:
-        requested = node.op.sharding
-        assert requested is not None, "annotated ops have one"
-        if node.meta.numel:  # else there is nothing to shard
-            compare(graph, partial(describe, node), node.meta, requested, as_chosen(sharding, graph.mesh), node)
-    program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
+    with program_devices(graph.mesh.device_ids):
+        for node, sharding in chosen:
+            requested = node.op.sharding
+            assert requested is not None, "annotated ops have one"
+            if node.meta.numel:  # else there is nothing to shard
+                compare(graph, partial(describe, node), node.meta, requested, as_chosen(sharding, graph.mesh), node)
+        results = chosen_shardings(graph, executable)
+    program = Program(name, line, graph, executable, results)
     program.calls_host = calls_host
     program.fingerprint = mark
     program.record = record(program, graph, name, cause, line, counters.now() - started, miscompiles)

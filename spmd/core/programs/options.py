@@ -74,7 +74,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if "spmd.renew" in names:
         return {**_FREEING}
     # In the bodies of loops there is no optimization barrier to keep.
-    return {**_BY_MEMORY} if any(node.op.name == "spmd.renew" for node in walk(graph.nodes)) else {}
+    return {**_BY_MEMORY} if "spmd.renew" in {node.op.name for node in walk(graph.nodes)} else {}
 
 
 def _kind(graph: Graph) -> str:

@@ -8,13 +8,12 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, Value, origin
 from ..graph.source import describe
 from ..lower.lower import LoweringError
-from ..sharding.tracing import program_devices
 from ..sharding.value import Sharding
 
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     """Returns the results' shardings; raises LoweringError if the compiler chose another than the requested one (both
-    partitioners may)."""
+    partitioners may). Inside of `program_devices`, as `compare` is."""
     outputs = list(zip(graph.results(), executable.output_shardings, strict=True))
     if config.check_shardings:
         for port, chosen in zip(graph.arguments(), executable.input_shardings[0], strict=False):
@@ -35,9 +34,8 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
 def compare(
     graph: Graph, what: Callable[[], str], meta: Any, requested: Sharding, chosen: Any, node: Node | None = None
 ) -> None:
-    with program_devices(graph.mesh.device_ids):
-        is_as_requested = requested.allows(chosen, len(meta.shape))
-    if not is_as_requested:
+    """Raises LoweringError if the compiler chose another sharding than the requested one."""
+    if not requested.allows(chosen, len(meta.shape)):
         raise LoweringError(
             f"the partitioner ({config.partitioner}) sharded the {what()} {meta!r} as {chosen} "
             f"instead of {requested!r}",

@@ -38,10 +38,10 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     """
     own = list(storages)
     others = pending_elsewhere(own) if recorders.is_several else []
-    needed = _needed_of(others, own)
+    needed = _needed_of(others, own) if others else []
     if donate and not _watches():  # a guard must watch the ops of initial values, too
         initialize_state(own, line, for_read=for_read, needed=needed, others=others)
-    roots = roots_of([*own, *_completed(needed)])
+    roots = roots_of([*own, *_completed(needed)] if needed else own)
     nodes, inputs = topological([value for value, _ in roots])
     if roots:
         run_schedule(by_mesh(roots, nodes, inputs), (), roots, line, donate=donate)
@@ -50,8 +50,6 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
 
 def _needed_of(others: Sequence[Storage], own: Sequence[Storage]) -> list[Storage]:
     """Other threads' storages whose values these storages need."""
-    if not others:
-        return []
     nodes = set(topological([storage.value for storage in own])[0])
     return [storage for storage in others if origin(storage.value) in nodes]
 
@@ -189,7 +187,8 @@ def _run_subgraph(
     if program is None:
         executables.compile_unlocked(graph, "step", line, found.why_not)
         # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
-        flow.add_others(_recorded_elsewhere([*left, *roots]))
+        if recorders.is_several:
+            flow.add_others(_recorded_elsewhere([*left, *roots]))
         graph = found.again(graph_now())
         program = executables.program_for(graph, "step", line)
     bring(graph.inputs, graph.shardings)
@@ -217,6 +216,8 @@ def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     """The graph with copies of the inputs that its program writes over and other threads' ops still read. Which these
     are is chance, so that they must not make it another program."""
+    if not flow.others:
+        return graph
     inputs = list(graph.inputs)
     for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
         if is_donated and flow.is_read_by_others(device_data):
@@ -306,26 +307,23 @@ def graph_of(
     for device_data in inputs:
         if device_data.gone is not None:
             device_data.check()
-    aside = _read_aside()
+    aside = _read_aside() if ASIDE else set()
     inputs += _unread(storages, {*inputs, *aside}, mesh, dies)
-    shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
     pinned = [pinned_sharding(storage, mesh) for storage in storages]
-    requested = {
-        storage: (place, sharding) for place, (storage, sharding) in enumerate(zip(storages, pinned, strict=True))
-    }
-    onto = [
-        written_over(device_data, to, requested) if dies(device_data) and device_data not in aside else None
-        for device_data, to in zip(inputs, shardings, strict=True)
-    ]
+    requested = dict(zip(storages, enumerate(pinned), strict=True))
+    shardings: list[Sharding] = []
+    onto: list[int | None] = []
+    free: set[DeviceData] = set()
+    for device_data in inputs:
+        shardings.append(is_placed_in(device_data, mesh))
+        is_last = dies(device_data) and device_data not in aside
+        onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
+        if is_last and device_data.is_unheld():
+            free.add(device_data)
     donated = [place is not None for place in onto]
-    _donate_passed(
-        donated, inputs, shardings, {device_data for device_data in passed if dies(device_data)}, values, pinned
-    )
-    free = {
-        device_data
-        for device_data in inputs
-        if device_data.is_unheld() and dies(device_data) and device_data not in aside
-    }
+    dead = {device_data for device_data in passed if dies(device_data)}
+    if not dead.isdisjoint(inputs):
+        _donate_passed(donated, inputs, shardings, dead, values, pinned)
     return Graph(nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free)
 
 
@@ -338,8 +336,6 @@ def _donate_passed(
     pinned: Sequence[Sharding | None],
 ) -> None:
     """Donates data that only this subgraph holds to results of the same shape and sharding that have no memory yet."""
-    if dead.isdisjoint(inputs):
-        return
     free = [(value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)]
     for device_data, to, is_taken in zip(inputs, shardings, donated, strict=True):
         if is_taken:
@@ -357,8 +353,7 @@ def _donate_passed(
 
 def _read_aside() -> set[DeviceData]:
     """The data behind values that were set aside: they may yet be run."""
-    aside = [storage.value for ref in ASIDE if (storage := ref()) is not None]
-    return set(topological(aside)[1]) if aside else set()
+    return set(topological([storage.value for ref in ASIDE if (storage := ref()) is not None])[1])
 
 
 def _unread(

@@ -16,7 +16,6 @@ from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
 from ..programs.program import Program
 from ..record import recorders
-from ..record.storage import Storage
 from ..sharding.value import Sharding
 from .abstract import recording
 from .pjrt import processes
@@ -53,7 +52,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
     if program is not None or subgraph.is_final:
         return Prepared(graph, program)
     counts = [len(node.numbers) for node in graph.nodes]
-    sync = Sync(line, graph.key(), counts, steps_written([storage for _, storage in left]), subgraph.is_rest)
+    sync = Sync(line, graph.key(), counts, _steps_written(left), subgraph.is_rest)
     changes: tuple[Changed, ...] = ()
     reasons: list[str] = []
     for row in PASSES:
@@ -128,9 +127,8 @@ def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) 
     return [Subgraph(nodes[start:end], where, is_final=True) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def steps_written(storages: Sequence[Storage]) -> set[Node]:
+def _steps_written(roots: Sequence[Root]) -> set[Node]:
     """The nodes of the values of state that several steps have written since the last sync."""
-    values = [
-        value for storage in storages if storage.is_state and storage.past for value in (*storage.past, storage.value)
-    ]
+    written = [storage for _, storage in roots if storage.is_state and storage.past]
+    values = (value for storage in written for value in (*(storage.past or ()), storage.value))
     return {result for value in values if (result := origin(value)) is not None}

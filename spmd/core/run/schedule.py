@@ -37,7 +37,8 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
     a later subgraph."""
     meshes = meshes_met((storage for _, storage in roots), nodes, inputs)
     if len(meshes) == 1:
-        return [Subgraph(nodes, mesh) for mesh in meshes.values()]
+        (mesh,) = meshes.values()
+        return [Subgraph(nodes, mesh)]
     homes = mesh_homes(nodes)
     depth: dict[Node, int] = {}
     claimed: dict[tuple[int, frozenset[int]], list[Node]] = {}

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import jax
 import torch
@@ -194,9 +194,7 @@ def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 class _Hold(Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
-    @property
-    def any_memory(self) -> bool:
-        return True  # offloaded values are fetched behind the optimization barrier
+    any_memory: ClassVar[bool] = True  # offloaded values are fetched behind the optimization barrier
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         held = regions.wait_for_all(tuple(operands))

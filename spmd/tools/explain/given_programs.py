@@ -4,7 +4,7 @@ program is missing."""
 from pathlib import Path
 from typing import Any
 
-from ...core import messages
+from ...core import messages, points
 from ...core.extend import Graph, Line, Requested, listing, persistent
 from . import program_folder
 from .listing import listed_difference, num_common
@@ -36,6 +36,8 @@ def load_programs(path: str | Path) -> int:
     if difference:
         program_folder.remove(path)
         raise ValueError(f"load_programs: the programs in {path} cannot run here: {difference}; write them again here")
+    if tell_missing not in points.before_making:
+        points.before_making.append(tell_missing)
     return len(folder.programs)
 
 

@@ -47,8 +47,6 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
 def append_to_file(program: Program, graph: Graph, head: str) -> None:
     """Appends a graph to the file that `config.graphs_file` names; of several processes each has its own, with its
     number at the end."""
-    if not config.graphs_file:
-        return
     several = f".{processes.process_id}" if processes.num_processes > 1 else ""
     with open(config.graphs_file + several, "a") as file:
         file.write(text_of(graph, head, len(graph.nodes)) + "\n\n")
@@ -59,5 +57,4 @@ def _short(names: list[str]) -> str:
 
 
 def print_graph(graph: Graph, head: str) -> None:
-    if config.print_graphs:
-        print(f"spmd: {text_of(graph, head)}", file=sys.stderr, flush=True)
+    print(f"spmd: {text_of(graph, head)}", file=sys.stderr, flush=True)

@@ -22,10 +22,10 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     known += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
     of = f" ({'; '.join(known)})" if known else ""
     what = f"compiling program {count:,}{of}, {num_ops:,} ops"
-    why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
     started = time.monotonic()
 
     def describe() -> str:
+        why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
         seconds = time.monotonic() - started
         return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
 

@@ -98,9 +98,9 @@ def _note(place: CostlyPlace, seconds: float, first: int) -> None:
 
 
 def note_compile(program: Program, graph: Graph, head: str) -> None:
-    """Says why a program was compiled, if `config.hints` is on."""
+    """Says why a program was compiled."""
     record = program.record
-    if config.hints and record is not None:
+    if record is not None:
         hint = _of_compiles(record.line, [record])
         size = f"{record.seconds:.3f} s, {record.nodes:,} ops"
         _say(f"{record.name} compiled in {size}, at {record.line}: {record.cause}")

@@ -1,7 +1,7 @@
 """Steps for which the device waits, as recording them takes longer than running them: one hint, with what to do."""
 
 from ...core import counters, hardware, messages
-from ...core.extend import Bounded, Line, Program
+from ...core.extend import Bounded, Program
 
 STEPS = 50  # in a row
 LEAST_OPS = 100  # of a program that is a step
@@ -24,32 +24,30 @@ def note_launched(*_: object) -> None:
     _ended = counters.now()
 
 
-def note_launch(program: int, num_ops: int, line: Line, *, is_idle: bool) -> None:
-    """Notes that a program is about to be launched, and says the hint after `STEPS` that the device waited for.
-
-    program: its id. is_idle: whether the device has run all that was launched before.
-    """
+def note_run(program: Program) -> None:
+    """Notes that a program is about to be launched, and says the hint after `STEPS` that the device waited for."""
     global _is_said
+    num_ops, name = len(program.entries), id(program)
     if _is_said or num_ops < LEAST_OPS:
         return
     free = max(_ended, _read)
     recorded = counters.now() - free
     # A loop that reads a result in each step has waited for the device as long as the device has for it, or longer.
-    if not is_idle or recorded < max(LEAST_SECONDS, free - _ended):
-        _waits.keep(program, [])
+    if not hardware.is_idle() or recorded < max(LEAST_SECONDS, free - _ended):
+        _waits.keep(name, [])
         return
-    waits = _waits.get(program)
+    waits = _waits.get(name)
     if waits is None:  # its first launch, behind its compilation
-        _waits.keep(program, [])
+        _waits.keep(name, [])
         return
     waits.append(recorded)
     if len(waits) == STEPS:
         _is_said = True
         text = f"the device waits {1e3 * sum(waits) / STEPS:.0f} ms a step for Python: spmd.compile records a step once"
         why = (
-            f"{text}. Each of {STEPS} launches of a program ({num_ops:,} ops, {line}) found the device idle: recording "
-            "its ops, or the loop around, takes longer than running it. Wrap the step in spmd.compile, the model in "
-            "torch.compile, and let spmd.DataLoader load ahead."
+            f"{text}. Each of {STEPS} launches of a program ({num_ops:,} ops, {program.line}) found the device idle: "
+            "recording its ops, or the loop around, takes longer than running it. Wrap the step in spmd.compile, the "
+            "model in torch.compile, and let spmd.DataLoader load ahead."
         )
         messages.say(text, "waiting device", why)
 
@@ -59,7 +57,3 @@ def forget() -> None:
     global _is_said
     _is_said = False
     _waits.clear()
-
-
-def note_run(program: Program) -> None:
-    note_launch(id(program), len(program.entries), program.line, is_idle=hardware.is_idle())

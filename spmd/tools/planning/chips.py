@@ -1,11 +1,12 @@
-"""Chips: the constants of an estimated step time and a utilisation."""
+"""Chips: the constants of an estimated step time and a utilisation, of data sheets and as measured here."""
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core import topology, variables
+from ...core import config, topology, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +178,22 @@ _READ = ("device_memory_size", "memory_bandwidth", "core_count", "fpus_per_core"
 def _number(text: str, field: str) -> float | None:
     found = re.search(rf"\b{field}:\s*([\d.]+)", text)
     return None if found is None else float(found[1])
+
+
+# --- measured constants -----------------------------------------------------------------------------------------------
+
+
+def calibration_file() -> Path:
+    """The file of `config.calibration_file`, which `python -m spmd calibrate` writes."""
+    return Path(config.calibration_file).expanduser()
+
+
+def calibrated(kind: str) -> dict[str, float]:
+    """The measured constants of a kind of device, by name; {} where there are none."""
+    path = calibration_file()
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text()).get(kind, {}).get("rates", {}))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: expected what `python -m spmd calibrate` writes; delete it ({error})") from error

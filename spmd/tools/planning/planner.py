@@ -30,14 +30,13 @@ from ...rules.rules import ShardingRules
 from ...steps.reachable import Reachable
 from ...steps.saved_state import abstractly
 from ...tensors.annotate import get_sharding
-from .advice import advice
 from .chips import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of, unused_axes
 from .names import Calls, Roles, path_of
 from .program_files import compile_all, recordings, save
 from .progress import stage
-from .report import Plan
+from .report import Plan, advice
 from .step_time import summed
 
 

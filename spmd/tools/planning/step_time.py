@@ -7,13 +7,12 @@ import dataclasses
 import itertools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any, TypeVar
 
 from ...core.extend import Module
-from . import gpu_clock, tpu_clock
-from .calibrated_constants import calibrated
-from .chips import Chip
-from .clock import Clock
+from .chips import Chip, calibrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +39,25 @@ def terms_of(module: Module, chip: Chip, slices: tuple[int, ...], devices: Seque
     where `python -m spmd calibrate` has measured this kind of device.
     """
     measured = calibrated(devices[0].device_kind) if devices else {}
-    if chip.is_gpu:
-        sets = _with(measured, gpu_clock.EXPECTED, gpu_clock.BEST, gpu_clock.WORST)
-        clocks: list[Clock] = [gpu_clock.GpuClock(module, chip, slices, rates) for rates in sets]
+    if chip.is_gpu:  # a plan for CPU devices imports neither clock
+        rates = import_module("spmd.tools.planning.gpu_clock")
+        clock = partial(rates.GpuClock, module, chip, slices)
     else:
-        places = [tuple(device.coords) for device in devices]
-        of_tpu = _with(measured, tpu_clock.EXPECTED, tpu_clock.BEST, tpu_clock.WORST)
-        clocks = [tpu_clock.TpuClock(module, chip, slices, places, rates) for rates in of_tpu]
+        rates = import_module("spmd.tools.planning.tpu_clock")
+        clock = partial(rates.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
+    clocks = [clock(each) for each in _with(measured, rates.EXPECTED, rates.BEST, rates.WORST)]
     expected, best, worst = (clock.run() for clock in clocks)
     return tuple(
-        Term(name, seconds, best[name], worst[name], _source(name, clocks[0].constants[name], measured))
+        Term(name, seconds, best[name], worst[name], _source(clocks[0].constants[name], measured))
         for name, seconds in expected.items()
         if seconds or worst[name]
     )
 
 
-def _source(name: str, constants: Sequence[str], measured: Container[str]) -> str:
+def _source(constants: Sequence[str], measured: Container[str]) -> str:
     if constants and all(one in measured for one in constants):
         return "measured"
-    return "compiler" if name == tpu_clock.CYCLES else "analytic"
+    return "compiler" if "cycles" in constants else "analytic"
 
 
 # The constants that are seconds or a factor of them: less is better; the others are parts of a peak.

@@ -10,7 +10,7 @@ from support import check, run_script
 from torch import Tensor, nn
 
 import spmd
-from spmd.adaptive import changing, isomorphic, shared_programs
+from spmd.adaptive import changing, isomorphic
 from spmd.core.graph.graph import topological
 from spmd.core.passes import cuts, long_graphs
 from spmd.core.programs import cache
@@ -24,10 +24,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
     cache.clear_cache()
-    for known in (changing._syncs, long_graphs._met):
-        known.clear()
+    changing.forget()
+    long_graphs._met.clear()
     cuts.forget()
-    shared_programs.forget()
     yield
     spmd.sync()
 
@@ -86,7 +85,7 @@ class TestRandomDepth:
         assert "0 or 1 instead of leaving the layer out" in spmd.metrics.report()
 
     def test_a_graph_that_runs_often_becomes_one_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shared_programs, "_OFTEN", 2)
+        monkeypatch.setattr(changing, "_OFTEN", 2)
         layers = Layers()
         for chosen in CHOSEN[:5]:
             layers.step(chosen)

@@ -1,6 +1,9 @@
 """The hint that the device waits for Python: said once, after enough steps in a row."""
 
+import functools
+import types
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +22,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A clock that stands; the function returned sets it forward by these seconds."""
     now = [100.0]
     monkeypatch.setattr(counters, "now", lambda: now[0])
+    monkeypatch.setattr(hardware, "is_idle", lambda: True)
 
     def pass_(seconds: float) -> None:
         now[0] += seconds
 
     return pass_
+
+
+@functools.cache
+def program_of(ops: int) -> Any:
+    """A program of so many ops."""
+    return types.SimpleNamespace(entries=[None] * ops, line=LINE)
 
 
 def steps(
@@ -32,7 +42,7 @@ def steps(
     """Steps of a program that takes `run` seconds, read at the end, and `record` seconds to record."""
     for _ in range(number):
         clock(record)
-        waiting_device.note_launch(1, ops, LINE, is_idle=True)
+        waiting_device.note_run(program_of(ops))
         waiting_device.note_launched()
         if run:
             clock(run)
@@ -64,12 +74,17 @@ class TestSteps:
         assert not capsys.readouterr().err
 
     def test_a_busy_device_ends_the_row(
-        self, clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+        self,
+        clock: Callable[[float], None],
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         for _ in range(4):
             steps(clock, waiting_device.STEPS - 1)
             clock(1.0)
-            waiting_device.note_launch(1, 300, LINE, is_idle=False)
+            with monkeypatch.context() as busy:
+                busy.setattr(hardware, "is_idle", lambda: False)
+                waiting_device.note_run(program_of(300))
             waiting_device.note_launched()
         assert not capsys.readouterr().err
 

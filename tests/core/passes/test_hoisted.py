@@ -94,4 +94,4 @@ def test_without_a_loop_nothing_is_looked_for(monkeypatch):
     monkeypatch.setattr(hoisted, "find", lambda graph: seen.append(find(graph)) or seen[-1])
     model = Classifier().to("xla")
     step(model, torch.randn(3, WIDTH).to("xla")).item()
-    assert seen and not any(seen)
+    assert not seen

@@ -10,7 +10,7 @@ import pytest
 import spmd
 from spmd import __main__ as command
 from spmd.core.checks.hlo import Module
-from spmd.tools.planning import step_time
+from spmd.tools.planning import gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.chips import CHIPS, Chip
 from spmd.tools.profiler import calibration
 from spmd.tools.profiler.calibration import Sizes, calibrate
@@ -37,7 +37,7 @@ class TestMeasured:
         monkeypatch.setitem(CHIPS, "cpu", chip(bandwidth=1e11))
         file.write_text(json.dumps({"another": {"rates": {"product": 0.5}}}))
         found = calibrate(sizes=TINY)
-        wanted = {name for names in step_time.gpu_clock.GpuClock.constants.values() for name in names}
+        wanted = {name for names in gpu_clock.GpuClock.constants.values() for name in names}
         assert set(found) == wanted and all(value > 0 for value in found.values())
         known = json.loads(file.read_text())
         assert known["cpu"]["rates"] == found and known["another"]["rates"] == {"product": 0.5}
@@ -45,7 +45,7 @@ class TestMeasured:
     def test_a_tpu(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CHIPS, "cpu", chip(flops_per_cycle=1000, links=4))
         monkeypatch.setattr(calibration, "plan", lambda *args: SimpleNamespace(cycles=100))  # a CPU's has none
-        wanted = {name for names in step_time.tpu_clock.TpuClock.constants.values() for name in names}
+        wanted = {name for names in tpu_clock.TpuClock.constants.values() for name in names}
         assert set(calibrate(file, TINY)) == wanted
 
     def test_a_device_of_unknown_peaks(self, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
