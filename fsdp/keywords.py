@@ -181,6 +181,7 @@ TORCH: Table = {
 }
 
 _WHOLE_STEP = "XLA compiles the whole step"
+_AXES = "the axes of the mesh are the groups"
 
 # `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`, in the order of its arguments.
 XLA: Table = {
@@ -193,7 +194,7 @@ XLA: Table = {
     "compute_dtype": _dtypes("param_dtype"),
     "buffer_dtype": _dtypes("buffer_dtype"),
     "fp32_reduce_scatter": lambda value, ours: _dtypes("reduce_dtype")(torch.float32, ours) if value else {},
-    "sharding_groups": Nothing("the axes of the mesh are the groups"),
+    "sharding_groups": Nothing(_AXES),
     "sharding_rank": Nothing(ONE_VIEW),
     "sharding_world_size": Nothing("the size of the mesh's axis"),
     "shard_param_on_dim_0": lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {},
@@ -207,4 +208,19 @@ XLA: Table = {
     "_debug_dummy_forward_pass": Nothing(_WHOLE_STEP),
     "_debug_msg": Nothing("fsdp.show(model) names units", silent=(None, "xla_fsdp")),
     "_debug_print": Nothing("fsdp.show(model) names units"),
+}
+
+# `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`, in the order of its arguments.
+ZERO: Table = {
+    "optimizer_dtype": Nothing("state has the dtype that the optimizer gives it"),
+    "pin_layout": Nothing(_WHOLE_STEP, silent=(None, True, False)),
+    "sharding_groups": Nothing(_AXES),
+    "grad_norm_groups": Nothing(_AXES),
+    "lazy_init": Nothing("state is made by the first step", silent=(None, True, False)),
+    "bucket_cap_mb_all_gather": Nothing(SCHEDULED, silent=(None, 0)),
+    "bucket_cap_mb_reduce_scatter": Nothing(SCHEDULED, silent=(None, 0)),
+    "use_grad_acc_hook": Nothing("backward adds to parameter.grad, in the parameter's dtype"),
+    "save_master_weights": Nothing("state_dict has no weights; parameters are updated directly"),
+    "higher_cc_precision": Nothing("gradients are reduced in their own dtype"),
+    "coalesce_cc": Nothing(SCHEDULED),
 }

@@ -11,7 +11,7 @@ import spmd
 from spmd.mesh.global_mesh import get_global_mesh
 from spmd.mesh.mesh import get_1d_mesh
 
-from .notices import SCHEDULED, warn_without_meaning
+from .keywords import ZERO, translate
 from .plan import parameter_spec
 
 
@@ -28,8 +28,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         grad_clipping, max_norm: `step` first clips the norm of all gradients to `max_norm`, where both are given.
         optimizer_dtype, pin_layout, sharding_groups, grad_norm_groups, lazy_init, bucket_cap_mb_all_gather,
             bucket_cap_mb_reduce_scatter, use_grad_acc_hook, save_master_weights, higher_cc_precision, coalesce_cc:
-            PyTorch/XLA's keywords without a meaning here; others than their
-            defaults are named in one warning.
+            PyTorch/XLA's, by position as there, without a meaning here: one warning names those with an effect there.
 
     `state_dict` is that of the optimizer without ZeRO. Raises ValueError for an axis that is not in the mesh.
     Source: ZeRO (arXiv:1910.02054), `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`.
@@ -50,34 +49,13 @@ class ZeroRedundancyOptimizer(Optimizer):
         optimizer_dtype: torch.dtype | None = None,
         grad_clipping: bool = True,
         max_norm: float | None = None,
-        pin_layout: bool = True,
-        sharding_groups: object = None,
-        grad_norm_groups: object = None,
-        lazy_init: bool = False,
-        bucket_cap_mb_all_gather: int = 0,
-        bucket_cap_mb_reduce_scatter: int = 0,
-        use_grad_acc_hook: bool = False,
-        save_master_weights: bool = False,
-        higher_cc_precision: bool = False,
-        *,
+        *more: Any,
         mesh: spmd.Mesh | None = None,
         axis: str | None = None,
-        coalesce_cc: bool = False,
         **defaults: Any,
     ):
-        without_meaning = {
-            "optimizer_dtype": (optimizer_dtype, "state has the dtype that the optimizer gives it"),
-            "sharding_groups": (sharding_groups, _AXES),
-            "grad_norm_groups": (grad_norm_groups, _AXES),
-            "bucket_cap_mb_all_gather": (bucket_cap_mb_all_gather, SCHEDULED),
-            "bucket_cap_mb_reduce_scatter": (bucket_cap_mb_reduce_scatter, SCHEDULED),
-            "coalesce_cc": (coalesce_cc, SCHEDULED),
-            "use_grad_acc_hook": (use_grad_acc_hook, "backward adds to parameter.grad, in the parameter's dtype"),
-            "save_master_weights": (save_master_weights, "state_dict has no weights; parameters are updated directly"),
-            "higher_cc_precision": (higher_cc_precision, "gradients are reduced in their own dtype"),
-        }
-        reasons = {name: reason for name, (value, reason) in without_meaning.items() if value not in (None, False)}
-        warn_without_meaning(type(self).__name__, reasons, stacklevel=3)
+        given = {"optimizer_dtype": optimizer_dtype, **dict(zip([*ZERO][1:], more, strict=False)), **defaults}
+        translate(type(self).__name__, {name: given.pop(name) for name in ZERO if name in given}, ZERO, {})
         self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
         names = self.mesh.axis_names
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
@@ -87,7 +65,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             )
         self.max_norm = max_norm if grad_clipping else None
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
-        self.base_optimizer = optimizer_class(params, **defaults)
+        self.base_optimizer = optimizer_class(params, **given)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
@@ -122,6 +100,3 @@ class ZeroRedundancyOptimizer(Optimizer):
                         continue
                     spmd.mark_sharding(value, self.mesh, parameter_spec(value.shape, self.axis, size))
                     self._sharded[value] = True
-
-
-_AXES = "the axes of the mesh are the groups"
