@@ -61,7 +61,6 @@ from .subsystems import topology as topology
 from .subsystems import transfer as transfer
 from .subsystems import variables as variables
 from .torch_state import install as _install  # noqa: F401  # the device
-from .torch_state.graph_constants import constant_of_graphs as constant_of_graphs
 from .torch_state.when_imported import Patch as Patch
 from .torch_state.when_imported import guarded as guarded
 from .torch_state.when_imported import patch_when_imported as patch_when_imported

@@ -1,7 +1,7 @@
 """torch's own higher-order ops on the device: `torch.cond`, `while_loop`, `scan` and `map` as ours, and others.
 
-torch compiles the function around such an op before it calls the op; `install` prevents that (`backend.compiled`). The
-functions below are the op's kernels for the device, above autograd.
+torch compiles the function around such an op before it calls the op; `uncompiled` prevents that. The functions below
+are the op's kernels for the device, above autograd.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ from ..core import XlaTensor
 from .cond import cond
 from .flex_attention import flex_attention, flex_attention_backward
 from .scan import scan
+from .uncompiled import PATCHES
 from .while_loop import while_loop
 
 Function = Callable[..., Any]
@@ -68,6 +69,8 @@ def _associative_scan(combine_fn: Function, xs: Sequence[Any], additional_inputs
     return generic_associative_scan(rows, list(xs), additional_inputs=tuple(additional_inputs))
 
 
+for _patch in PATCHES:
+    _patch.apply()
 for _op, _kernel in (
     (cond_op, _cond), (while_loop_op, _while_loop), (scan_op, _scan), (map_impl, _map),
     (associative_scan_op, _associative_scan), (flex_attention_op, flex_attention),

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from ..core import Dim, Sharding, constant_of_graphs, hardware, specs
+from ..core import Dim, Sharding, hardware, specs
+from .graph_constants import constant_of_graphs
 from .mesh import Mesh
 from .placements import spec_of
 

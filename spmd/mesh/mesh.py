@@ -10,7 +10,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from ..core import Dim, Sharding, Spec, constant_of_graphs, ends_at_user_line, hardware, processes, specs, topology
+from ..core import Dim, Sharding, Spec, ends_at_user_line, hardware, processes, specs, topology
+from .graph_constants import constant_of_graphs
 from .hints import did_you_mean
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of

@@ -17,7 +17,6 @@ from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
 from ..run.placement import placed_like
 from . import imported as imported
 from .autocast import NAME, register_autocast
-from .compiled import join_associative_scan, join_control_flow, join_flex_attention
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
@@ -138,10 +137,6 @@ AT_IMPORT = (
     Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
           "shardings of assigned state", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
-    Patch("the compiler around torch.cond", "it is an op of ours", join_control_flow),
-    Patch("the checks of `flex_attention`", "its op is one of ours", join_flex_attention),
-    Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
-          "its pointwise mode, which is CUDA's", join_associative_scan),
     Patch("`torch.nn.UninitializedParameter`, buffers", "lazy modules on the device", join_lazy_modules),
 )  # fmt: skip
 

@@ -21,7 +21,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from ...core import LOCK, Meta, Patch, Storage, XlaTensor, constant_of_graphs, hardware, points, seed, tensor_meta, wrap
+from ...core import LOCK, Meta, Patch, Storage, XlaTensor, hardware, points, seed, tensor_meta, wrap
 from ...core.extend import (
     Arrays,
     Draw,
@@ -35,6 +35,7 @@ from ...core.extend import (
     regions,
     walks,
 )
+from ...mesh.graph_constants import constant_of_graphs
 from .checkpoint_policies import Policy, as_policy, nothing_saveable
 from .remat_saved import Keep, Kept, Recall
 from .wrapped import wrapped

@@ -9,11 +9,10 @@ import torch
 from torch._higher_order_ops import utils
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..record.tensor import XlaTensor
-from .when_imported import patch_when_imported
+from ..core import Patch, XlaTensor, patch_when_imported
 
 
-def join_control_flow() -> None:
+def _join_control_flow() -> None:
     """Has torch call the ops of `torch.cond` and its like directly where a tensor of the device is among their
     arguments."""
     if not hasattr(utils, "_hop_compile_and_call"):  # torch 2.11, where each function compiles its op itself
@@ -40,10 +39,10 @@ def _with_flat_operands(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -
     return pred, of_flat(true_fn), of_flat(false_fn), tuple(flat)
 
 
-def join_flex_attention() -> None:
+def _join_flex_attention() -> None:
     """Has torch's `flex_attention` take tensors of the device, and call its op directly."""
     needs = "_validate_device(query, key, value)", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
-    patch_when_imported("torch.nn.attention.flex_attention", _join_flex_attention, "flex_attention on xla", *needs)
+    patch_when_imported("torch.nn.attention.flex_attention", _change_flex_attention, "flex_attention on xla", *needs)
 
 
 class _IsEager:
@@ -60,7 +59,7 @@ class _IsEager:
         return threading.get_ident() in self.threads
 
 
-def _join_flex_attention(module: Any) -> None:
+def _change_flex_attention(module: Any) -> None:
     validate, is_eager = module._validate_device, _IsEager()
     flag = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 
@@ -76,7 +75,7 @@ def _join_flex_attention(module: Any) -> None:
     module._validate_device = validate_device
 
 
-def join_associative_scan() -> None:
+def _join_associative_scan() -> None:
     """Has torch's `associative_scan` take tensors of the device in both modes, of which the pointwise one is CUDA's.
 
     The function gets another body, since programs may have imported it already.
@@ -99,3 +98,11 @@ def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwis
         if combine_mode == "pointwise" and isinstance(x, torch.Tensor) and x.device.type == "xla":
             combine_mode = "generic"
     return _associative_scan_of_torch(combine_fn, xs, dim, reverse, combine_mode)  # noqa: F821
+
+
+PATCHES = (
+    Patch("the compiler around torch.cond", "it is an op of ours", _join_control_flow),
+    Patch("the checks of `flex_attention`", "its op is one of ours", _join_flex_attention),
+    Patch("`torch._higher_order_ops.associative_scan.associative_scan(combine_fn, xs, dim, reverse, combine_mode)`",
+          "its pointwise mode, which is CUDA's", _join_associative_scan),
+)  # fmt: skip
