@@ -202,7 +202,7 @@ class Case:
     pads: list[Pads]
     results: Sequence[tuple[int, ...]]
     dtypes: Sequence[Any]
-    made: list[Pads] = field(default_factory=list)
+    made: list[Pads]
     before: list[Before] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     instead: Instead | None = None

@@ -48,9 +48,7 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording.
     """
-    if observation.active() is not None:
-        return ""
-    return _computed_by_host(graph)
+    return "" if observation.active() is not None else _computed_by_host(graph)
 
 
 def _computed_by_host(graph: Graph) -> Outcome:
@@ -67,11 +65,10 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
     found, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
     if isinstance(found, str):
         return found if reads_padded else ""
-    program = executables.find(found[0])
-    if program is None and not reads_padded:
-        return ""
-    if program is not None:
+    if executables.find(found[0]) is not None:
         memo.keep(sync.key, sync.counts, graph, found[0])
+    elif not reads_padded:
+        return ""
     return _padded(found[0])
 
 

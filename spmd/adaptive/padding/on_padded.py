@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -51,10 +51,8 @@ def on_padded(lowering: Lowering, op: OpSpec, pads: Sequence[Pads], begins: Pads
 def _identity(lowering: Identity, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     if begins:
         raise NoRule("takes its dims from its operand")
-    results = pads[: len(op.metas)]
-    metas, operands = tuple(map(padded_meta, op.metas, results)), tuple(map(padded_meta, op.operands, pads))
-    op_spec = OpSpec.of(op.name, lowering, metas, operands, statics=op.statics, sharding=op.sharding)
-    return Padded(op_spec, tuple(map(dict, results)), ())
+    results = tuple(map(dict, pads[: len(op.metas)]))
+    return _padded(op, lowering, results, pads, statics=op.statics, sharding=op.sharding)
 
 
 @on_padded.register
@@ -72,19 +70,15 @@ def _fill(lowering: Fill, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
     result = dict(begins or (likes[0] if likes else ()))
     if not result:
         raise NoRule("makes a value like a padded one")
-    metas, operands = (padded_meta(meta, result),), tuple(map(padded_meta, op.operands, pads))
-    op_spec = OpSpec.of(
-        op.name, lowering, metas, operands, numbers=op.numbers, statics=PADDED, constant=op.constant
-    )  # fmt: skip
-    return Padded(op_spec, (result,), ())
+    return _padded(op, lowering, (result,), pads, constant=op.constant)
 
 
 @on_padded.register
 def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
-    move, (pad,) = lowering.move, pads or ({},)
+    move = lowering.move
     if not isinstance(move, Gradient | TakeRun) or (begins and type(move) is TakeRun):
         raise NoRule("has no rule for a padded dim")
-    run = move.run
+    run, (pad,) = move.run, pads or ({},)
     if isinstance(move, TakeRun):
         if type(pad.get(run.axis)) is Joined:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
@@ -94,9 +88,7 @@ def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], beg
             raise NoRule("is of a slice of a padded dim")
         result = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()} | begins
         move = Gradient(run, physical(move.shape, result))
-    metas, operands = (padded_meta(op.metas[0], result),), (padded_meta(op.operands[0], pad),)
-    op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
-    return Padded(op_spec, (result,), ())
+    return _padded(op, DynamicStart(move), (result,), (pad,))
 
 
 @on_padded.register
@@ -109,18 +101,26 @@ def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
     dtypes = [meta.struct.dtype for meta in op.metas]
-    case = Case(lowering.overload, dict(lowering.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
-    case.made = [{} for _ in results]
+    given, padded = dict(lowering.arguments), [dict(pad) for pad in pads]
+    case = Case(lowering.overload, given, shapes, padded, results, dtypes, [{} for _ in results])
     rule(case)
     call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
-    metas, operands = tuple(map(padded_meta, op.metas, case.made)), tuple(map(padded_meta, op.operands, pads))
     # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
     layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
-    on_padded = OnPadded(call, fits, tuple(case.before), case.instead)
-    kinds = "i" * len(case.numbers) + op.numbers
-    op_spec = OpSpec.of(op.name, on_padded, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
-    return Padded(op_spec, tuple(case.made), tuple(case.numbers))
+    padded_call = OnPadded(call, fits, tuple(case.before), case.instead)
+    return _padded(op, padded_call, tuple(case.made), pads, tuple(case.numbers), layout=layout)
+
+
+def _padded(
+    op: OpSpec, lowering: Lowering, results: tuple[Pads, ...], pads: Sequence[Pads], numbers: tuple[int, ...] = (),
+    statics: str = PADDED, **parts: Any,
+) -> Padded:  # fmt: skip
+    """Returns an op of this lowering with its metas as they are with the padding."""
+    metas, operands = tuple(map(padded_meta, op.metas, results)), tuple(map(padded_meta, op.operands, pads))
+    kinds = "i" * len(numbers) + op.numbers
+    op_spec = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=statics, **parts)
+    return Padded(op_spec, results, numbers)
 
 
 @dataclass(frozen=True, slots=True)
