@@ -69,7 +69,7 @@ if [[ -z $quick && $# -eq 0 && -z ${XLA_FLAGS+set} ]] && git rev-parse --git-dir
 fi
 # A test that hangs says where each of its threads is and ends its group; so does, at last, a group.
 limit=()
-if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 40m); fi
+if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 75m); fi
 patience=(-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true)
 logs=$(mktemp -d)
 keep() { # writes the lines of the groups that passed into the file, in place of those that they had

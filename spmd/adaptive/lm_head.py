@@ -15,7 +15,20 @@ import jax
 import jax.numpy as jnp
 
 from ..core import Spec, config, dense_meta
-from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, regions, rules, walks
+from ..core.extend import (
+    Arrays,
+    Graph,
+    Layouts,
+    Lowering,
+    Node,
+    OpSpec,
+    Rewrite,
+    Value,
+    partitioning,
+    regions,
+    rules,
+    walks,
+)
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {
@@ -107,7 +120,7 @@ class _LmHead(Lowering):
         target, *class_weights = others
         return (
             input,
-            self._placed(weight.T if self.is_mm else weight),
+            self._placed(partitioning.transposed(weight) if self.is_mm else weight),
             target,
             bias,
             class_weights[0] if class_weights else None,
@@ -129,11 +142,12 @@ class _LmHead(Lowering):
         """Returns the rows of the input that belong to the rows of the logits that the loss reads."""
         for name, op in self.rows:
             if name == "aten.slice.Tensor":
-                input = rules.aten_slice(input, **{name: x for name, x in _arguments(op).items() if name != "self"})
+                places = {name: x for name, x in _arguments(op).items() if name != "self"}
+                input = partitioning.same(rules.aten_slice(input, **places), input)
             elif op.sharding is not None:
                 input = regions.constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
             else:
-                input = input.reshape(*op.metas[0].shape[:-1], input.shape[-1])
+                input = partitioning.reshaped(input.reshape(*op.metas[0].shape[:-1], input.shape[-1]), input)
         return input
 
     def _placed(self, weight: jax.Array) -> jax.Array:
@@ -156,7 +170,7 @@ class _LmHeadBackward(Lowering):
         *given, grad_output, logsumexp, total_weight = operands
         input, weight, target, bias, class_weights = self.forward.taken_in(given)
         with self.forward.in_precision():
-            rows, pull = jax.vjp(self.forward.rows_of, input)
+            rows, (_, pull) = self.forward.rows_of(input), jax.vjp(self.forward.rows_of, input)
             returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
             grad_rows, *grads = rules.spmd_linear_cross_entropy_backward(
                 grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
@@ -193,8 +207,11 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 def find(graph: Graph) -> list[Head]:
     """Returns the LM heads of a graph whose logits are large."""
     limit = config.max_logits_bytes * len(graph.mesh.device_ids)
-    losses = [node for node in graph.nodes if _name(node) == "spmd.cross_entropy" and _is_call(node)]
-    losses = [loss for loss in losses if 0 < limit < _nbytes(loss.operands[0])]
+    losses = [
+        node
+        for node in graph.nodes
+        if _name(node) == "spmd.cross_entropy" and _is_call(node) and 0 < limit < _nbytes(node.operands[0])
+    ]
     if not losses:
         return []
     readers: dict[Any, list[Node]] = {walks.value_name(root): [_USER] for root in graph.roots}

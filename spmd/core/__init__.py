@@ -5,6 +5,7 @@ This is its door: what the library takes. Packages that record ops or change gra
 
 from . import checks as _checks  # noqa: F401  # joins programs and run
 from . import loop as _loop  # noqa: F401  # joins lower
+from . import propagation as _propagation  # noqa: F401  # joins lower
 from .aten.fused import linear_cross_entropy as linear_cross_entropy
 from .base.config import config as config
 from .base.counters import Collective as Collective

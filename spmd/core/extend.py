@@ -27,6 +27,7 @@ from .extension_subsystems import calls as calls
 from .extension_subsystems import dynamic as dynamic
 from .extension_subsystems import executables as executables
 from .extension_subsystems import nans as nans
+from .extension_subsystems import partitioning as partitioning
 from .extension_subsystems import persistent as persistent
 from .extension_subsystems import reads as reads
 from .extension_subsystems import record_calls as record_calls

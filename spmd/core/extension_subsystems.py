@@ -23,9 +23,10 @@ from .ops import dynamic_start as _dynamic_start
 from .ops import floats as _floats
 from .ops import linear_cross_entropy as _linear_cross_entropy
 from .ops import partial as _partial
+from .ops import partition as _partition
 from .ops import registry as _registry
 from .ops import shape as _shape
-from .ops import split as _split
+from .ops import sharded as _sharded
 from .ops import windows as _windows
 from .passes import dynamic_places as _dynamic_places
 from .passes import long_graphs as _long_graphs
@@ -40,6 +41,7 @@ from .programs import compiler as _compiler
 from .programs import failing as _failing
 from .programs import stored as _stored
 from .programs.persistent import setting as _setting
+from .propagation import words as _words
 from .record import body as _body
 from .record import call as _call
 from .record import lowerings as _lowerings
@@ -204,7 +206,9 @@ class running:  # used as a module is
     """Room for programs in flight, and signals that wait."""
 
     later = staticmethod(_interrupt.later)
+    is_done = staticmethod(_in_flight.is_done)
     make_room = staticmethod(_in_flight.make_room)
+    started = staticmethod(_in_flight.started)
     spare = staticmethod(_lent.spare)
     parsed = staticmethod(_sealed_json.parsed)
     text = staticmethod(_sealed_json.text)
@@ -226,11 +230,24 @@ class rules:  # used as a module is
     listed = staticmethod(_windows.listed)
     per_dim = staticmethod(_windows.per_dim)
     aten_slice = staticmethod(_shape.aten_slice)
-    in_front = staticmethod(_split.in_front)
     SUMS = _partial.SUMS
     WAYS = _partial.WAYS
     lower = staticmethod(_registry.lower)
     collective = staticmethod(_collective.function_of)
+
+
+class partitioning:  # used as a module is
+    """Partition rules of ops, and the known shardings that they ask for."""
+
+    WORDS = _words.WORDS
+    partition = staticmethod(_partition.partition)
+    per_shard = staticmethod(_partition.per_shard)
+    axes_of_dims = staticmethod(_sharded.axes_of_dims)
+    in_front = staticmethod(_sharded.in_front)
+    note_unused = staticmethod(_sharded.note_unused)
+    reshaped = staticmethod(_sharded.reshaped)
+    same = staticmethod(_sharded.same)
+    transposed = staticmethod(_sharded.transposed)
 
 
 class storages:  # used as a module is
@@ -255,7 +272,9 @@ class user_lines:  # used as a module is
 
     describe = staticmethod(_source.describe)
     forward_line = staticmethod(_source.forward_line)
+    Line = _source.Line
     is_library = staticmethod(_source.is_library)
+    place_of = staticmethod(_source.place_of)
     line_of = staticmethod(_source.line_of)
     lines_of = staticmethod(_source.lines_of)
     node_line = staticmethod(_source.node_line)

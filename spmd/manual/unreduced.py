@@ -29,6 +29,7 @@ from ..core.extend import (
     Slot,
     Value,
     body,
+    partitioning,
     record_calls,
     rules,
     user_lines,
@@ -109,7 +110,7 @@ class _Each(Lowering):
             if cut is None:
                 return array
             stack = array if cut == _STACK else rules.blocks(array, cut, self.rows.sizes, self.rows.kept)
-            return rules.in_front(stack, mesh, names)
+            return partitioning.in_front(stack, mesh, names)
 
         def one(*arrays: jax.Array) -> jax.Array:
             result = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]

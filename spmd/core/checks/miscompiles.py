@@ -156,7 +156,8 @@ def compile_right(lowered: Any, options: Options, platform: str) -> tuple[Any, t
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
     found = [row for row in rows if row.in_lowered(lowered, text)]
-    options = _avoiding(found, named, options)
+    if found:
+        options = _avoiding(found, named, options)
     executable = compile_lowered(lowered, options)
     late = [row for row in rows if row not in found and row.in_optimized(executable)]
     if late:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..base.config import config
+from ..ops.partition import NAMES
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .encode import digest
@@ -350,7 +351,7 @@ class Graph:
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
         """
         settings = config.partitioner, config.compiler_options, config.scan_layers, config.max_logits_bytes
-        key: list[Any] = [*settings, stand_in(), self.donated, self.mesh]
+        key: list[Any] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]

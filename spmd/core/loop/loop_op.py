@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
 
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
@@ -24,7 +23,7 @@ from ..lower.lower import lower_region
 from ..lower.numbers import EACH, Step, at_iteration, by_iteration
 from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
 from ..lower.stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
-from ..ops import split
+from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .loop_counter import count_up, first_iteration, row_at, with_row
@@ -62,6 +61,7 @@ class Y:
 
 
 STACK = Y(is_stack=True)
+_GATHERED = "the stack {shape} of a scan is gathered over {{axes}}, as each iteration reads one row"
 ROWS = Y()
 
 
@@ -204,7 +204,7 @@ class _Trace:
 
     layouts: the known shardings of the body's inputs. own: of a dynamic trip count that and the first rows of the xs.
     tables: the scalar arguments of the body, the floats and the integers: [iterations, number of them], of a dynamic
-    trip count those of the first iteration. known: the sharding of each root of the body, once an iteration is lowered.
+    trip count those of the first iteration.
     """
 
     loop: Loop
@@ -215,7 +215,6 @@ class _Trace:
     layouts: list[Sharding | None]
     own: jax.Array
     tables: tuple[jax.Array, jax.Array]
-    known: list[NamedSharding | None]
 
     @staticmethod
     def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
@@ -227,7 +226,9 @@ class _Trace:
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
             end = run.stop
             if is_stacked:
-                xs.append(Stretch(on_device(plain(operands[run.start])), 0, 1))
+                stack = plain(operands[run.start])
+                sharded.note_unused(_GATHERED.format(shape=[*stack.shape]), sharded.mesh(), sharded.axes_at(stack, 0))
+                xs.append(Stretch(on_device(stack), 0, 1))
                 row_layouts.append(None)
                 continue
             of_rows = layouts[run.start : run.stop]
@@ -246,7 +247,7 @@ class _Trace:
             in_memory(array, loop.memory_of(root)) for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
-        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, own, tuple(tables), [])  # type: ignore[arg-type]
+        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, own, tuple(tables))  # type: ignore[arg-type]
 
     def lowered(self, at: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
         """Lowers the iteration of a row; returns its roots."""
@@ -258,9 +259,7 @@ class _Trace:
         return self.with_numbers(own, carry, read)
 
     def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
-        result = lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
-        self.known = list(map(split.sharding_of, result))
-        return result
+        return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
 
     def read(self, at: Any) -> list[jax.Array]:
         """Reads a row of each x."""
@@ -278,16 +277,11 @@ class _Trace:
         roots = loop.body.roots
         on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
         on_device = [k for k in range(len(loop.ys)) if k not in on_host]
-        # Shardings that are known outside (`ops.split`) are known inside, and the other way round.
-        carry_shardings = list(map(split.sharding_of, self.carry))
-        row_shardings = [split.row_sharding(array) for array, _, _ in self.xs]
 
         def iteration(state: Any, _: None) -> Any:
             number, carry, last, buffers = state
             at = loop.iterations - 1 - number if loop.reverse else number
-            read = self.read(at)
-            with split.inside((*carry, *read), (*carry_shardings, *row_shardings)):
-                result = self.lowered(at, carry, read)
+            result = self.lowered(at, carry, self.read(at))
             after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
             last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
             buffers = [
@@ -305,8 +299,6 @@ class _Trace:
         else:
             count_to = loop.iterations if loop.x_steps is None else self.own[0].astype(np.int32)
             (_, carry, last, buffers), stacks = count_up(count_to, lambda s: iteration(s, None)[0], state), []
-        for array, sharding in zip((*carry, *last), (*carry_shardings, *self.known[count:end]), strict=True):
-            split.note(array, sharding)
         found = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
         ys = [result for k in range(len(loop.ys)) for result in self._results(k, found[k], carry)]
         return (*carry, *last, *ys)
@@ -333,10 +325,6 @@ class _Trace:
         is_entered = 0 <= slot < loop.num_carried
         if y.has_end:
             stack = with_row(stack, after[slot], y.end_of(loop.iterations))
-        sharding = (
-            split.sharding_of(self.carry[slot]) if is_entered else self.known[loop.num_carried + loop.num_last + k]
-        )
-        split.note(stack, split.behind_rows(sharding))
         if y.is_stack:
             # An annotation of a row in the body applies to the stack of them, too.
             requested = _annotated(root)
@@ -391,7 +379,6 @@ class _Trace:
         ys = loop.ys
         slots = {k: y.over for k, y in enumerate(ys) if y.over is not None}
         new = [k for k in range(len(ys)) if k not in slots]
-        row_shardings = [split.row_sharding(array) for array, _, _ in self.xs]
         count = loop.num_last
 
         def iteration(state: Any) -> Any:
@@ -403,8 +390,7 @@ class _Trace:
             places = [_place(first, step, at) for _, first, step in self.xs]
             there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
             read = list(map(plain, rows_on_device(there, self.layouts[loop.num_constants :])))
-            with split.inside(read, row_shardings):
-                result = self.lowered(at, (), read)
+            result = self.lowered(at, (), read)
             last = [_like(new, old) for new, old in zip(result[:count], last, strict=True)]
             written = [
                 with_row(array, in_memory(result[count + k], space_of(array)), places[slot])
@@ -423,11 +409,9 @@ class _Trace:
         _, last, written, buffers = count_up(loop.iterations, iteration, state)
         result: dict[int, list[Made]] = {}
         for k, buffer in zip(new, buffers, strict=True):
-            split.note(buffer, split.behind_rows(self.known[count + k]))
             result[k] = [Row(buffer, row) for row in range(loop.iterations)]
         for (k, slot), array in zip(slots.items(), written, strict=True):
-            before, first, step = self.xs[slot]
-            split.note(array, split.sharding_of(before))
+            _, first, step = self.xs[slot]
             result[k] = [Row(array, first + step * row) for row in range(loop.iterations)]
         return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, result[k])))
 

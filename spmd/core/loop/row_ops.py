@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..lower.stack_rows import Made, Row, plain, taken
-from ..ops import split
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
@@ -37,7 +36,6 @@ class PutRow(Lowering):
         if len(rows) < len(others) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
             return (*others[: self.place], new, *others[self.place :])
         stack = with_row(rows[0].stack, plain(new), self.row)
-        split.note(stack, split.sharding_of(rows[0].stack))
         result = [Row(stack, one.index, one.plain) for one in rows]
         return (*result[: self.place], Row(stack, self.row, plain(new)), *result[self.place :])
 
@@ -77,6 +75,5 @@ class WaitForAll(Lowering):
         result = list(operands)
         arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, Row) and space_of(one) == DEVICE}
         for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
-            split.note(array, split.sharding_of(arrays[k]))
             result[k] = array
         return tuple(result)

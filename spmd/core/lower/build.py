@@ -6,9 +6,10 @@ from typing import Any
 import jax
 
 from ..graph.graph import DeviceData, Graph, Node, Port
+from ..ops import sharded
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Lists, Reporting, Values, known_sharding_of, lower_nodes, reports_to
+from .lower import Lists, Reporting, Values, known_in, lower_nodes, reports_to
 from .stack_rows import Row, as_stack, find_stretch, joined, made_of, plain
 
 # What lowers the list ops of a graph together (see `lower_nodes`).
@@ -24,7 +25,7 @@ def build(
     chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    lists = next((lower(graph) for lower in lists_of), None)
+    lists = lists_of[0](graph) if lists_of else None
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(describe, chosen, {node: index for index, node in enumerate(recorded.nodes)})
@@ -32,11 +33,12 @@ def build(
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
         values: Values = {}
-        inputs = [
-            (_take_in(graph, port, buffer, values), port.sharding)
-            for port, buffer in zip(graph.arguments(), buffers, strict=True)
-        ]
-        with reports_to(reporting), known_sharding_of(inputs):
+        for port, buffer in zip(graph.arguments(), buffers, strict=True):
+            _take_in(graph, port, buffer, values)
+        placed = [sharding.in_program() for sharding in graph.shardings]
+        dims = {data: sharded.dims_in(one, data.meta.shape) for data, one in zip(graph.inputs, placed, strict=True)}
+        facts = sharded.Facts.of(placed)
+        with reports_to(reporting), sharded.tracing(facts), known_in(graph.nodes, dims):
             for column in graph.columns:
                 _stack([graph.inputs[i] for i in column], shardings, values)
             lower_nodes(graph.nodes, values, (floats, integers), shardings, sources, lists)
@@ -45,7 +47,7 @@ def build(
     return program
 
 
-def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax.Array:
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
     """Adds an argument, in logical shapes, to the values of the program."""
     assert port.sharding is not None, "every input has a sharding"
     array = buffer if buffer.shape == port.meta.shape else cut(on_device(buffer), port.meta.shape)
@@ -53,7 +55,6 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax
         values[graph.inputs[port.places]] = (array,)
     else:
         values |= {graph.inputs[place]: (Row(array, row),) for row, place in enumerate(port.places)}
-    return array
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:

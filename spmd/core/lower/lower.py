@@ -13,9 +13,10 @@ from ..base.state import held
 from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
 from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT
 from ..graph.op import Layouts, OpSpec
-from ..ops import split
+from ..ops import sharded
 from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
+from ..sharding.tracing import program
 from ..sharding.value import DEVICE, Sharding
 from .stack_rows import Made, Row, made_of, move_rows, plain, rows_on_device
 
@@ -63,11 +64,9 @@ Lists = Callable[[Sequence[Node], int, Values, Numbers, Callable[..., Sequence[M
 Lower = Callable[[Sequence[jax.Array]], Sequence[Made]]
 
 
-def known_sharding_of(arrays: Sequence[tuple[jax.Array, Sharding | None]]) -> contextlib.AbstractContextManager[None]:
-    """Makes the shardings of arrays known to the rules that read them (`ops.split`)."""
-    return split.inside(
-        [array for array, _ in arrays], [None if sharding is None else sharding.in_program() for _, sharding in arrays]
-    )
+# Finds the known dims of the values of a graph or a region, from those of its inputs (None: unknown); the first is
+# called.
+known_of: list[Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]] = []
 
 
 class Reporting(NamedTuple):
@@ -84,6 +83,7 @@ class Reporting(NamedTuple):
 
 class _Thread(threading.local):
     reporting: Any = None  # the thread's `Reporting`, while it traces
+    known: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
 
 
 _thread = _Thread()
@@ -137,7 +137,7 @@ def lower_nodes(
                 return _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
         with jax.named_scope(f"{node.op.name}#{places[node]}"):
             result = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
-        split.place_unused(reporting.describe, recorded[0])
+        sharded.place_unused(reporting.describe, recorded[0])
         if reporting.chosen is not None and node.op.name == "mark_sharding":
             annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
             result = (_reported(annotated, plain(result[0]), reporting.chosen),)
@@ -171,10 +171,15 @@ def lower_region(
     layouts: the known sharding of each array (None: unknown).
     """
     reporting: Reporting = _thread.reporting
+    in_region = _thread.known.regions.get((sharded.op(), index))
     values: Values = {device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)}
     shardings = dict(zip(region.inputs, layouts, strict=True))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(known_sharding_of(list(zip(arrays, layouts, strict=True))))
+        if in_region is not None:
+            stack.enter_context(held(_thread, known=in_region))
+        else:  # a manual computation: of the values outside of it, its own are shards
+            stack.enter_context(sharded.tracing(sharded.facts()._replace(mesh=_mesh_inside())))
+            stack.enter_context(known_in(region.nodes, {}))
         sources = None
         if reporting.found is None:
             stack.enter_context(body())
@@ -184,6 +189,19 @@ def lower_region(
             stack.enter_context(reports_to(reporting._replace(found=None)))
         lower_nodes(region.nodes, values, numbers, shardings, sources)
     return [plain(made_of(root, values)) for root in region.roots]
+
+
+def known_in(
+    nodes: Sequence[Node], inputs: Mapping[DeviceData, sharded.Dims | None]
+) -> contextlib.AbstractContextManager[None]:
+    """A context in which the ops of a graph or a region are lowered, with what is known of their values."""
+    return held(_thread, known=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
+
+
+def _mesh_inside() -> Any:
+    """Returns the mesh inside of a manual computation; None where it has all axes."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
 
 
 # XLA's products of these are exact in the float32 in which it accumulates; a higher precision would only cost.
@@ -210,10 +228,10 @@ def _apply(
                 operands = rows_on_device(operands if takes_rows else list(map(plain, operands)), layouts)
             if lower is not None:
                 result = lower(list(map(plain, operands)))
-            elif takes_rows:
-                result = node.op.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             else:
-                result = node.op.lower(list(map(plain, operands)), numbers, layouts)
+                given = operands if takes_rows else list(map(plain, operands))
+                with _known_call(node, given):
+                    result = node.op.lower(given, numbers, layouts)  # type: ignore[arg-type]  # it may take rows
     except LoweringError as error:  # names the op in a region of this one
         is_found = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found else recorded) from error
@@ -231,6 +249,15 @@ def _apply(
                 recorded,
             )
     return result
+
+
+def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractContextManager[None]:
+    """A context in which an op is lowered, its rule knowing the axes of its operands."""
+    values, regions = _thread.known
+    dims = [
+        values.get((value.node, value.index) if type(value) is TupleElement else (value, 0)) for value in node.operands
+    ]
+    return sharded.call(operands, dims, node) if any(dims) or (node, 0) in regions else contextlib.nullcontext()
 
 
 def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None]) -> Sharding | None:

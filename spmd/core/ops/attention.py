@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import split
+from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
 from .kernels.flash import Dropout
+from .partition import partition
 from .promised import as_promised
 from .registry import lower
 
@@ -31,7 +32,7 @@ def _is_long(query, key):
 
 def _batched(x):
     """x with a batch dim of 1, where torch's heads have no batch."""
-    return x[None] if x is not None and x.ndim == 3 else x
+    return sharded.reshaped(x[None], x) if x is not None and x.ndim == 3 else x
 
 
 def _scale(query, scale):
@@ -46,12 +47,12 @@ def _dropout(draw, query, dropout_p):
 @lower(aten._scaled_dot_product_fused_attention_overrideable.default)
 def aten_attention(
     query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False,
-    *, scale=None, draw,
+    *, scale=None, draw, place=None,
 ):  # fmt: skip
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = _batched(query), _batched(key), _batched(value)
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, place = _form(query, key, _forward, _long_forward)
+    form, place = _form(query, key, _forward, _long_forward, place)
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     case = query, key, value, attn_bias, dropout_p
     output, logsumexp = _by_platform(form, "forward", case, how, place)(query, key, value)
@@ -62,12 +63,12 @@ def aten_attention(
 @lower(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def aten_attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns,
+    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns, place=None,
 ):  # fmt: skip
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, place = _form(query, key, _backward, _long_backward)
+    form, place = _form(query, key, _backward, _long_backward, place)
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
@@ -76,11 +77,33 @@ def aten_attention_backward(
     return as_promised(grads, returns)
 
 
-def _form(query, key, short, long):
+# -- By the batch, the heads and the rows of the queries, with keys and values gathered; the gradients of these are
+# reduce-scattered along their rows.
+
+
+@partition(aten._scaled_dot_product_fused_attention_overrideable.default)
+def attention_per_shard(query, key, *rest, **named):
+    place = _place(query, key)
+    return place and aten_attention(query, key, *rest, **named, place=place)
+
+
+@partition(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
+def attention_backward_per_shard(grad_out, query, key, *rest, **named):
+    place = _place(query, key)
+    return place and aten_attention_backward(grad_out, query, key, *rest, **named, place=place)
+
+
+def _place(query, key):
+    query, key = _batched(query), _batched(key)
+    return splash.Place.of(query, key) if _is_long(query, key) else None
+
+
+def _form(query, key, short, long, place):
     """The form for these lengths; and the devices of a long one, as far as they are known."""
     if not _is_long(query, key):
         return short, None
-    place = splash.Place.of(query, key)
+    if place is None and sharded.num_devices() == 1:
+        place = splash.Place(None)
     return partial(long, place=place), place
 
 
@@ -89,8 +112,8 @@ def _by_platform(form, direction, case, how, place):
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
-        if place is not None and split.platform() not in ("cpu", "tpu"):
-            split.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", place.mesh, place.rows)
+        if place is not None and sharded.platform() not in ("cpu", "tpu"):
+            sharded.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", place.mesh, place.rows)
     if place is not None and splash.takes(*case, place.num_row_shards):
         kernels["tpu"] = partial(getattr(splash, direction), place=place, otherwise=form, **how)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form

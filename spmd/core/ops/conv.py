@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import split
+from . import sharded
 from .floats import wide
 from .partial import exchanged, is_rounded, total
 from .promised import as_promised, zeros
@@ -65,7 +65,7 @@ def _is_apart(groups, *arrays):
 def _is_whole(*images, first=2):
     """True for unsharded pixels. Of sharded ones each element of the window would be an exchange with the neighbour."""
     dims = [(image, dim) for image in images for dim in range(first, image.ndim)]
-    known = split.axes_of_dims(*dims) if split.num_devices() > 1 else None
+    known = sharded.axes_of_dims(*dims) if sharded.num_devices() > 1 else None
     return known is None or not any(known[1])
 
 
@@ -78,7 +78,7 @@ def _each_group(function, groups, x, other, *, into):
 
 def _on_cpu(product, convolution, *operands):
     """The convolution; in the program of a CPU the equal product (None: none is faster)."""
-    if product is None or split.platform() not in (None, "cpu"):
+    if product is None or sharded.platform() not in (None, "cpu"):
         return convolution(*operands)
     return lax.platform_dependent(*operands, cpu=product, default=convolution)
 
@@ -125,7 +125,7 @@ def _sum(x, kernel, stride, pads, dilation, groups):
         result = sum(terms)
         return result.reshape(x.shape[0], kernel.shape[0], *result.shape[3:])
 
-    if split.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
+    if sharded.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
         return one(x)
     # XLA would also compute parts of such a sum again in each op that reads it; the results of a loop it does not.
     return lax.map(lambda image: one(image[None])[0], x)
@@ -237,7 +237,7 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
             taken = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in taken]
             return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in taken], -1)
 
-        if split.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
+        if sharded.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
             made = one(x, grad)
         else:
             zeros = jnp.zeros((*grad.shape[1:3], inner, math.prod(window)), grad.dtype)
@@ -271,7 +271,8 @@ def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
     mesh, rows, inner, features = known
     parts = jax.shard_map(
         lambda x, grad: _kernel_grad(x, grad, *how)[None], mesh=mesh, check_vma=False,
-        in_specs=(split.spec(rows, inner), split.spec(rows, features)), out_specs=split.spec(rows, features, inner),
+        in_specs=(sharded.spec(rows, inner), sharded.spec(rows, features)),
+        out_specs=sharded.spec(rows, features, inner),
     )  # fmt: skip
     return exchanged(parts(x, grad), dtype)
 
@@ -282,7 +283,7 @@ def _rows_split(x, grad, groups):
     rank = x.ndim - 2
     space = [(array, 2 + dim) for array in (x, grad) for dim in range(rank)]
     for array in (x, grad):
-        known = split.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
+        known = sharded.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
         if known is not None and known[1][0]:
             mesh, (rows, inner, features, *others) = known
             is_one_product = not any(others) and (groups == 1 or not (inner or features))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from . import split
+from . import sharded
 from .floats import missing, wide
 from .partial import exchanged, is_rounded, shards
 from .registry import lower
@@ -41,7 +41,7 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
     flat, rows = (shards(one.reshape(*indices.shape, *one.shape[1:]), mesh, axes) for one in (flat, rows))
     added = jax.vmap(lambda flat, rows: _rows_added(flat.reshape(-1), rows.reshape(-1, rows.shape[-1]), num_weights))
     # The table's own dims are left to the partitioner: they are sharded as the gradient will be.
-    parts = split.in_front(added(flat, rows), mesh, tuple(itertools.chain(*axes)))
+    parts = sharded.in_front(added(flat, rows), mesh, tuple(itertools.chain(*axes)))
     return exchanged(parts, returns.dtype)
 
 
@@ -54,7 +54,7 @@ def _rows_added(flat, rows, num_weights):
 def _lookups_split(indices, grad_output):
     """The mesh, and the axes that shard each dim of the indices; None where they are not known to be sharded."""
     for array in (indices, grad_output):
-        known = split.axes_of_dims(*((array, dim) for dim in range(indices.ndim)))
+        known = sharded.axes_of_dims(*((array, dim) for dim in range(indices.ndim)))
         if known is not None and any(known[1]):
             return known
     return None

@@ -6,6 +6,7 @@ the dims from before the merge, computes in these and merges its own result; a r
 begins with them, too.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import split
+from . import sharded
 
 Groups = tuple[tuple[int, ...], ...]  # for each dim of an array, the dims of another array that are merged in it
 
@@ -21,7 +22,7 @@ Groups = tuple[tuple[int, ...], ...]  # for each dim of an array, the dims of an
 def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
     """array.reshape(shape), from the dims before a merge; dims are split first and merged last."""
     shape = tuple(shape)
-    if array.shape == shape or split.num_devices() == 1:
+    if array.shape == shape or sharded.num_devices() == 1:
         return array.reshape(shape)
     for source in (unmerged(array)[0], array):
         common = _common(source.shape, shape)
@@ -35,9 +36,9 @@ def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def unmerged(array: Any) -> tuple[jax.Array, Groups]:
     """The array before a reshape merged its dims, and for each dim the dims of that array that are merged in it."""
-    alone = tuple((dim,) for dim in range(array.ndim))
+    alone = tuple(zip(range(array.ndim), strict=True))
     made_by: Any = getattr(array, "parent", None)
-    name = "" if made_by is None or split.num_devices() == 1 else made_by.primitive.name
+    name = "" if made_by is None or sharded.num_devices() == 1 else made_by.primitive.name
     if name not in ("reshape", "convert_element_type"):
         return array, alone
     source = made_by.in_tracers[0]
@@ -55,10 +56,10 @@ def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]
     source, groups = unmerged(array)
     wanted = {dim % array.ndim for dim in dims}
     sizes = [
-        tuple(source.shape[i] for i in group) if dim in wanted else (array.shape[dim],)
+        tuple(map(source.shape.__getitem__, group)) if dim in wanted else (array.shape[dim],)
         for dim, group in enumerate(groups)
     ]
-    shape = [size for group in sizes for size in group]
+    shape = list(itertools.chain(*sizes))
     return array if tuple(shape) == array.shape else source.reshape(shape), sizes
 
 
@@ -98,7 +99,7 @@ def called(
         return rule(*given, **keywords)
 
     arrays = [arguments[i] for i in places]
-    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in [x.shape for x in arrays]
+    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in map(jnp.shape, arrays)
     return elementwise(function, *arrays) if is_elementwise else function(*arrays)
 
 
@@ -110,7 +111,7 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
     """`elementwise` of a function that goes along these dims, counted from the end, which stay merged."""
-    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    shape = jnp.broadcast_shapes(*map(jnp.shape, arrays))
     found: dict[int, tuple[int, ...]] = {}
     for array in arrays:
         source, groups = unmerged(array)

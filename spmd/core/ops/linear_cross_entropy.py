@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import loss, split
+from . import loss, sharded
 from .floats import wide, widened
 from .promised import as_promised
 from .registry import Function, lower
@@ -95,8 +95,8 @@ class _Head:
     logits_dtype: Any
     max_bytes: int
     mesh: Any
-    targets: tuple[split.Axes, ...]
-    classes: split.Axes
+    targets: tuple[sharded.Axes, ...]
+    classes: sharded.Axes
 
     @staticmethod
     def of(
@@ -104,9 +104,9 @@ class _Head:
         label_smoothing: float, logits_dtype: Any, max_bytes: int,
     ) -> "_Head":  # fmt: skip
         num_classes, num_dims = weight.shape[0], input.ndim - 1
-        known = split.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
+        known = sharded.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
         mesh, axes = known or (None, [()] * (num_dims + 1))
-        missing = -num_classes % split.num_shards(mesh, axes[-1]) if mesh is not None else 0
+        missing = -num_classes % sharded.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
         if label_smoothing == 0:
             class_weights = None
@@ -124,8 +124,8 @@ class _Head:
     def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
         """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
         highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
-        by_class = split.spec(self.classes)
-        of_targets = split.spec(*self.targets)
+        by_class = sharded.spec(self.classes)
+        of_targets = sharded.spec(*self.targets)
         operands = input, classes, self.weight, self.bias, self.class_weights
         specs = of_targets, of_targets, by_class, by_class, None if self.class_weights is None else by_class
         return self._placed(self._forward, specs, (of_targets,) * 4)(*operands)
@@ -133,8 +133,8 @@ class _Head:
     def backward(self, input: jax.Array, classes: jax.Array, *of_targets: jax.Array) -> tuple[jax.Array, ...]:
         """The gradients of input, weight and bias. of_targets: logsumexp, and the shares of the softmax, of the target
         and of every class in the loss's gradient."""
-        by_class = split.spec(self.classes)
-        rows = split.spec(*self.targets)
+        by_class = sharded.spec(self.classes)
+        rows = sharded.spec(*self.targets)
         operands = input, classes, *of_targets, self.weight, self.bias, self.class_weights
         weights = by_class, by_class, None if self.class_weights is None else by_class
         specs = *(rows,) * (2 + len(of_targets)), *weights

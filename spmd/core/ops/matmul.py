@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import folds, split
+from . import folds, sharded
 from .floats import cast
-from .kernels.grouped import groups_of_rows, rows_by_group
+from .kernels.grouped import groups_of_rows, on_shards, row_axes, rows_by_group
 from .partial import is_rounded, total
+from .partition import partition
 from .registry import lower
 
 aten = torch.ops.aten
@@ -45,7 +46,9 @@ def _matmul(left, right, dtype):
     if left.ndim != right.ndim or left.ndim < 2:
         return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
     lead = range(left.ndim - 2)
-    inner = _split_inside(left, -1) or _split_inside(right, -2)
+    # To sum over a merged dim of which a later part is sharded would gather it. Otherwise the sum is over the merged
+    # dim, which saves XLA's CPU compiler a transposed copy.
+    inner = sharded.is_split_inside(left, -1) or sharded.is_split_inside(right, -2)
     one, of_one = folds.apart(left, *lead, -2, *([-1] if inner else ()))
     other, of_other = folds.apart(right, *lead, -1, *([-2] if inner else ()))
     if one is left and other is right:
@@ -61,14 +64,6 @@ def _matmul(left, right, dtype):
     )
     result = lax.dot_general(one, other, (summed, (batch, batch)), preferred_element_type=dtype)
     return result.reshape(*left.shape[:-1], right.shape[-1])
-
-
-def _split_inside(array, dim):
-    """True if a dim is merged from several of which a later one is known to be sharded: to sum over the merged dim
-    would gather it. Otherwise the sum is over the merged dim, which saves XLA's CPU compiler a transposed copy."""
-    source, groups = folds.unmerged(array)
-    known = split.axes_of(source)
-    return known is not None and any(known[1][i] for i in groups[dim][1:])
 
 
 def _affine(self, product, beta, alpha):
@@ -106,15 +101,14 @@ def _rows(array):
     """An array whose last dim are features, as a matrix on one device: one product of matrices is what XLA's CPU
     compiler does best. Over several devices the other dims stay apart, including those that a reshape has merged; XLA
     itself makes matrices of a device's shard."""
-    if split.num_devices() == 1:
+    if sharded.num_devices() == 1:
         return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
-    return folds.apart(array, *range(array.ndim - 1))[0]
+    return sharded.reshaped(folds.apart(array, *range(array.ndim - 1))[0], array)
 
 
 def _summed_rows(left, right):
     """The rows, over which a product sums, as one dim, unless a dim of them after the first is known to be sharded."""
-    known = [split.axes_of(x) for x in (left, right)]
-    if any(shardings is not None and any(shardings[1][1:-1]) for shardings in known):
+    if any(sharded.axes_at(x, dim) for x in (left, right) for dim in range(1, x.ndim - 1)):
         return left, right
     return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (left, right))
 
@@ -144,23 +138,23 @@ def _gathered(grad_output, self):
     Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), the gradient is
     gathered once for both gradients. By themselves, partitioners gather the weight and exchange the input's gradient.
     """
-    known, given = split.axes_of(self), split.axes_of(grad_output)
+    known, given = sharded.axes_of(self), sharded.axes_of(grad_output)
     if known is None or given is None or known[0] != given[0]:
         return grad_output
     (mesh, (*_, features)), (_, dims) = known, given
     wanted = [tuple(axis for axis in axes if axis not in features) for axes in dims]
-    return grad_output if wanted == dims else split.placed(grad_output, mesh, *wanted)
+    return grad_output if wanted == dims else sharded.placed(grad_output, mesh, *wanted)
 
 
 def _input_gradient(made, self, grad_output):
     """The gradient of a product's input. Where devices have partial sums of it, it is sharded as the input: by itself,
     a partitioner may scatter the sum of each of several products of one input, one by one."""
-    known, given = split.axes_of(self), split.axes_of(grad_output)
+    known, given = sharded.axes_of(self), sharded.axes_of(grad_output)
     if known is None or given is None or known[0] != given[0] or not given[1][-1]:
         return made
     mesh, dims = known
     is_free = set(given[1][-1]).isdisjoint(itertools.chain(*dims))
-    return split.placed(made.reshape(self.shape), mesh, *dims) if is_free else made
+    return sharded.placed(made.reshape(self.shape), mesh, *dims) if is_free else made
 
 
 @lower(aten.linear_backward.default)
@@ -168,7 +162,7 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     rows, grad = _rows(self), _rows(grad_output)
     if rows.shape[:-1] != grad.shape[:-1]:  # only one of them is merged
         lead = max(rows.shape[:-1], grad.shape[:-1], key=len)
-        rows, grad = (folds.reshaped(x, (*lead, x.shape[-1])) for x in (rows, grad))
+        rows, grad = (sharded.reshaped(folds.reshaped(x, (*lead, x.shape[-1])), x) for x in (rows, grad))
     grad = _gathered(grad, rows)
     left, right = _summed_rows(grad, rows)
     before = tuple(range(left.ndim - 1))
@@ -245,17 +239,30 @@ def aten_scaled_mm_v2(
 
 
 @lower(aten._grouped_mm.default)
-def aten_grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, returns):
+def aten_grouped_mm(
+    self, mat2, offs=None, bias=None, out_dtype=None, *, returns, products=(rows_by_group, groups_of_rows)
+):
     """One product a group: `offs` has the end of each group's rows (columns, or inner dim when both are matrices)."""
+    of_rows, of_groups = products
     if offs is None:
         product = _product(self, mat2)
     elif self.ndim == 3:  # a group is a run of mat2's columns
-        product = rows_by_group(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
+        product = of_rows(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
     else:
-        product = (rows_by_group if mat2.ndim == 3 else groups_of_rows)(self, mat2, offs)
+        product = (of_rows if mat2.ndim == 3 else of_groups)(self, mat2, offs)
     if bias is not None:
         product = product + bias.astype(product.dtype)
     return product.astype(returns.dtype)
+
+
+@partition(aten._grouped_mm.default)
+def grouped_mm_per_shard(self, mat2, offs=None, *rest, **named):
+    """Each device multiplies its own rows, with the weights of all groups gathered."""
+    if offs is None:
+        return None
+    rows = [(mat2, 1)] if self.ndim == 3 else [(self, 0)] if mat2.ndim == 3 else [(self, 1), (mat2, 0)]
+    mesh, axes = row_axes(*rows, groups=next((x for x in (self, mat2) if x.ndim == 3), None))
+    return None if mesh is None else aten_grouped_mm(self, mat2, offs, *rest, **named, products=on_shards(mesh, axes))
 
 
 @lower(aten._trilinear.default)

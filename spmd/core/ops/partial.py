@@ -5,7 +5,7 @@ import math
 import jax.numpy as jnp
 from jax import lax
 
-from . import split
+from . import sharded
 
 # The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in float32.
 SUMS: dict[str, tuple[int, ...]] = {
@@ -34,18 +34,18 @@ WAYS = {
 def is_narrowed(operand, dtype):
     """True if an op's sum is to be narrower than its operand: devices then exchange the narrow partial sums."""
     is_floating = all(jnp.issubdtype(one, jnp.floating) for one in (operand.dtype, dtype))
-    return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and split.num_devices() > 1
+    return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and sharded.num_devices() > 1
 
 
 def is_rounded(operand, dtype):
     """True if an op's sum is to be narrower than its accumulator: each device's is rounded, and then exchanged."""
-    return (operand.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(operand, dtype)
+    return (operand.dtype == dtype == jnp.bfloat16 and sharded.num_devices() > 1) or is_narrowed(operand, dtype)
 
 
 def shards(array, mesh, axes):
     """An array whose first dims are sharded over these axes, one entry a dim, as its shards: [shards, ...]."""
     count = len(axes)
-    cut = [split.num_shards(mesh, one) for one in axes]
+    cut = [sharded.num_shards(mesh, one) for one in axes]
     sizes = [size for ways, whole in zip(cut, array.shape, strict=False) for size in (ways, whole // ways)]
     apart = array.reshape(*sizes, *array.shape[count:])
     order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2), *range(2 * count, apart.ndim))

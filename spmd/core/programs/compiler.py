@@ -18,7 +18,7 @@ from ..graph.graph import Graph, Node, pack_numbers
 from ..graph.source import Line, describe
 from ..lower.build import argument_struct, build
 from ..lower.constants import hide_complex_constants
-from ..ops import split
+from ..ops import sharded
 from ..run.pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
 from ..sharding.tracing import program_devices
@@ -79,7 +79,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     chosen: list[tuple[Node, Any]] = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
-    with interrupt.between_ops(), split.unused_axes() as unused:
+    with interrupt.between_ops(), sharded.unused_axes() as unused:
         lowered = lower_graph(graph, chosen if is_checked else None)
     if unused:
         found = (("unused axis", f"{words} at {place}") for words, place in unused.items())

@@ -17,6 +17,7 @@ from ..lower.stack_rows import Made, Row, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.dynamic_start import Move, Run, TakeRun, move_of
 from ..ops.floats import cast
+from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
 from .overloads import makes_tensors
 
@@ -66,7 +67,7 @@ class Call(Lowering):
 
     @property
     def opaque(self) -> bool:
-        return self.foreign is not None
+        return self.foreign is not None or self.overload in FOREIGN
 
     @property
     def rule(self) -> Rule:
@@ -114,8 +115,11 @@ class Call(Lowering):
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
-            if rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
-                flat: tuple[Any, ...] = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
+            answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
+            if answer is not None:
+                flat: tuple[Any, ...] = tuple(_arrays(answer))
+            elif rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
+                flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
                 flat = tuple(_arrays(rule.function(*arguments, **named)))
         if rule.promote is not None or self.writes:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base.state import held
+from ..ops import sharded
 from .value import DEVICE, HOST, Sharding
 
 
@@ -16,7 +17,8 @@ def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Constrains the sharding of an intermediate value; an uneven dim is padded for it and sliced again."""
     padded = pad(array, sharding, array.shape)
     target = near(sharding).in_program()
-    return in_memory(cut(jax.lax.with_sharding_constraint(padded, target), array.shape), sharding.memory)
+    result = in_memory(cut(jax.lax.with_sharding_constraint(padded, target), array.shape), sharding.memory)
+    return sharded.note(result, sharded.dims_in(target, array.shape))
 
 
 def near(sharding: Sharding) -> Sharding:
@@ -65,7 +67,7 @@ def on_device(array: jax.Array) -> jax.Array:
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns the logical array of a padded one."""
-    return array if array.shape == shape else jax.lax.slice(array, (0,) * len(shape), shape)
+    return array if array.shape == shape else sharded.same(jax.lax.slice(array, (0,) * len(shape), shape), array)
 
 
 def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> jax.Array:

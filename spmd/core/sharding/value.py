@@ -350,7 +350,7 @@ class Sharding:
     def tiles(self, rank: int) -> tuple[int, ...]:
         """The number of tiles of each of `rank` dims."""
         size = self.mesh_axes()
-        cut = tuple(math.prod(size[axis] for axis in dim.axes) for dim in self.spec.dims)
+        cut = tuple(math.prod(map(size.__getitem__, dim.axes)) for dim in self.spec.dims)
         return cut + (1,) * (rank - len(cut))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

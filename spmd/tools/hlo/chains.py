@@ -51,8 +51,8 @@ def _is_next(first: Placed, found: Placed) -> bool:
 
 def _num_elements(link: Placed) -> int:
     """The elements of a shard after a collective."""
-    operands = [link.computation.by_name[name] for name in link.line.operands if name in link.computation.by_name]
-    count = sum(math.prod(_shape(operand)) for operand in operands)
+    known = link.computation.by_name
+    count = sum(math.prod(_shape(known[name])) for name in link.line.operands if name in known)
     return math.prod(_shape(link.line)) if link.row.kind == "all-gather" else count
 
 

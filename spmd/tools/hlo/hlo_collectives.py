@@ -76,8 +76,9 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
 def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
     """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
     makers = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-    found = (node_index(scope_of(computation, maker), num_nodes) for maker in makers)
-    places = tuple(place for place in found if place is not None)
+    places = tuple(
+        place for maker in makers if (place := node_index(scope_of(computation, maker), num_nodes)) is not None
+    )
     return places if len(set(places)) > 1 else ()
 
 

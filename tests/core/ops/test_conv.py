@@ -7,7 +7,7 @@ from support import Batch
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ops import split
+from spmd.core.ops import sharded
 from spmd.core.ops.conv import aten_convolution, aten_convolution_backward
 
 PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -242,7 +242,7 @@ class TestOtherPlatforms:
     """Lowerings that are faster on a CPU alone are in no other program."""
 
     def test_convolutions_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(split, "platform", lambda: "tpu")
+        monkeypatch.setattr(sharded, "platform", lambda: "tpu")
         settings = ([1, 1], [0, 0], [1, 1], False, [0, 0])
         for groups, size, window in ((1, 4, 1), (1, 2, 2), (4, 20, 3), (2, 20, 9)):
             shapes = (2, 4, size, size), (4, 4 // groups, window, window)

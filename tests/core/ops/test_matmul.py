@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from references import STOPS, on_cpu, scaled_mm
+from rule_calls import known
 from support import DEVICE, Batch, check
 from torch.nn import functional as F
 
 import spmd
 from spmd import config
-from spmd.core.ops import matmul, split
+from spmd.core.ops import matmul
 from spmd.core.ops.kernels import grouped
 from spmd.core.programs import cache
 
@@ -296,7 +297,7 @@ class TestSequenceParallel:
         shardings = [jax.NamedSharding(mesh, jax.P(*spec)) for spec in (features, gradient)]
 
         def backward(x, grad, weight):
-            with split.inside((x, grad), shardings):
+            with known((x, grad), shardings):
                 return matmul.aten_linear_backward(x, grad, weight, (True, True, False), returns=(x, weight, None))[:2]
 
         traced = jax.make_jaxpr(backward)(jnp.ones((8, 8, 16)), jnp.ones((8, 8, 4)), jnp.ones((4, 16)))

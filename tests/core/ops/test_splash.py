@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from jax.sharding import PartitionSpec
+from rule_calls import known, rule
 from support import TOLERANCE
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -16,8 +17,6 @@ from torch.utils.checkpoint import checkpoint
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.lower.lower import split
-from spmd.core.ops import attention
 from spmd.core.ops.kernels import splash
 from spmd.core.sharding.partitioner import compiler_context
 
@@ -101,6 +100,10 @@ class TestNumbers:
         assert splash._is_there()
 
 
+OP = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
+
+
 def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8, length: int = 1024) -> str:
     """The StableHLO for a TPU of forward and backward; what it is told of its inputs' layout is in `spec`."""
     sharding = None if mesh is None else jax.NamedSharding(mesh, spec)
@@ -112,11 +115,10 @@ def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8,
 
     def both(*arrays: jax.Array) -> Any:
         q, k, v, grad = arrays
-        with split.inside(
-            [] if sharding is None else arrays, [] if sharding is None else [sharding, of_keys, of_keys, sharding]
-        ):
-            out, logsumexp, seed = attention.aten_attention(q, k, v, None, 0.0, True, draw=(jnp.int64(1), jnp.int64(2)))
-            return attention.aten_attention_backward(
+        with known(arrays, [] if sharding is None else [sharding, of_keys, of_keys, sharding]):
+            draw = jnp.int64(1), jnp.int64(2)
+            out, logsumexp, seed = rule(OP.default)(q, k, v, None, 0.0, True, draw=draw)
+            return rule(BACKWARD.default)(
                 grad, q, k, v, None, [True, True, True, False], out, logsumexp, None, None, length, length, 0.0, True,
                 seed, seed, returns=(q, k, v, None),
             )[:3]  # fmt: skip

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import split
+from .. import sharded
 
 # Elementwise operations, whose operands have the result's shape, except for dims of size 1, or none.
 _ELEMENTWISE = frozenset((
@@ -172,7 +172,7 @@ def _made(value: Any, block: Block) -> Any:
 
 
 def _cut(array: Any, block: Block) -> Any:
-    if array.dtype == jnp.bool_ and _is_matrix(array) and split.platform() == "tpu":
+    if array.dtype == jnp.bool_ and _is_matrix(array) and sharded.platform() == "tpu":
         # XLA would change the layout of all of the booleans for each block; a cast to bytes it would move into the
         # loop.
         return _cut(array.view(jnp.int8), block) != 0

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import split
+from .. import sharded
 from ..floats import wide
 from ..random import Draw, _mix, bits
 from .computed import Block
@@ -82,8 +82,8 @@ class _Scores:
     def block(self) -> tuple[int, int]:
         """Rows and columns of a block; where one dim is short the block is longer in the other."""
         num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
-        devices = split.num_devices() if self.num_row_shards == 1 else 1  # a shard's query is that of one device
-        is_large = split.platform() == "tpu" and num_bytes <= _MOST * devices
+        devices = sharded.num_devices() if self.num_row_shards == 1 else 1  # a shard's query is that of one device
+        is_large = sharded.platform() == "tpu" and num_bytes <= _MOST * devices
         largest = TPU_BLOCK if is_large else BLOCK
         (rows, columns), area = self.lengths, largest[0] * largest[1]
         rows = min(rows, max(largest[0], area // columns))

@@ -1,9 +1,9 @@
 """Products of rows in groups, each with the weight of its group: the computation of `aten._grouped_mm`.
 
 No partitioner shards a product of ragged groups: it would compute all rows on every device, and the one for TPUs ends
-the process. So each device multiplies its own rows, under `jax.shard_map`; the sharding of the rows is found in the
-program while it is traced (`split.py`). On a TPU a product is one of jax's Pallas kernels: XLA's own computes that of a
-weight's gradient from all rows for every group.
+the process. So each device multiplies its own rows, under `jax.shard_map`, where their sharding is known
+(`sharded.py`). On a TPU a product is one of jax's Pallas kernels: XLA's own computes that of a weight's gradient from
+all rows for every group.
 """
 
 import importlib
@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import split
+from .. import sharded
 from ..floats import wide
+from ..partition import per_shard
 
 _ROWS, _COLUMNS = 512, 1024  # of a block of the kernels; half as many columns where they are float32
 # `tgmm` holds a block of its result three times in float32 (two buffers and the sum): with 1,024 x 1,024 it takes
@@ -29,55 +30,55 @@ _COMPUTED_BY_ALL = (
 INTERPRET = False
 
 
+Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
 def rows_by_group(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
     """rows [n, in], a group up to each of `ends`, times weights [groups, in, out]: [n, out], narrow ones in float32.
 
     Rows after the last group, which torch leaves undefined, are 0.
     """
-    return _on_each_shard(_rows_by_group, rows, weights, ends, dims=(0, None), result=0)
+    return _rows_by_group(rows, weights, _sizes(ends, 0, len(rows)))
 
 
 def groups_of_rows(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
     """left [m, n] times right [n, k], one product for the n of each group: [groups, m, k]."""
-    return _on_each_shard(_groups_of_rows, left, right, ends, dims=(1, 0), result=None)
+    return _groups_of_rows(left, right, _sizes(ends, 0, len(right)))
 
 
-def _on_each_shard(
-    product: Callable[..., jax.Array], left: jax.Array, right: jax.Array, ends: jax.Array,
-    *, dims: tuple[int, int | None], result: int | None,
-) -> jax.Array:  # fmt: skip
-    """The product on each device, of its own shard of the rows: `dims` are the rows' dims in left and right. The
-    results of the shards are sharded along dim `result`, or (None) added up."""
-    mesh, axes = _row_axes(*((array, dim) for array, dim in zip((left, right), dims, strict=True) if dim is not None))
-    known = split.axes_of_dims((right, 0)) if right.ndim == 3 else None
-    if known is not None:
-        group_axes, split_rows = known[1][0], set(axes)
-        unused = tuple(axis for axis in group_axes if axis not in split_rows)
-        split.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, known[0], unused or group_axes)
-    if mesh is None:
-        return product(left, right, _sizes(ends, 0, left.shape[dims[0]]))
+def row_axes(*rows: tuple[jax.Array, int], groups: jax.Array | None) -> tuple[Any, sharded.Axes]:
+    """The mesh (None: left to the partitioner) and the axes that shard the rows (none: they are replicated).
 
-    def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
-        length = left.shape[dims[0]]
-        made = product(left, right, _sizes(ends, lax.axis_index(axes) * length if axes else 0, length))
-        return lax.psum(made, axes) if axes and result is None else made
-
-    def sharding_of(dim: int | None) -> Any:
-        return split.spec() if dim is None else split.spec(*((),) * dim, axes)
-
-    specs = (sharding_of(dims[0]), sharding_of(dims[1]), split.spec())
-    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=sharding_of(result), check_vma=False)(
-        left, right, ends
-    )
+    rows: arrays with the place of their dim of rows. groups: the weights of all groups, which are gathered.
+    """
+    mesh = sharded.mesh() if sharded.platform() == "tpu" else None
+    axes = next(filter(None, (sharded.axes_at(*each) for each in rows)), ())
+    of_groups = () if groups is None else sharded.axes_at(groups, 0)
+    unused = tuple(axis for axis in of_groups if axis not in axes)
+    sharded.note_unused(_COMPUTED_BY_ALL if unused else _GATHERED, sharded.mesh(), unused or of_groups)
+    return (sharded.mesh() if axes else mesh), axes
 
 
-def _row_axes(*dims: tuple[jax.Array, int]) -> tuple[Any, split.Axes]:
-    """The mesh (None: left to the partitioner) and the axes that shard the rows' dim (none: it is replicated)."""
-    for one in dims:
-        known = split.axes_of_dims(one)
-        if known is not None:
-            return known[0], known[1][0]
-    return split.mesh() if split.platform() == "tpu" else None, ()
+def on_shards(mesh: Any, axes: sharded.Axes) -> tuple[Product, Product]:
+    """`rows_by_group` and `groups_of_rows`, on each device of its own rows."""
+
+    def product(of_shard: Product, words: str, rows: int, left: Any, right: Any, ends: Any, *shape: int) -> jax.Array:
+        def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
+            length = left.shape[rows]
+            start = lax.axis_index(axes) * length if axes else 0
+            return (of_shard(left, right, _sizes(ends, start, length)),)
+
+        return per_shard(body, words, mesh, {"n": axes}, [shape])(left, right, ends)[0]
+
+    def of_rows(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
+        words = "n i, g i o, g -> n o"
+        return product(_rows_by_group, words, 0, rows, weights, ends, len(rows), weights.shape[2])
+
+    def of_groups(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+        words = "m n, n k, g -> g m k"
+        return product(_groups_of_rows, words, 1, left, right, ends, len(ends), len(left), right.shape[1])
+
+    return of_rows, of_groups
 
 
 def _sizes(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
@@ -99,7 +100,7 @@ def _groups_of_rows(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.
 
 def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
     is_taken = left.dtype in (jnp.bfloat16, jnp.float32) and 0 not in (*left.shape, *right.shape)
-    return is_taken and (INTERPRET or split.platform() == "tpu")
+    return is_taken and (INTERPRET or sharded.platform() == "tpu")
 
 
 def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:

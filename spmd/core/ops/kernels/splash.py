@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import split
+from .. import sharded
 from ..late import late
+from ..partition import per_shard
 
 Arrays = tuple[jax.Array, ...]
 Otherwise = Callable[..., Any]
@@ -53,32 +54,31 @@ class Place:
     of queries."""
 
     mesh: Any
-    batch: split.Axes = ()
-    heads: split.Axes = ()
-    rows: split.Axes = ()
+    batch: sharded.Axes = ()
+    heads: sharded.Axes = ()
+    rows: sharded.Axes = ()
 
     @staticmethod
     def of(query: jax.Array, key: jax.Array) -> "Place | None":
-        """The devices as far as they are known here, where the program is traced; None where the kernel cannot be
-        placed.
+        """The devices as far as the sharding of the queries is known, else None.
 
         Axes that shard the heads must divide the keys' heads evenly, too: a device with some of them needs only their
         queries. Axes that don't shard the rows instead.
         """
-        known = split.axes_of_dims((query, 0), (query, 1), (query, 2), uneven=2)
+        known = sharded.axes_of_dims((query, 0), (query, 1), (query, 2), uneven=2)
         if known is None:
-            return Place(None) if split.num_devices() == 1 else None
+            return None
         mesh, (batch, heads, rows) = known
-        uneven = heads if key.shape[1] % split.num_shards(mesh, heads) else ()
+        uneven = heads if key.shape[1] % sharded.num_shards(mesh, heads) else ()
         named, length = (*rows, *uneven), query.shape[2]
-        rows = next(axes for axes in (named, rows, uneven, ()) if length % split.num_shards(mesh, axes) == 0)
+        rows = next(axes for axes in (named, rows, uneven, ()) if length % sharded.num_shards(mesh, axes) == 0)
         unused = tuple(axis for axis in named if axis not in rows)
-        split.note_unused(f"{COMPUTED_BY_ALL} (they do not divide {length} rows)", mesh, unused)
+        sharded.note_unused(f"{COMPUTED_BY_ALL} (they do not divide {length} rows)", mesh, unused)
         return Place(mesh, batch, () if uneven else heads, rows)
 
     @property
     def num_row_shards(self) -> int:
-        return split.num_shards(self.mesh, self.rows)
+        return sharded.num_shards(self.mesh, self.rows)
 
     def run(self, body: Callable[..., Any], *arrays: Any, bias: Any = None, is_backward: bool = False) -> Any:
         """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values are gathered.
@@ -88,25 +88,17 @@ class Place:
         """
         if self.mesh is None:
             return body(*arrays, bias, 0)
-        axes = self.batch, self.heads, self.rows
-        bias_axes = [() if bias is None or bias.shape[dim] == 1 else each for dim, each in enumerate(axes)]
-        by_row, gathered, of_bias = split.spec(*axes), split.spec(*axes[:2]), split.spec(*bias_axes)
-        operands = by_row, gathered, gathered, *(by_row,) * len(arrays[3:]), of_bias
-        is_scattered = self.rows and arrays[1].shape[2] % self.num_row_shards == 0
-        sum_rows = partial(lax.psum_scatter, scatter_dimension=2, tiled=True) if is_scattered else lax.psum
-        of_keys = by_row if is_scattered else gathered
-        shared_by = tuple(axis for each, own in zip(axes, bias_axes, strict=True) if not own for axis in each)
-
-        def on_shard(*operands: Any) -> Any:
-            outputs = body(*operands, lax.axis_index(self.rows))
-            if not is_backward:
-                return outputs
-            grad_query, *grads, grad_bias = outputs
-            return grad_query, *sum_rows(grads, self.rows), lax.psum(grad_bias, shared_by)
-
-        results = (by_row, of_keys, of_keys, of_bias) if is_backward else (by_row, by_row)
-        mapped = jax.shard_map(on_shard, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
-        return mapped(*arrays, bias)
+        query, key, value, *of_rows = arrays
+        of_bias = (1,) * 4 if bias is None else bias.shape
+        operands = "b h s d, b h t d, b h t e, " + "b h s, " * len(of_rows) + "b h s t"
+        results = "b h s d, b h t d, b h t e, b h s t" if is_backward else "b h s e, b h s"
+        of_output = [(*query.shape[:3], value.shape[-1]), query.shape[:3]]
+        shapes = [query.shape, key.shape, value.shape, of_bias] if is_backward else of_output
+        over = {"b": self.batch, "h": self.heads, "s": self.rows}
+        return per_shard(
+            lambda *shards: body(*shards, lax.axis_index(self.rows)), f"{operands} -> {results}", self.mesh, over,
+            shapes, scattered={"t": "s"},
+        )(*arrays, bias)  # fmt: skip
 
 
 def forward(

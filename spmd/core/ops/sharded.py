@@ -1,0 +1,298 @@
+"""Known shardings of the arrays that a rule is called with, and facts on the program that is being traced.
+
+A kernel and a loop of our own are placed on devices by hand (`jax.shard_map`), which needs the mesh axes that shard a
+dim before any partitioner has run. They are known from a walk over the recorded graph (`core.propagation`). A wrong
+answer costs communication, never a result: `shard_map` reshards its operands as its specs require.
+"""
+
+import contextlib
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..base.jax_private import is_reordered
+
+Axes = tuple[str, ...]
+# The parts of a dim that a reshape has merged, the major one first: (size, axes that shard it), none of size 1. Empty:
+# no axis is known to shard the dim.
+Factors = tuple[tuple[int, Axes], ...]
+Dims = tuple[Factors, ...]  # the factors of each dim of an array, of one at least with axes
+
+
+class Facts(NamedTuple):
+    """Facts on the program that is being traced.
+
+    mesh: that with most devices among the inputs'; None where all are on one device, or in another order than the
+    program's. num_devices: of its inputs. platform: of these devices, which need not be this host's.
+    """
+
+    mesh: Any = None
+    num_devices: int = 1
+    platform: str | None = None
+
+    @staticmethod
+    def of(shardings: Sequence[NamedSharding]) -> "Facts":
+        """The facts on a program whose inputs have these shardings."""
+        largest, num_devices = None, 1
+        for sharding in shardings:
+            size = sharding.mesh.size
+            num_devices = max(num_devices, size)
+            if size > (1 if largest is None else largest.size) and not is_reordered(sharding):
+                largest = sharding.mesh
+        platform = shardings[0].mesh.devices.flat[0].platform if shardings else None
+        return Facts(largest, num_devices, platform)
+
+
+class Values(NamedTuple):
+    """The dims of the values of a graph that have known axes, by their op (or data) and place among its results; and
+    the same of each region, by its op and index."""
+
+    dims: dict[tuple[Any, int], Dims]
+    regions: "dict[tuple[Any, int], Values]"
+
+
+class _Thread(threading.local):
+    facts: Facts = Facts()
+    # By id, the arrays of the op that is lowered, themselves (which keeps the ids theirs) and their dims.
+    arrays: dict[int, tuple[Any, Dims]] | None = None
+    op: Any = None
+    unused: dict[str, str] | None = None  # sentences on axes that an op cannot use, each with the place of its op
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def tracing(facts: Facts) -> Iterator[None]:
+    """A context in which a program is traced."""
+    before, _thread.facts = _thread.facts, facts
+    try:
+        yield
+    finally:
+        _thread.facts = before
+
+
+@contextlib.contextmanager
+def call(operands: Sequence[Any], dims: Sequence[Dims | None], op: Any = None) -> Iterator[None]:
+    """A context in which an op is lowered, with the known dims of its operands."""
+    before = _thread.arrays, _thread.op
+    pairs = zip(operands, dims, strict=True)
+    _thread.arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
+    _thread.op = op
+    try:
+        yield
+    finally:
+        _thread.arrays, _thread.op = before
+
+
+def facts() -> Facts:
+    """The facts on the program that is being traced."""
+    return _thread.facts
+
+
+def num_devices() -> int:
+    """The number of devices of the program's inputs; 1 where it has none."""
+    return _thread.facts.num_devices
+
+
+def mesh() -> Any:
+    """The mesh with most devices among those of the program's inputs; None where all are on one device."""
+    return _thread.facts.mesh
+
+
+def platform() -> str | None:
+    """The platform of the program that is being traced, by its inputs' devices: "cpu", "tpu"; None without inputs."""
+    return _thread.facts.platform
+
+
+# --- the dims of arrays -----------------------------------------------------------------------------------------------
+
+
+def dims_of(array: Any) -> Dims | None:
+    """The known dims of an operand of the op that is lowered, or of what its rule made of one; None: unknown."""
+    return (_thread.arrays or {}).get(id(array), (None, None))[1]
+
+
+def op() -> Any:
+    """The op that is lowered, the innermost one that has regions or known axes."""
+    return _thread.op
+
+
+def note(array: Any, dims: Dims | None) -> Any:
+    """The array, which the rule of an op has made, with its known dims."""
+    if dims is not None and _thread.arrays is not None:
+        _thread.arrays[id(array)] = array, dims
+    return array
+
+
+def same(array: Any, source: Any) -> Any:
+    """The array, its dims known as those of its source: a cast, or a part of it."""
+    dims = dims_of(source)
+    if array is source or dims is None:
+        return array
+    sizes = zip(dims, source.shape, array.shape, strict=True)
+    return note(array, tuple(factors if before == after else () for factors, before, after in sizes))
+
+
+def reshaped(array: Any, source: Any) -> Any:
+    """The array, a reshape of its source, known as that is."""
+    dims = dims_of(source)
+    if array is source or dims is None:
+        return array
+    return note(array, reshaped_dims(dims, source.shape, array.shape))
+
+
+def transposed(array: jax.Array) -> jax.Array:
+    """The matrix with its dims in the other order."""
+    dims, result = dims_of(array), array.T
+    return result if dims is None else note(result, dims[::-1])
+
+
+def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[Any, list[Axes]] | None:
+    """The mesh, and the axes that shard each of these dims; None where no axis is known.
+
+    An axis is assigned to the first dim that it shards. uneven: the place of the dim whose shards need not be equal.
+    """
+    axes = list(itertools.starmap(axes_at, dims))
+    mesh = _thread.facts.mesh
+    if mesh is None or not any(axes):
+        return None
+    taken: set[str] = set()
+    split: list[Axes] = []
+    for index, ((array, dim), of_dim) in enumerate(zip(dims, axes, strict=True)):
+        fits = index == uneven or array.shape[dim] % num_shards(mesh, of_dim) == 0
+        split.append(of_dim if fits and taken.isdisjoint(of_dim) else ())
+        taken.update(split[-1])
+    return mesh, split
+
+
+def axes_of(array: jax.Array) -> tuple[Any, list[Axes]] | None:
+    """The mesh, and the axes that shard each dim of an array; None where no axis is known."""
+    return axes_of_dims(*zip(itertools.repeat(array), range(array.ndim), strict=False))
+
+
+def is_split_inside(array: Any, dim: int) -> bool:
+    """True if a dim is merged from several of which a later one is known to be sharded."""
+    dims = dims_of(array)
+    return dims is not None and any(axes for _, axes in dims[dim][1:])
+
+
+def axes_at(array: Any, dim: int) -> Axes:
+    """The known axes of a dim of an array, of its first part: only their shards are shards of the whole dim."""
+    dims = dims_of(array)
+    return dims[dim][0][1] if dims is not None and dims[dim] else ()
+
+
+def dims_in(sharding: NamedSharding, shape: Sequence[int]) -> Dims | None:
+    """The dims of an array in a sharding. None without axes, and on a reordered mesh: `shard_map` takes none of it."""
+    if is_reordered(sharding):
+        return None
+    dims = tuple(map(_factors, shape, itertools.chain(sharding.spec, itertools.repeat(None))))
+    return dims if any(dims) else None
+
+
+def _factors(size: int, entry: Any) -> Factors:
+    """The factors of an unmerged dim, its axes as an entry of jax's PartitionSpec."""
+    if size == 1 or entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return ((size, entry if isinstance(entry, tuple) else (entry,)),)
+
+
+def reshaped_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Dims | None:
+    """The dims of a reshape. Of a dim that is split the major part has its axes."""
+    result: list[Factors] = [()] * len(after)
+    sources = [dim for dim, size in enumerate(before) if size != 1]
+    targets = [dim for dim, size in enumerate(after) if size != 1]
+    if 0 in after:
+        return None
+    while sources and targets:
+        merged, split = [sources.pop(0)], [targets.pop(0)]
+        of_merged, of_split = before[merged[0]], after[split[0]]
+        while of_merged != of_split:
+            if of_merged < of_split:
+                merged.append(sources.pop(0))
+                of_merged *= before[merged[-1]]
+            else:
+                split.append(targets.pop(0))
+                of_split *= after[split[-1]]
+        parts = [part for dim in merged for part in dims[dim] or ((before[dim], ()),)]
+        for dim in split:
+            result[dim], parts = _taken(parts, after[dim])
+    return tuple(result) if any(result) else None
+
+
+def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[tuple[int, Axes]]]:
+    """The factors of a dim of this size, of the first parts of a dim that is split; and the parts that are left."""
+    factors, left, has_axes = list[tuple[int, Axes]](), list(parts), False
+    while size != 1 and left:
+        part, axes = left.pop(0)
+        common = part if size % part == 0 else size
+        factors.append((common, axes))
+        has_axes |= bool(axes)
+        size //= common
+        if part % common:
+            left = []  # neither divides the other: nothing is known of the rest
+        elif part > common:
+            left.insert(0, (part // common, ()))
+    return tuple(factors) if has_axes else (), left
+
+
+# --- axes that an op cannot use ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def unused_axes() -> Iterator[dict[str, str]]:
+    """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
+    before, unused = _thread.unused, dict[str, str]()
+    _thread.unused = unused
+    try:
+        yield unused
+    finally:
+        _thread.unused = before
+
+
+def note_unused(sentence: str, mesh: Any, axes: Axes) -> None:
+    """Notes axes that an op cannot use. sentence: with {axes} and {devices}, which are inserted."""
+    if axes:
+        note_finding(sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes)))
+
+
+def note_finding(sentence: str) -> None:
+    """Notes why an op is not computed per shard."""
+    if _thread.unused is not None:
+        _thread.unused.setdefault(sentence, "")
+
+
+def place_unused(describe: Callable[[Any], str], op: Any) -> None:
+    """Notes the place of the op whose axes were noted last."""
+    if _thread.unused:
+        _thread.unused |= {words: place or describe(op) for words, place in _thread.unused.items()}
+
+
+# --- specs ------------------------------------------------------------------------------------------------------------
+
+
+def num_shards(mesh: Any, axes: Axes) -> int:
+    return math.prod(map(mesh.shape.__getitem__, axes))
+
+
+def spec(*dims: Axes) -> PartitionSpec:
+    """The axes of each dim as jax's PartitionSpec."""
+    return PartitionSpec(*(axes or None for axes in dims))
+
+
+def placed(array: jax.Array, mesh: Any, *dims: Axes) -> jax.Array:
+    """The array, each dim sharded over these axes."""
+    sharding = NamedSharding(mesh, spec(*dims))
+    return note(jax.lax.with_sharding_constraint(array, sharding), dims_in(sharding, array.shape))
+
+
+def in_front(array: jax.Array, mesh: Any, axes: Axes) -> jax.Array:
+    """The array, its first dim sharded over these axes; the partitioner chooses for the others."""
+    spec = PartitionSpec(axes, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1))
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
