@@ -192,7 +192,7 @@ def _formed_and_made(
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
-    may_refuse = refuse_loops if config.scan_layers == "auto" and formed.recorded is not None else ()
+    may_refuse = refuse_loops if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups) else ()
     if any(refuses(program.executable, formed) for refuses in may_refuse):
         counters.add("loops_given_up")
         is_given_up = True
