@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
+from torch.compiler import is_compiling
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core import (
@@ -130,7 +131,7 @@ class CompiledFunction(Generic[P, R]):
         return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if recording() is not None or body.names() or observation.active() is not None or _is_traced():
+        if recording() is not None or body.names() or observation.active() is not None or is_compiling():
             return self._function(*args, **kwargs)  # a part of what is recorded
         with compiled_with(self._options), _lock:
             flat, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
@@ -280,10 +281,6 @@ def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor on xla the place of the first one over the same storage."""
     first: dict[int, int] = {}
     return tuple(first.setdefault(id(storage_of(item)), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
-
-
-def _is_traced() -> bool:
-    return torch.compiler.is_compiling()
 
 
 def compile(

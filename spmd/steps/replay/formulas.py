@@ -5,57 +5,52 @@ A formula is a line of Python over the lines before it. A use that needs the num
 """
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ...core import user_line
 from ...core.extend import Observation, Scalar
 
-_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "add": ("{} + {}", operator.add),
-    "sub": ("{} - {}", operator.sub),
-    "mul": ("{} * {}", operator.mul),
-    "mod": ("{} % {}", operator.mod),
-    "pow": ("{} ** {}", operator.pow),
-    "float_pow": ("{} ** {}", operator.pow),
-    "truediv": ("{} / {}", operator.truediv),
-    "float_truediv": ("{} / {}", operator.truediv),
-    "int_truediv": ("{} / {}", operator.truediv),
-    "floordiv": ("{} // {}", operator.floordiv),
-    "int_floordiv": ("{} // {}", operator.floordiv),
-    "sym_max": ("max({}, {})", max),
-    "sym_min": ("min({}, {})", min),
-    "eq": ("{} == {}", operator.eq),
-    "ne": ("{} != {}", operator.ne),
-    "lt": ("{} < {}", operator.lt),
-    "le": ("{} <= {}", operator.le),
-    "gt": ("{} > {}", operator.gt),
-    "ge": ("{} >= {}", operator.ge),
-    "and_": ("{} and {}", lambda a, b: a and b),
-    "or_": ("{} or {}", lambda a, b: a or b),
+# The operations of torch's symbolic numbers: by the text of a formula, torch's names of it.
+_FORMS = {
+    "{} + {}": "add",
+    "{} - {}": "sub",
+    "{} * {}": "mul",
+    "{} % {}": "mod",
+    "{} ** {}": "pow float_pow",
+    "{} / {}": "truediv float_truediv int_truediv",
+    "{} // {}": "floordiv int_floordiv",
+    "max({}, {})": "sym_max",
+    "min({}, {})": "sym_min",
+    "{} == {}": "eq",
+    "{} != {}": "ne",
+    "{} < {}": "lt",
+    "{} <= {}": "le",
+    "{} > {}": "gt",
+    "{} >= {}": "ge",
+    "{} and {}": "and_",
+    "{} or {}": "or_",
+    "-{}": "neg",
+    "+{}": "pos",
+    "abs({})": "abs",
+    "floor({})": "floor",
+    "ceil({})": "ceil",
+    "trunc({})": "trunc",
+    "sqrt({})": "sqrt sym_sqrt",
+    "float({})": "sym_float",
+    "not {}": "sym_not",
+    "float({}).is_integer()": "is_integer",
 }
-_UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "neg": ("-{}", operator.neg),
-    "pos": ("+{}", operator.pos),
-    "abs": ("abs({})", abs),
-    "floor": ("floor({})", math.floor),
-    "ceil": ("ceil({})", math.ceil),
-    "trunc": ("trunc({})", math.trunc),
-    "sqrt": ("sqrt({})", math.sqrt),
-    "sym_sqrt": ("sqrt({})", math.sqrt),
-    "sym_float": ("float({})", float),
-    "sym_not": ("not {}", operator.not_),
-    "is_integer": ("{}.is_integer()", lambda a: float(a).is_integer()),
-}
-_NAMES = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "sqrt": math.sqrt}
+_SCOPE = vars(math)  # of a formula's text: its functions, `inf` and `nan`
 
 
 class Formulas:
     """The formulas of one recorded call.
 
-    sources: what each source is read from, by its place. guards: (place, value, where): results that must stay.
+    sources: what each source is read from, by its place. values: the numbers of the recorded call, by place. guards: by
+    place, (value, where) of the results that must stay.
     """
 
     def __init__(self) -> None:
@@ -63,7 +58,7 @@ class Formulas:
         self.guards: dict[int, tuple[Any, str]] = {}
         self._texts: list[str] = []
         self._operands: list[tuple[int, ...]] = []
-        self._values: list[Any] = []
+        self.values: list[Any] = []
         self._places: dict[str, int] = {}
         self._read: dict[int, int] = {}  # the source that is read at a place
 
@@ -82,23 +77,20 @@ class Formulas:
             place = self._places[text] = len(self._texts)
             self._texts.append(text)
             self._operands.append(operands)
-            self._values.append(value)
+            self.values.append(value)
         return place
 
     def constant(self, value: Any) -> "Number":
-        return Number(self, self._place(f"float({str(value)!r})" if _is_odd(value) else repr(value), (), value))
+        return Number(self, self._place(repr(value), (), value))
 
     def computed(self, form: str, function: Callable[..., Any], *numbers: "Number") -> "Number":
         places = tuple(number.place for number in numbers)
         value = function(*(number.value for number in numbers))
         return Number(self, self._place(form.format(*(f"v{place}" for place in places)), places, value))
 
-    def value(self, place: int) -> Any:
-        return self._values[place]
-
     def guard(self, place: int, where: str) -> Any:
         """Returns a result that the call has used as it is: it must be the same at the next call."""
-        value = self._values[place]
+        value = self.values[place]
         if self._texts[place].startswith("s[") or self._operands[place]:
             self.guards.setdefault(place, (value, where))
         return value
@@ -129,13 +121,9 @@ class Formulas:
                 value, where = self.guards[place]
                 lines.append(f" if v{place} != {value!r}: return {where!r}")
         lines.append(f" return ({''.join(f'v{place}, ' for place in wanted)})")
-        names = dict(_NAMES)
+        names = dict(_SCOPE)
         exec("\n".join(lines), names)  # of texts of this file
-        return names["numbers"]  # type: ignore[return-value]
-
-
-def _is_odd(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+        return names["numbers"]
 
 
 class Number:
@@ -149,7 +137,7 @@ class Number:
 
     @property
     def value(self) -> Any:
-        return self.formulas.value(self.place)
+        return self.formulas.values[self.place]
 
     def scalar(self) -> Scalar:
         """The number as a scalar argument."""
@@ -193,13 +181,13 @@ class Number:
         return self.formulas.constant(value)
 
     def guard_float(self, file: str, line: int) -> float:
-        return float(self.formulas.guard(self.place, str(user_place())))
+        return float(self.formulas.guard(self.place, str(user_line())))
 
     def guard_int(self, file: str, line: int) -> int:
-        return int(self.formulas.guard(self.place, str(user_place())))
+        return int(self.formulas.guard(self.place, str(user_line())))
 
     def guard_bool(self, file: str, line: int) -> bool:
-        return bool(self.formulas.guard(self.place, str(user_place())))
+        return bool(self.formulas.guard(self.place, str(user_line())))
 
     expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
 
@@ -215,16 +203,14 @@ class Number:
     _graph_repr = __str__ = __repr__ = str
 
 
-user_place: Callable[[], Any] = lambda: ""  # noqa: E731  # the user's line; the floor that knows lines sets it
-
-
-def _method(form: str, function: Callable[..., Any]) -> Callable[..., Number]:
+def _method(form: str) -> Callable[..., Number]:
+    function = eval(f"lambda a, b=None: {form.format('a', 'b')}", dict(_SCOPE))
     return lambda self, *others: self.formulas.computed(form, function, self, *others)
 
 
-_OPERATIONS: dict[str, tuple[str, Callable[..., Any]]] = {**_BINARY, **_UNARY}
-for _name, (_form, _function) in _OPERATIONS.items():
-    setattr(Number, _name, _method(_form, _function))
+for _form, _names in _FORMS.items():
+    for _name in _names.split():
+        setattr(Number, _name, _method(_form))
 
 
 class Numbers(Observation):

@@ -80,7 +80,7 @@ class Guards:
         named = [held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own]
         self._getters = [
             # Twice where there is one name: the getter of one name returns no tuple.
-            (operator.itemgetter(*held.names, *held.names[:1]), _scope(held))
+            (operator.itemgetter(*held.names, *held.names[:1]), held.scope())
             for held in named
         ]
         self._slow = [held for held in self._rest if held not in named]
@@ -99,9 +99,7 @@ class Guards:
         """The first difference of the state, a change or the text of a mode; None where it is the same."""
         if self._modes != (now := modes()):
             return next(
-                f"{name}: {before!r}, now {value!r}"
-                for name, before, value in zip(_MODES, self._modes, now, strict=True)
-                if before != value
+                f"{name}: {before!r}, now {now[name]!r}" for name, before in self._modes.items() if before != now[name]
             )
         if self._is_same() and not any(self._changes(self._slow)):
             return None
@@ -129,35 +127,24 @@ class Guards:
                     yield change
 
 
-def _scope(held: Held) -> Any:
-    return vars(held.container) if held.kind is Kind.CLASS else held.container
-
-
-_MODES = (
-    "grad mode", "inference mode", "autocast", "autocast dtype", "default dtype", "default device",
-    "deterministic algorithms", "anomaly mode", "dispatch modes", "function modes", "saved tensor hooks", "NaN guard",
-    "mesh", "config",
-)  # fmt: skip
-
-
-def modes() -> tuple[Any, ...]:
-    """The modes that decide what a call records, in the order of `_MODES`."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.get_default_dtype(),
-        torch._C._get_default_device(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_anomaly_enabled(),
-        _len_torch_dispatch_stack(),
-        torch._C._len_torch_function_stack(),
-        torch._C._autograd._top_saved_tensors_default_hooks(True),
-        nans.guard.kinds,
-        get_global_mesh(),
-        tuple(vars(config).values()),
-    )
+def modes() -> dict[str, Any]:
+    """The modes that decide what a call records."""
+    return {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("xla"),
+        "autocast dtype": torch.get_autocast_dtype("xla"),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch._C._get_default_device(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "dispatch modes": _len_torch_dispatch_stack(),
+        "function modes": torch._C._len_torch_function_stack(),
+        "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "NaN guard": nans.guard.kinds,
+        "mesh": get_global_mesh(),
+        "config": tuple(vars(config).values()),
+    }
 
 
 class Numbers:

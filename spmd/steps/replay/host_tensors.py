@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...core import DeviceData, XlaTensor, storage_of, user_line, view_of
 from .formulas import Formulas
@@ -43,21 +43,15 @@ class HostUses:
     """The uses of CPU tensors by a call.
 
     uploads: by the device data that came of it. counters: 0-dim tensors that the call has added constants to, with the
-    sum; refused: uses that cannot be replayed, in words. follow: whether reads of counters are formulas.
+    sum; refused: uses that cannot be replayed, in words.
     """
 
-    def __init__(self, formulas: Formulas, *, follow: bool):
-        self.formulas, self.follow = formulas, follow
+    def __init__(self, formulas: Formulas):
+        self.formulas = formulas
         self.uploads: dict[DeviceData, Upload] = {}
         self.counters: dict[int, float] = {}
         self.refused: list[str] = []
         self.values: dict[int, float] = {}  # of counters, when the call began
-
-    def add(self, tensor: torch.Tensor, amount: float) -> None:
-        self.counters[id(tensor)] = self.counters.get(id(tensor), 0.0) + amount
-
-    def refuse(self, name: str, tensor: torch.Tensor) -> None:
-        self.refused.append(f"{name} of a CPU tensor {list(tensor.shape)} at {user_line()}; move it to xla first")
 
 
 _uses: HostUses | None = None
@@ -76,43 +70,32 @@ class HostTensor(torch.Tensor):
                 name = getattr(getattr(func, "__self__", None), "__name__", name)
             if uses is None or name in _METADATA:
                 return func(*args, **kwargs)
-            own = [value for value in _flat(args) if type(value) is HostTensor]
+            watching = [value for value in tree_leaves(args) if type(value) is HostTensor]
             if name in _ADDS and _counts(uses, args, kwargs):
                 return func(*args, **kwargs)
-            if name == "item" and len(own) == 1 and uses.follow and id(own[0]) in uses.values:
-                return _number(uses, own[0])
-            if name in _MOVES and len(own) == 1:
+            if name == "item" and len(watching) == 1 and id(watching[0]) in uses.values:
+                return _number(uses, watching[0])
+            if name in _MOVES and len(watching) == 1:
                 result = func(*args, **kwargs)
                 value = storage_of(result).value if type(result) is XlaTensor else None
                 if type(value) is DeviceData:
-                    uses.uploads[value] = Upload(own[0], func, args[1:], kwargs)
+                    uses.uploads[value] = Upload(watching[0], func, args[1:], kwargs)
                     return result
-                if result is own[0]:
+                if result is watching[0]:
                     return result
-            for tensor in own[:1]:
-                uses.refuse(name, tensor)
+            for tensor in watching[:1]:
+                uses.refused.append(
+                    f"{name} of a CPU tensor {list(tensor.shape)} at {user_line()}; move it to xla first"
+                )
             args, kwargs = tree_map_only(torch.SymFloat, float, (args, kwargs))
             return func(*args, **kwargs)
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
 
 
 def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Notes an addition of one constant to counters; False for any other addition."""
     targets = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
     amount = args[1] if len(args) == 2 else None
-    if (
-        isinstance(amount, torch.Tensor)
-        and type(amount) is torch.Tensor
-        and not amount.dim()
-        and amount.device.type == "cpu"
-    ):
+    if type(amount) is torch.Tensor and not amount.dim() and amount.device.type == "cpu":
         amount = amount.item()
     alpha = kwargs.get("alpha", 1)
     if type(amount) not in (int, float) or type(alpha) not in (int, float) or set(kwargs) - {"alpha"}:
@@ -120,7 +103,7 @@ def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     if not all(id(target) in uses.values for target in targets):
         return False
     for target in targets:
-        uses.add(target, float(amount * alpha))
+        uses.counters[id(target)] = uses.counters.get(id(target), 0.0) + float(amount * alpha)
     return True
 
 

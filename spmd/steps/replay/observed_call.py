@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
 from ...core.extend import walks
-from . import formulas as core_formulas
 from .formulas import Formulas, Numbers
 from .host_tensors import HostUses, watched
 from .snapshot import Kind, Snapshot
-
-core_formulas.user_place = user_line
 
 
 class RefusedError(Exception):
@@ -40,13 +37,6 @@ class GroupNumber:
     def __init__(self, group: dict[str, Any], key: str, item: int | None, version: int):
         self.group, self.key, self.item, self.version = group, key, item, version
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GroupNumber) or self.group is not other.group:
-            return False
-        return (self.key, self.item, self.version) == (other.key, other.item, other.version)
-
-    __hash__ = object.__hash__
-
     def now(self) -> Any:
         """Its value now; anything but a float where it is no number any more."""
         value = self.group.get(self.key)
@@ -55,16 +45,10 @@ class GroupNumber:
         return value[self.item] if type(value) is tuple and len(value) > self.item else value
 
 
-class Argument:
+class Argument(NamedTuple):
     """A float among the call's arguments as a source, by its place among their flat."""
 
-    def __init__(self, place: int):
-        self.place = place
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Argument) and other.place == self.place
-
-    __hash__ = object.__hash__
+    place: int
 
 
 # Functions in C that return or do something else at each call, by module; those of random generators are found by their
@@ -137,20 +121,22 @@ class ObservedCall:
         ]
         self.counters = [step for step in steps if step.device.type == "cpu" and not step.dim()]
         self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
-        self.uses = HostUses(self.formulas, follow=True)
+        self.uses = HostUses(self.formulas)
         streams = _streams()
         self.first = walks.next_serial()
         with observation.observed(self.observation):
-            on_cpu = [tensor for tensor in tensors if type(tensor) is torch.Tensor]
             with contextlib.ExitStack() as stack:
-                stack.enter_context(watched(on_cpu, self.counters, self.uses))
-                for context in (self._groups, self._schedulers, self._scalers, self._profiled):
-                    stack.enter_context(context())
+                stack.enter_context(watched(tensors, self.counters, self.uses))
+                self._enter_groups()
+                stack.callback(self._leave_groups)
+                stack.enter_context(_replaced(self.before.schedulers, "step", self._step))
+                stack.enter_context(_replaced(self.before.scalers, "_maybe_opt_step", self._chosen_step))
+                stack.enter_context(self._profiled())
                 self.result = function(self._symbolic(self.flat))
             self._note_changes(held, storages, gradients)
             del held, storages, gradients, tensors, state
             syncs.sync()
-        if any(map(_differ, streams, _streams())):
+        if streams != _streams():
             self.impure.append("draws random numbers on the CPU")
 
     def _note_changes(
@@ -158,7 +144,7 @@ class ObservedCall:
     ) -> None:
         """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
         the call's program."""
-        self.names = self._names()
+        self.names = _read_by(self._codes)
         self._settle_numbers()
         self.after = Snapshot(self.roots, self.names, self._codes)
         there = {id(one.container) for one in self.after.held}
@@ -194,7 +180,7 @@ class ObservedCall:
             if storage_of(tensor) is not storage and id(tensor) in alive
         ]
         self.changes = [change.settled() for change in changes]
-        stale = {key for box, key in self.volatile - self.followed if key in self._read_by(self._codes)}
+        stale = {key for box, key in self.volatile - self.followed if key in self.names}
         self.to_follow -= self.follow
         if stale:
             self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
@@ -208,16 +194,8 @@ class ObservedCall:
                 result[index] = self.formulas.source(Argument(index), item)
         return result
 
-    @contextlib.contextmanager
-    def _groups(self) -> Iterator[None]:
-        """Has the followed numbers of parameter groups be symbolic inside."""
-        self._enter_groups()
-        try:
-            yield
-        finally:
-            self._leave_groups()
-
     def _enter_groups(self) -> None:
+        """Has the followed numbers of parameter groups be symbolic."""
         for optimizer in self.before.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
@@ -244,18 +222,8 @@ class ObservedCall:
     def _is_group(self, container: Any) -> bool:
         return any(container is group for one in self.before.optimizers for group in one.param_groups)
 
-    @contextlib.contextmanager
-    def _schedulers(self) -> Iterator[None]:
-        """Notes the steps of schedulers inside, which change nothing but Python numbers."""
-        for scheduler in self.before.schedulers:
-            scheduler.__dict__["step"] = functools.partial(self._step, scheduler, scheduler.step)
-        try:
-            yield
-        finally:
-            for scheduler in self.before.schedulers:
-                scheduler.__dict__.pop("step", None)
-
     def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A scheduler's step, which changes nothing but Python numbers."""
         self._leave_groups()
         around = Snapshot([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
@@ -282,21 +250,17 @@ class ObservedCall:
         self._enter_groups()
         return result
 
-    @contextlib.contextmanager
-    def _scalers(self) -> Iterator[None]:
-        """Has gradient scalers leave the choice whether to step to the device."""
-        for scaler in self.before.scalers:
-            scaler.__dict__["_maybe_opt_step"] = functools.partial(self._chosen_step, scaler._maybe_opt_step)
-        try:
-            yield
-        finally:
-            for scaler in self.before.scalers:
-                scaler.__dict__.pop("_maybe_opt_step", None)
-
     def _chosen_step(
-        self, original: Callable[..., Any], optimizer: Any, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        _scaler: Any,
+        original: Callable[..., Any],
+        optimizer: Any,
+        optimizer_state: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
-        """The optimizer's step, undone on the device where a gradient is not finite."""
+        """The optimizer's step, undone on the device where a gradient is not finite: the gradient scaler leaves the
+        choice whether to step to the device."""
         state = [value for own in optimizer.state.values() for value in own.values() if isinstance(value, torch.Tensor)]
         if any(value.device.type == "cpu" for value in state):
             self.impure.append(
@@ -360,20 +324,30 @@ class ObservedCall:
             self.result = tree_unflatten([self.observation.plain(item) for item in flat], tree)
             self.impure.append("returns a number that it computes")
 
-    def _names(self) -> set[str]:
-        """The names of attributes that code which ran may have read."""
-        return self._read_by(self._codes)
 
-    def _read_by(self, codes: Collection[types.CodeType]) -> set[str]:
-        found: set[str] = set()
-        for code in codes:
-            found.update(code.co_names)
-            for constant in code.co_consts:
-                if isinstance(constant, str):
-                    found.add(constant)
-                elif isinstance(constant, types.CodeType):
-                    found.update(constant.co_names)
-        return found
+@contextlib.contextmanager
+def _replaced(objects: Sequence[Any], name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Has `function` stand for a method of objects inside; it takes the object and its method besides the arguments."""
+    for each in objects:
+        each.__dict__[name] = functools.partial(function, each, getattr(each, name))
+    try:
+        yield
+    finally:
+        for each in objects:
+            each.__dict__.pop(name, None)
+
+
+def _read_by(codes: Collection[types.CodeType]) -> set[str]:
+    """The names of attributes that code may read."""
+    names: set[str] = set()
+    for code in codes:
+        names.update(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, str):
+                names.add(constant)
+            elif isinstance(constant, types.CodeType):
+                names.update(constant.co_names)
+    return names
 
 
 def is_number(value: Any) -> bool:
@@ -393,12 +367,5 @@ def _is_users(frame: Any) -> bool:
 
 
 def _streams() -> tuple[Any, ...]:
-    return random.getstate(), tuple(np.random.get_state(legacy=True))[1:3], torch.get_rng_state()
-
-
-def _differ(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return not torch.equal(one, other)
-    if isinstance(one, tuple):
-        return len(one) != len(other) or any(map(_differ, one, other))
-    return bool(np.any(one != other))
+    of_numpy: Any = np.random.get_state()
+    return random.getstate(), of_numpy[1].tobytes(), of_numpy[2], torch.get_rng_state().numpy().tobytes()

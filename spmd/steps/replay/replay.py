@@ -44,43 +44,46 @@ class Known:
         self._data, self._facts = self._data_now(), self._facts_now()
         self._has_gradient = [had for _, had, _ in recipe.gradients]
 
-    def _data_now(self) -> list[list[Any]]:
-        return [[storage_of(tensor) for tensor in self._tensors], [tensor_meta(tensor) for tensor in self._tensors]]
+    def _data_now(self) -> dict[str, list[Any]]:
+        return {
+            "the data of a tensor was replaced": [storage_of(tensor) for tensor in self._tensors],
+            "the shape of a tensor has changed": [tensor_meta(tensor) for tensor in self._tensors],
+        }
 
-    def _facts_now(self) -> list[list[Any]]:
-        trainable = self._trainable
-        return [
-            [tensor.requires_grad for tensor in self._tensors],
-            [storage.sharding for storage in self._storages],
-            [hook for t in trainable if (hooks := t._backward_hooks) for hook in hooks.values()],
-            [hook for t in trainable if (hooks := t._post_accumulate_grad_hooks) for hook in hooks.values()],
-        ]
-
-    _DATA_WORDS = "the data of a tensor was replaced", "the shape of a tensor has changed"
-    _WORDS = (
-        "requires_grad has changed", "a sharding was annotated", "a hook was added or removed",
-        "a hook was added or removed",
-    )  # fmt: skip
+    def _facts_now(self) -> dict[str, list[Any]]:
+        hooks = [held for t in self._trainable if (held := t._backward_hooks)]
+        hooks += [held for t in self._trainable if (held := t._post_accumulate_grad_hooks)]
+        return {
+            "requires_grad has changed": [tensor.requires_grad for tensor in self._tensors],
+            "a sharding was annotated": [storage.sharding for storage in self._storages],
+            "a hook was added or removed": [hook for held in hooks for hook in held.values()],
+        }
 
     def check(self) -> str:
         """The reason why the tensors are others; "" where they are the same."""
         now = versions(self._attributes)
         if now != self._versions or not OF_ATTRIBUTES:
-            for before, data, words in zip(self._data, self._data_now(), self._DATA_WORDS, strict=True):
-                if not all(map(_is, before, data)):
-                    return words
+            if words := _difference(self._data, self._data_now()):
+                return words
             self._versions = now
         with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
-            now_facts = self._facts_now()
+            facts = self._facts_now()
             has_gradient = [tensor.grad is not None for tensor in self._trainable]
-        for before, facts, words in zip(self._facts, now_facts, self._WORDS, strict=True):
-            if len(before) != len(facts) or not all(map(_is, before, facts)):
-                return words
+        if words := _difference(self._facts, facts):
+            return words
         if has_gradient != self._has_gradient:
             return "other parameters have a gradient"
         if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
             return "it is called inside spmd.use_sharding"
         return ""
+
+
+def _difference(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> str:
+    """The words of the first facts that are no longer the same; "" for none."""
+    for words, facts in before.items():
+        if len(facts) != len(now[words]) or not all(map(_is, facts, now[words])):
+            return words
+    return ""
 
 
 class Replay:

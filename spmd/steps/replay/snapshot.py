@@ -5,7 +5,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...core import XlaTensor
 from ..reachable import global_names
 
 _LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
@@ -63,12 +62,7 @@ class _Words(str):
         return str(self)
 
 
-class _Missing:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-missing: Any = _Missing()
+missing: Any = _Words("nothing")
 
 
 class Kind(enum.Enum):
@@ -113,15 +107,17 @@ class Held:
                 return range(len(items)), items
             case Kind.OTHER:
                 return list(box), list(box)
-            case Kind.ATTRIBUTES | Kind.SCOPE:
-                return names, [box.get(name, missing) for name in names]
-            case Kind.CLASS:
-                own = vars(box)
-                return names, [own.get(name, missing) for name in names]
+            case Kind.ATTRIBUTES | Kind.SCOPE | Kind.CLASS:
+                scope = self.scope()
+                return names, [scope.get(name, missing) for name in names]
             case Kind.SLOTS:
                 return names, [getattr(box, name, missing) for name in names]
             case Kind.CAPTURED:
                 return names, [_content(variable) for variable in box.__closure__]
+
+    def scope(self) -> Mapping[str, Any]:
+        """The names of a class, or of a container that is a dict."""
+        return vars(self.container) if self.kind is Kind.CLASS else self.container
 
     def changes(self, same: Callable[[Any, Any], bool]) -> Iterator[Change]:
         """The changes since then. same: whether a value counts as the one before."""
@@ -333,8 +329,3 @@ def _content(variable: Any) -> Any:
         return variable.cell_contents
     except ValueError:  # not assigned yet
         return missing
-
-
-def is_device(tensor: Any) -> bool:
-    """True for a tensor on xla."""
-    return type(tensor) is XlaTensor
