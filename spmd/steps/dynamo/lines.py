@@ -1,5 +1,6 @@
 """A graph of Dynamo run op by op, each under the user's line that it comes from."""
 
+import functools
 import re
 from types import CodeType
 from typing import Any
@@ -20,16 +21,10 @@ def place_of(node: Any) -> tuple[str, int, str]:
     return found
 
 
-_codes: dict[tuple[str, int, str], CodeType] = {}
-
-
+@functools.cache
 def _code(file: str, line: int, name: str) -> CodeType:
     """Returns code that calls `run()` as if at a user's line."""
-    found = _codes.get((file, line, name))
-    if found is None:
-        result = compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
-        found = _codes[file, line, name] = result
-    return found
+    return compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
 
 
 class WithLines(Interpreter):

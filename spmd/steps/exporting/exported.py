@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from jax import export as jax_export
 from ...core import XlaTensor, processes, transfer, user_line
 from ...core.extend import running
 from ...jobs.checkpoint.files import SAFETENSORS
+from ...jobs.checkpoint.safetensors_layout import file_of
 from ...tensors.launch import full_tensor
 
 FORMAT = "spmd.export"
@@ -81,7 +81,9 @@ def state_names(manifest: dict[str, Any]) -> list[str]:
     return [one["name"] for one in manifest["arguments"] if one["role"] not in ("argument", "random")]
 
 
-_NAMES = {dtype: name for name, dtype in SAFETENSORS.items()}
+def array_facts(array: Any) -> dict[str, Any]:
+    """The dtype and the shape of an array, as JSON."""
+    return {"dtype": str(array.dtype).removeprefix("torch."), "shape": list(array.shape)}
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,20 +94,14 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> None:
     """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
     takes part in this only, for the process that writes."""
-    header: dict[str, Any] = {}
-    begin = 0
     for name, tensor in tensors.items():
-        if tensor.dtype not in _NAMES:
+        if tensor.dtype not in SAFETENSORS.values():
             raise TypeError(f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have")
-        end = begin + tensor.numel() * tensor.dtype.itemsize
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # data begins at a multiple of eight
+    layout = file_of(WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"})
     with contextlib.nullcontext() if path is None else path.open("wb") as file:
         if file is not None:
-            file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            whole = on_host(tensor)
+            file.write(layout.header)
+        for placed in layout.tensors:
+            whole = on_host(tensors[placed.name])
             if file is not None:
                 file.write(transfer.host_array(whole).tobytes())

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...core import Sharding, compiler_context, config, options, processes, user_line
 from ...core.extend import Graph, program_devices, regions, user_lines, walks, without_shardings
-from .exported import FORMAT, VERSION, Exported, needs_flatbuffers
+from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
 from .exported_call import Draws, RecordedCall, record
 
 
@@ -156,7 +156,7 @@ def _manifest(
     names = [("argument", path) for path in call.paths]
     names += [(source.role, source.name) for source in call.sources]
     arguments = [
-        {"role": role, "name": name, **_array(meta), "sharding": meshes.text(sharding)}
+        {"role": role, "name": name, **array_facts(meta), "sharding": meshes.text(sharding)}
         for (role, name), meta, sharding in zip(names, program.metas, program.shardings, strict=True)
     ]
     if call.draws.num:
@@ -164,7 +164,7 @@ def _manifest(
             {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
         )
     results = [
-        {**_array(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
+        {**array_facts(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
         for root, sharding in zip(graph.roots, graph.pinned, strict=True)
     ]
     for root, place in call.overwrites.items():
@@ -192,10 +192,6 @@ def _manifest(
         "arguments": arguments,
         "results": results,
     }
-
-
-def _array(meta: Any) -> dict[str, Any]:
-    return {"dtype": str(meta.dtype).removeprefix("torch."), "shape": list(meta.shape)}
 
 
 class _Meshes:

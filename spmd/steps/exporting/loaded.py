@@ -36,6 +36,7 @@ from ...core import (
 )
 from ...core.extend import compile_lowered, program_devices, regions, running, use_shardy_partitioner, without_shardings
 from ...jobs.checkpoint.files import open_checkpoint
+from ...jobs.checkpoint.plain_values import dtype_of
 from ...jobs.checkpoint.streaming import fill_shards
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
@@ -93,7 +94,7 @@ def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     for one in manifest["arguments"]:
         name, found = one["name"], stored.get(one["name"])
         if one["role"] not in ("argument", "random") and (
-            found is None or (found.shape, found.dtype) != (tuple(one["shape"]), _dtype(one))
+            found is None or (found.shape, found.dtype) != (tuple(one["shape"]), dtype_of(one["dtype"]))
         ):
             raise ValueError(
                 f"load_exported: expected {name!r} of shape {one['shape']} and dtype {one['dtype']} in {file}, as "
@@ -133,8 +134,8 @@ class LoadedProgram:
             )
         given = manifest["arguments"]
         self._shardings = [self._sharding(one["sharding"]) for one in given]
-        self._metas = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in given]
-        self._results = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in manifest["results"]]
+        self._metas = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in given]
+        self._results = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in manifest["results"]]
         self._pinned = [
             None if one["sharding"] is None else self._sharding(one["sharding"]) for one in manifest["results"]
         ]
@@ -298,10 +299,6 @@ def _overwrite(target: Any, made: Any, *, is_ours: bool) -> None:
 def _spelled(array: jax.Array, sharding: Any) -> jax.Array:
     """The same shards under an equal sharding."""
     return array if array.sharding == sharding else transfer.respelled(array, sharding)
-
-
-def _dtype(text: dict[str, Any]) -> torch.dtype:
-    return getattr(torch, text["dtype"])
 
 
 def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
