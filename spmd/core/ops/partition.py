@@ -31,14 +31,15 @@ def partition(*overloads: OpOverload) -> Callable[[Function], Function]:
     which the compile log and a plan show with the op's line.
     """
 
+    for overload in overloads:
+        if not isinstance(overload, OpOverload):
+            raise TypeError(f"partition: expected an overload such as aten.add.Tensor, got {overload!r}")
+
     def register(function: Function) -> Function:
-        name = f"{function.__module__}.{function.__qualname__}"
         for overload in overloads:
-            if not isinstance(overload, OpOverload):
-                raise TypeError(f"partition: expected an overload such as aten.add.Tensor, got {overload!r}")
             PARTITION_RULES.setdefault(overload, []).insert(0, function)
-            NAMES.append(f"{overload}: {name}")
-            if not name.startswith("spmd."):
+            NAMES.append(f"{overload}: {function.__module__}.{function.__qualname__}")
+            if not function.__module__.startswith("spmd."):
                 FOREIGN.add(overload)
         return function
 
