@@ -78,7 +78,7 @@ class Place:
 
     @property
     def num_row_shards(self) -> int:
-        return sharded.num_shards(self.mesh, self.rows)
+        return sharded.num_shards(self.mesh, self.rows) if self.rows else 1
 
     def run(self, body: Callable[..., Any], *arrays: Any, bias: Any = None, is_backward: bool = False) -> Any:
         """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values are gathered.
