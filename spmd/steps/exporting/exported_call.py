@@ -18,7 +18,6 @@ from ...core import (
     seed,
     storage_of,
     syncs,
-    tensor_meta,
     view_of,
     wrap,
 )
@@ -27,7 +26,7 @@ from ..reachable import Reachable
 from ..saved_state import abstractly
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import ready
-from .state_names import StateNames
+from .state_names import Named, StateNames
 
 # Two places in the stream of draws: what differs by them between two recordings is a draw's key, else it is a change.
 _SEEDS = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
@@ -35,16 +34,19 @@ _FAR = 1 << 40
 
 
 @dataclass(frozen=True)
-class State:
-    """A value that the program reads, or overwrites, besides its arguments. role: "parameter", "buffer", "optimizer
-    state", "gradient", "state" (any other tensor), "constant" (data that the function makes from host data).
+class Operand:
+    """An argument of the call, or another value that the program reads or overwrites. role: "argument", "parameter",
+    "buffer", "optimizer state", "gradient", "state" (any other tensor), "constant" (data that the function makes from
+    host data).
 
-    tensor: the user's, or one of the constant's data.
+    tensor: the user's state, or one in place of an argument, or one of the constant's data. value: an input of the
+    graph, if the graph reads it.
     """
 
     name: str
     role: str
     tensor: torch.Tensor
+    value: DeviceData
 
 
 @dataclass(frozen=True)
@@ -61,22 +63,15 @@ class Draws:
 class RecordedCall:
     """A call as a graph.
 
-    inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. paths, metas, shardings:
-    of the tensors among its arguments (no sharding: unannotated).
-    arguments, state: by place, the input of the graph, None for one that is not read; `sources` has the state's values.
-    overwrites: by root of the graph, the argument (`place`) or state (`len(arguments) + place`) that takes it.
-    results: by returned tensor the root that it is, or ~place of the argument or state that it is unchanged.
+    inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. operands: the tensors
+    among its arguments, in order, then its state. overwrites: by root of the graph, the place of the operand that takes
+    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged.
     """
 
     graph: Graph
     inputs: dict[str, Description]
     outputs: Description
-    paths: list[str]
-    metas: list[Any]
-    shardings: list[Any]
-    arguments: list[DeviceData | None]
-    state: list[DeviceData]
-    sources: list[State]
+    operands: list[Operand]
     overwrites: dict[int, int]
     results: list[int]
     draws: Draws
@@ -110,10 +105,10 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                 )
             paths = _named_as_parameters(step, [path for path, _ in tensors])
             call_recorded = _read(taken[-2], taken[-1], inputs, paths, given, names, recording)
-    for source in call_recorded.sources:
-        if source.tensor.is_meta:
+    for operand in call_recorded.operands:
+        if operand.tensor.is_meta:
             raise ValueError(
-                f"export: {source.name} is on meta, and a program is exported with its values; load them first"
+                f"export: {operand.name} is on meta, and a program is exported with its values; load them first"
             )
     return call_recorded
 
@@ -180,12 +175,13 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, 
     for path, tensor in tensors:
         if not isinstance(tensor, XlaTensor):
             raise TypeError(f"export: {path} is on {tensor.device}; a program returns tensors of the device xla")
-    returned = [_whole(tensor) for _, tensor in tensors]  # type: ignore[arg-type]
+    # A view is returned as a tensor of its own.
+    returned: list[Any] = [t if view_of(t) is None else t.detach().clone() for _, t in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in pending() if storage.data is not None}
     wanted = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
     roots = schedule.roots_of(wanted)
     if not roots and returned:  # arguments and state as they are: the program copies them
-        returned = [tensor.detach().clone() for tensor in returned]  # type: ignore[misc]
+        returned = [tensor.detach().clone() for tensor in returned]
         wanted = dict.fromkeys(storage_of(tensor) for tensor in returned)
         roots = schedule.roots_of(wanted)
     if not roots:
@@ -195,16 +191,11 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, 
         raise ValueError("export: expected one mesh, of devices that are here; the step is on several, or on others")
     graph = schedule.graph_of(roots, mesh)
     taken = _Taken(
-        graph, outputs, list(returned), [storage for _, storage in roots], written, before,
+        graph, outputs, returned, [storage for _, storage in roots], written, before,
         walks.pack_numbers(graph.nodes), len(draws),
     )  # fmt: skip
     syncs.sync()
     return taken
-
-
-def _whole(tensor: XlaTensor) -> XlaTensor:
-    """A returned tensor as one that is no view."""
-    return tensor if view_of(tensor) is None else tensor.detach().clone()  # type: ignore[return-value]
 
 
 def _read(
@@ -221,54 +212,52 @@ def _read(
     if first.outputs != last.outputs:
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
     draws = _draws(first, last)
-    arguments = [value if value in graph.inputs else None for value in last.before]
-    of_argument = {value: index for index, value in enumerate(last.before)}
-    read = [value for value in graph.inputs if value not in of_argument]
-    only_written = [value for value in last.state.values() if value not in of_argument and value not in read]
-    state = [*read, *only_written]
     before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
-    result = set(recording.made)
-    sources: list[State] = []
-    for value in state:
-        holder = value.holder() if value.holder is not None else None
-        storage = next((storage for storage, old in last.state.items() if old is value), holder)
-        sources.append(_source(value, storage, before.get(value), names, result, len(sources)))
-    place_of = {**of_argument, **{value: len(given) + index for index, value in enumerate(state)}}
+    computed = set(recording.made)
+    operands = [
+        Operand(path, "argument", tensor, value) for path, tensor, value in zip(paths, given, last.before, strict=True)
+    ]
+    for value in dict.fromkeys([*graph.inputs, *last.state.values()]):
+        if value not in last.before:
+            holder = value.holder() if value.holder is not None else None
+            storage = next((storage for storage, old in last.state.items() if old is value), holder)
+            source = _source(value, storage, before.get(value), names, computed, len(operands) - len(given))
+            operands.append(Operand(*source, value))
+    place_of = {operand.value: index for index, operand in enumerate(operands)}
     overwrites = {
         root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
     }
     roots = {storage: root for root, storage in enumerate(last.storages)}
-    unchanged = {storage_of(tensor): index for index, tensor in enumerate(given)}
     results = [
-        roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, unchanged, sources, len(given))
+        roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, operands)
         for tensor in last.returned
     ]
-    return RecordedCall(
-        graph, inputs, last.outputs, paths, [tensor_meta(tensor) for tensor in given],
-        [storage_of(tensor).sharding for tensor in given], arguments, state, sources, overwrites, results, draws,
-    )  # fmt: skip
+    return RecordedCall(graph, inputs, last.outputs, operands, overwrites, results, draws)
 
 
-def _unchanged(tensor: Any, given: dict[Storage, int], sources: Sequence[State], num_arguments: int) -> int:
+def _unchanged(tensor: Any, operands: Sequence[Operand]) -> int:
     """The ~place of a returned tensor that the call does not compute."""
-    if storage_of(tensor) in given:
-        return ~given[storage_of(tensor)]
-    for index, source in enumerate(sources):
-        if isinstance(source.tensor, XlaTensor) and storage_of(source.tensor) is storage_of(tensor):
-            return ~(num_arguments + index)
+    for index, operand in enumerate(operands):
+        if isinstance(operand.tensor, XlaTensor) and storage_of(operand.tensor) is storage_of(tensor):
+            return ~index
     raise ValueError(
         "export: the step returns data that it neither computes nor takes as an argument; leave it out of the result"
     )
 
 
 def _source(
-    value: DeviceData, storage: Storage | None, before: DeviceData | None, names: StateNames, made: set[Any], place: int
-) -> State:
-    """The user's tensor behind an input of the graph."""
-    found = names.of(storage)
-    if found is not None:
-        return State(*found)
-    if value in made or value.is_abstract:
+    value: DeviceData,
+    storage: Storage | None,
+    before: DeviceData | None,
+    names: StateNames,
+    computed: set[Any],
+    place: int,
+) -> Named:
+    """The user's tensor behind an input of the graph, with its name and role."""
+    named = names.of(storage)
+    if named is not None:
+        return named
+    if value in computed or value.is_abstract:
         raise ValueError(
             f"export: the step reads a value of {value.meta!r} that its first call makes (state that is not there yet, "
             "such as a momentum buffer, or that each call replaces by a new tensor); call the step once before the "
@@ -281,7 +270,7 @@ def _source(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
         )
-    return State(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+    return f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta))
 
 
 def _draws(first: _Taken, last: _Taken) -> Draws:

@@ -12,7 +12,7 @@ import torch
 from jax import export as jax_export
 from torch import nn
 
-from ...core import Sharding, compiler_context, config, options, processes, user_line
+from ...core import Sharding, compiler_context, config, options, processes, storage_of, user_line
 from ...core.extend import Graph, program_devices, regions, user_lines, walks, without_shardings
 from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
 from .exported_call import Draws, RecordedCall, record
@@ -77,9 +77,8 @@ def export(
         what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
         processes.agree(what, mark, user_line())
     serialized = bytes(exported.serialize())
-    return Exported(
-        serialized, _manifest(recorded, program, exported, serialized), [source.tensor for source in recorded.sources]
-    )
+    state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
+    return Exported(serialized, _manifest(recorded, program, exported, serialized), state)
 
 
 class _ExportArguments:
@@ -88,19 +87,16 @@ class _ExportArguments:
     def __init__(self, call: RecordedCall):
         graph = call.graph
         placed = dict(zip(graph.inputs, graph.shardings, strict=True))
-        self.metas = [*call.metas, *(value.meta for value in call.state)]
-        unread = [sharding or graph.mesh for sharding in call.shardings]
-        self.shardings: list[Sharding] = [
-            placed.get(value, fallback) if value is not None else fallback
-            for value, fallback in zip(call.arguments, unread, strict=True)
-        ]
-        self.shardings = [one if one.devices == graph.mesh.devices else graph.mesh for one in self.shardings]
-        for index, value in enumerate(call.state):
-            pinned = next(
-                (graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + index), None
-            )
-            self.shardings.append(placed.get(value, pinned or graph.mesh))
-        order = {value: index for index, value in enumerate([*call.arguments, *call.state]) if value is not None}
+        pinned = {index: graph.pinned[root] for root, index in call.overwrites.items()}
+        self.metas = [operand.value.meta for operand in call.operands]
+        self.shardings: list[Sharding] = []
+        for index, operand in enumerate(call.operands):
+            is_argument = operand.role == "argument"
+            unread = storage_of(operand.tensor).sharding if is_argument else pinned.get(index)  # type: ignore[arg-type]
+            sharding = placed.get(operand.value, unread or graph.mesh)
+            is_elsewhere = is_argument and sharding.devices != graph.mesh.devices
+            self.shardings.append(graph.mesh if is_elsewhere else sharding)
+        order = {operand.value: index for index, operand in enumerate(call.operands)}
         self.of_input = [order[value] for value in graph.inputs]
 
     def structs(self, draws: Draws) -> list[jax.ShapeDtypeStruct]:
@@ -153,11 +149,9 @@ def _manifest(
 ) -> dict[str, Any]:
     graph = call.graph
     meshes = _Meshes(graph)
-    names = [("argument", path) for path in call.paths]
-    names += [(source.role, source.name) for source in call.sources]
     arguments = [
-        {"role": role, "name": name, **array_facts(meta), "sharding": meshes.text(sharding)}
-        for (role, name), meta, sharding in zip(names, program.metas, program.shardings, strict=True)
+        {"role": operand.role, "name": operand.name, **array_facts(meta), "sharding": meshes.text(sharding)}
+        for operand, meta, sharding in zip(call.operands, program.metas, program.shardings, strict=True)
     ]
     if call.draws.num:
         arguments.append(
