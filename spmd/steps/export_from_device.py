@@ -64,19 +64,9 @@ def _on_xla(program: ExportedProgram, own: Mapping[str, Any], example_inputs: An
 
 def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
     """A copy of a program with memory on the CPU in place of its state's data."""
-    graph_module = copy.deepcopy(program.graph_module)
-    result = ExportedProgram(
-        root=graph_module,
-        graph=graph_module.graph,
-        graph_signature=copy.deepcopy(program.graph_signature),
-        state_dict=copy.deepcopy(program.state_dict, _memory(list(program.state_dict.values()))),
-        range_constraints=copy.deepcopy(program.range_constraints),
-        module_call_graph=program.module_call_graph,
-        example_inputs=_without_device(program.example_inputs),
-        constants=_without_device(program.constants),
-        verifiers=program.verifiers,
-    )
-    return move_to_device_pass(result, "cpu")
+    memo = _memory(list(program.state_dict.values()))
+    memo |= {id(one): _without_device(one) for one in tree_leaves((program.constants, program.example_inputs))}
+    return move_to_device_pass(copy.deepcopy(program, memo), "cpu")
 
 
 def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
