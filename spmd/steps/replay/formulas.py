@@ -95,25 +95,18 @@ class Formulas:
             self.guards.setdefault(place, (value, where))
         return value
 
-    def _needed(self, wanted: Sequence[int]) -> set[int]:
-        needed, todo = set(), [*wanted, *self.guards]
+    def compiled(self, wanted: Sequence[int]) -> tuple[Callable[[Sequence[float]], Sequence[float] | str], set[int]]:
+        """A function of the sources' values, and the places of those that it reads.
+
+        It returns the wanted numbers, or where a guard does not hold, the text of its place. Raises what the arithmetic
+        raises (ZeroDivisionError, OverflowError).
+        """
+        needed, todo = set[int](), [*wanted, *self.guards]
         while todo:
             place = todo.pop()
             if place not in needed:
                 needed.add(place)
                 todo.extend(self._operands[place])
-        return needed
-
-    def used(self, wanted: Sequence[int]) -> set[int]:
-        """The places of the sources that the wanted numbers and the guards need."""
-        return {self._read[place] for place in self._needed(wanted) if place in self._read}
-
-    def compiled(self, wanted: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float] | str]:
-        """A function of the sources' values: the wanted numbers, or where a guard does not hold, the text of its place.
-
-        Raises what the arithmetic raises (ZeroDivisionError, OverflowError).
-        """
-        needed = self._needed(wanted)
         lines = ["def numbers(s):"]
         for place in sorted(needed):
             lines.append(f" v{place} = {self._texts[place]}")
@@ -123,7 +116,7 @@ class Formulas:
         lines.append(f" return ({''.join(f'v{place}, ' for place in wanted)})")
         names = dict(_SCOPE)
         exec("\n".join(lines), names)  # of texts of this file
-        return names["numbers"]
+        return names["numbers"], {self._read[place] for place in needed if place in self._read}
 
 
 class Number:
@@ -171,31 +164,22 @@ class Number:
 
     maybe_as_float = maybe_as_bool = maybe_as_int
 
-    def wrap_int(self, number: int) -> "Number":
-        return self.formulas.constant(number)
-
     def wrap_float(self, number: float) -> "Number":
         return self.formulas.constant(number)
 
-    def wrap_bool(self, value: bool) -> "Number":
-        return self.formulas.constant(value)
+    wrap_int = wrap_bool = wrap_float
 
     def guard_float(self, file: str, line: int) -> float:
         return float(self.formulas.guard(self.place, str(user_line())))
 
-    def guard_int(self, file: str, line: int) -> int:
+    def guard_int(self, file: str = "", line: int = 0) -> int:
         return int(self.formulas.guard(self.place, str(user_line())))
 
-    def guard_bool(self, file: str, line: int) -> bool:
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
         return bool(self.formulas.guard(self.place, str(user_line())))
 
-    expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
-
-    def bool_(self) -> bool:
-        return self.guard_bool("", 0)
-
-    def int_(self) -> int:
-        return self.guard_int("", 0)
+    int_ = guard_int
+    bool_ = expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
 
     def str(self) -> str:
         return repr(self.value)
@@ -234,7 +218,5 @@ class Numbers(Observation):
         if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
             return result
         if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):
-            for value in values:
-                float(value)
-            return [float(value) for value in result]
+            return [float(value) for value in values]
         return [formulas[0]] * len(result)

@@ -151,31 +151,25 @@ class Numbers:
     """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
-        self._vectors: list[tuple[np.ndarray, np.ndarray]] = []
-        self._formulas: list[list[tuple[int, int]]] = []
-        self._seeds: list[list[int]] = []
-        self._counts: list[list[tuple[int, int]]] = []
+        # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
+        self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
         wanted: dict[int, int] = {}
         for run, one in zip(recipe.runs, call.observation.ran, strict=True):
             floats, integers = walks.pack_numbers(one.graph.nodes)
             if run.program.numbers is not None:
                 by_float, by_integer = run.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
-            self._vectors.append((np.array(floats, np.float64), np.array(integers, np.int64)))
-            self._formulas.append(
-                [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
-            )
+            formulas = [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
             draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
-            self._seeds.append([i for i, place in draws if place < 0])
-            self._counts.append([(i, place) for i, place in draws if place >= 0])
+            seeds, counts = [i for i, place in draws if place < 0], [draw for draw in draws if draw[1] >= 0]
+            self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
         nodes = (node for one in call.observation.ran for node in one.graph.nodes)
-        counts = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
-        if any(type(count) is not DrawNumber for count in counts):
+        drawn = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
+        if any(type(count) is not DrawNumber for count in drawn):
             raise RefusedError("it draws random numbers that its programs do not take as they are")
-        self._evaluate = call.formulas.compiled(list(wanted))
-        used = call.formulas.used(list(wanted))
+        self._evaluate, used = call.formulas.compiled(list(wanted))
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
         if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
             raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
@@ -224,15 +218,15 @@ class Numbers:
         if draw is None:
             return None
         result = []
-        for run, (floats, integers) in enumerate(self._vectors):
-            if self._formulas[run]:
+        for floats, integers, formulas, seeds, counts in self._runs:
+            if formulas:
                 floats = floats.copy()
-                for i, place in self._formulas[run]:
+                for i, place in formulas:
                     floats[i] = found[place]
-            if self._counts[run]:
+            if counts:
                 integers = integers.copy()
-                integers[self._seeds[run]] = draw[0]
-                for i, place in self._counts[run]:
+                integers[seeds] = draw[0]
+                for i, place in counts:
                     integers[i] = draw[1] + place
             result.append((floats, integers))
         return result

@@ -1,7 +1,7 @@
 """CPU tensors that a recorded call uses: uploads and step counters are replayed, any other use is noted."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,33 +22,26 @@ _MOVES = frozenset({"to", "xla", "_to_copy"})
 _ADDS = frozenset({"add_", "__iadd__", "_foreach_add_"})
 
 
-class Upload:
-    """A move of a CPU tensor to the device, to be done again: the function with its other arguments."""
+Move = Callable[[torch.Tensor], Any]  # of a CPU tensor to the device
 
-    def __init__(self, tensor: Any, function: Any, args: Sequence[Any], kwargs: dict[str, Any]):
-        self.tensor, self.function, self.args, self.kwargs = tensor, function, args, kwargs
 
-    def of_any(self) -> "Upload":
-        """The same move of another tensor each time."""
-        return Upload(None, self.function, self.args, self.kwargs)
-
-    def again(self, tensor: torch.Tensor) -> DeviceData | None:
-        """The host data of another tensor, moved in the same way; None where it is not the same kind of move."""
-        result = self.function(tensor, *self.args, **self.kwargs)
-        value = storage_of(result).value if type(result) is XlaTensor and view_of(result) is None else None
-        return value if type(value) is DeviceData else None
+def uploaded(move: Move, tensor: torch.Tensor) -> DeviceData | None:
+    """The host data of a tensor that is moved; None where the result is not of that kind."""
+    result = move(tensor)
+    value = storage_of(result).value if type(result) is XlaTensor and view_of(result) is None else None
+    return value if type(value) is DeviceData else None
 
 
 class HostUses:
     """The uses of CPU tensors by a call.
 
-    uploads: by the device data that came of it. counters: 0-dim tensors that the call has added constants to, with the
-    sum; refused: uses that cannot be replayed, in words.
+    uploads: tensors and their moves, by the device data that came of it. counters: 0-dim tensors that the call has
+    added constants to, with the sum; refused: uses that cannot be replayed, in words.
     """
 
     def __init__(self, formulas: Formulas):
         self.formulas = formulas
-        self.uploads: dict[DeviceData, Upload] = {}
+        self.uploads: dict[DeviceData, tuple[torch.Tensor, Move]] = {}
         self.counters: dict[int, float] = {}
         self.refused: list[str] = []
         self.values: dict[int, float] = {}  # of counters, when the call began
@@ -79,7 +72,7 @@ class HostTensor(torch.Tensor):
                 result = func(*args, **kwargs)
                 value = storage_of(result).value if type(result) is XlaTensor else None
                 if type(value) is DeviceData:
-                    uses.uploads[value] = Upload(watching[0], func, args[1:], kwargs)
+                    uses.uploads[value] = watching[0], _move(func, args[1:], kwargs)
                     return result
                 if result is watching[0]:
                     return result
@@ -89,6 +82,10 @@ class HostTensor(torch.Tensor):
                 )
             args, kwargs = tree_map_only(torch.SymFloat, float, (args, kwargs))
             return func(*args, **kwargs)
+
+
+def _move(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Move:
+    return lambda tensor: function(tensor, *args, **kwargs)
 
 
 def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

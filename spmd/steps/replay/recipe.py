@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten
 
 from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
 from ...core.extend import Program, View
-from .host_tensors import Upload
+from .host_tensors import Move
 from .observed_call import ObservedCall, RefusedError
 from .snapshot import Change, Kind, missing
 
@@ -52,12 +52,11 @@ class Filled(NamedTuple):
     number: Any
 
 
-@dataclass(frozen=True)
-class Uploaded:
+class Uploaded(NamedTuple):
     """Host data made of a CPU tensor: of an argument, by its place, or of one that is the same at each call."""
 
-    upload: Upload
-    place: int | None
+    move: Move
+    tensor: torch.Tensor | int
 
 
 class Derived(NamedTuple):
@@ -186,8 +185,8 @@ class Recipe:
             return self._state(ref)
         upload = call.uses.uploads.get(data)
         if upload is not None:
-            place = next((i for i, item in enumerate(call.flat) if item is upload.tensor), None)
-            return Uploaded(upload if place is None else upload.of_any(), place)
+            tensor, move = upload
+            return Uploaded(move, next((i for i, item in enumerate(call.flat) if item is tensor), tensor))
         source = next((source for source, made in call.observation.uploads if made is data), None)
         if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
             raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")

@@ -25,6 +25,7 @@ from ...core import (
 from ...core.extend import Store, executables, schedule, walks
 from .dict_versions import OF_ATTRIBUTES, versions
 from .guards import Numbers
+from .host_tensors import uploaded
 from .observed_call import ObservedCall, RefusedError
 from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 
@@ -340,8 +341,8 @@ class _Task:
                 data = found.made[run][root]
             case Constant(data):
                 pass
-            case Uploaded(upload, place):
-                data = upload.again(upload.tensor if place is None else found.flat[place])
+            case Uploaded(move, tensor):
+                data = uploaded(move, found.flat[tensor] if isinstance(tensor, int) else tensor)
             case _:
                 data = found.storage(origin, self._storages).value  # type: ignore[assignment]
         assert data is not None, "data that was there when the call was recorded"
