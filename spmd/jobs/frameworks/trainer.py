@@ -14,6 +14,8 @@ from typing import Any
 from torch import nn
 
 from ...mesh.hints import did_you_mean
+from ...names.compat.finder import resolve
+from .lightning_classes import wrap_units
 
 _wrapped: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -86,22 +88,14 @@ def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn
 
 
 def _wrap(model: Any, config: dict[str, Any], settings: dict[str, Any]) -> None:
-    torch_xla = importlib.import_module("torch_xla.distributed.fsdp")
-    policies = importlib.import_module("torch_xla.distributed.fsdp.wrap")
-    fully_shard = torch_xla.XlaFullyShardedDataParallel
-    policy: Any = None
     if config["min_num_params"] > 0:
-        policy = partial(policies.size_based_auto_wrap_policy, min_num_params=config["min_num_params"])
+        policy: Any = partial(resolve("fsdp:size_based_auto_wrap_policy"), min_num_params=config["min_num_params"])
     else:
         policy = _classes(model, config.get("transformer_layer_cls_to_wrap")) or None
-    checkpointed = None
     if config["xla_fsdp_grad_ckpt"]:
         model.config.use_cache = False  # a checkpointed layer runs again
-
-        def checkpointed(unit: nn.Module, **how: Any) -> nn.Module:
-            return fully_shard(torch_xla.checkpoint_module(unit), **how)
-
-    fully_shard(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed, **settings)
+    wrap = resolve("fsdp:XlaFullyShardedDataParallel")
+    wrap_units(wrap, model, policy, config["xla_fsdp_grad_ckpt"], **settings)
 
 
 def _classes(model: nn.Module, names: list[str] | None) -> set[type[nn.Module]]:

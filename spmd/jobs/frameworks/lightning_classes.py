@@ -1,0 +1,196 @@
+"""The accelerator and the strategies that Lightning's Trainer and Fabric have in common.
+
+The classes derive from Lightning's, so they are made when a program imports it; `lightning.pytorch` and
+`pytorch_lightning` are one code under two names, each with its own, and so are Fabric's.
+"""
+
+import weakref
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from ...core import processes
+from ...mesh.mesh import Mesh
+from ...names.compat.finder import resolve
+from ...tensors import metrics
+from ...tensors.runtime import device_ids, sync
+from .accelerate_device import DEVICE
+
+# The modules that are sharded already.
+_sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")  # keywords of Lightning's strategies
+
+
+def register(connector: Any, accelerators: Any, strategies: Any, accelerator: Any, shared: Any, fsdp: Any) -> None:
+    """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on.
+
+    Args:
+        connector: the module that chooses. accelerators, strategies: its registries.
+    """
+    for name in ("xla", "tpu"):
+        accelerators.register(name, accelerator, description="all devices of XLA", override=True)
+    for name in ("xla", "single_xla"):
+        strategies.register(name, shared, description="the batch sharded over all devices", override=True)
+    strategies.register("xla_fsdp", fsdp, description="parameters sharded, too", override=True)
+
+    # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
+    connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
+    connector.XLAPrecision = lambda precision: _precision(connector, precision)
+
+
+def choose_for(connector: Any, accelerator: Any, shared: Any) -> None:
+    """Makes a connector's class choose a strategy for an accelerator where the user names none."""
+    choose = connector._choose_strategy
+
+    def choose_strategy(self: Any) -> Any:
+        return shared() if isinstance(self.accelerator, accelerator) else choose(self)
+
+    connector._choose_strategy = choose_strategy
+
+
+def _precision(connector: Any, precision: str) -> Any:
+    """The plugin of a precision, as on any other device."""
+    if precision in ("16-mixed", "bf16-mixed"):
+        return connector.MixedPrecision(precision, DEVICE.type)
+    if precision in ("16-true", "bf16-true"):
+        return connector.HalfPrecision(precision)
+    return connector.DoublePrecision() if precision == "64-true" else connector.Precision()
+
+
+def _devices(devices: Any) -> int:
+    """The number of devices that `Trainer(devices=)` requests."""
+    number = len(device_ids())
+    if str(devices) in ("-1", "auto", str(number)):
+        return number
+    if str(devices) == "1":
+        return 1
+    raise ValueError(
+        f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
+        "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
+    )
+
+
+def accelerator_of(base: Any) -> Any:
+    """The accelerator, a class that derives from Lightning's."""
+
+    class XLAAccelerator(base):
+        """All devices of XLA as one."""
+
+        def setup_device(self, device: torch.device) -> None:
+            pass
+
+        def teardown(self) -> None:
+            sync()
+
+        def get_device_stats(self, device: Any) -> dict[str, Any]:
+            return {name: float(metrics.counter(name)) for name in metrics.counter_names()}
+
+        @staticmethod
+        def parse_devices(devices: Any) -> int:
+            return _devices(devices)
+
+        @staticmethod
+        def get_parallel_devices(devices: Any) -> list[torch.device]:
+            return [DEVICE]
+
+        @staticmethod
+        def auto_device_count() -> int:
+            return len(device_ids())
+
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+        @staticmethod
+        def name() -> str:
+            return "xla"
+
+    return XLAAccelerator
+
+
+def data_parallel_of(base: Any) -> Any:
+    """What both strategies `xla` are: a class that derives from Lightning's for one device."""
+
+    class DataParallel(base):
+        """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
+
+        Args:
+            mesh: the devices; None: all of them, or one for `Trainer(devices=1)` and `Fabric(devices=1)`. data_axes:
+                the axes of the mesh that the batch is sharded over; None: all.
+        """
+
+        strategy_name = "xla"
+
+        def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
+            super().__init__(device=DEVICE, **how)
+            self.mesh, self.data_axes = mesh, data_axes
+
+        def _mesh_of(self, number: int | None) -> Mesh:
+            """The mesh, by default of the first devices; None: of all."""
+            if processes.several():
+                raise NotImplementedError(
+                    f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with all of its "
+                    "devices; this job has several. A loop of your own trains there (spmd.from_process_local)"
+                )
+            if self.mesh is None:
+                ids = device_ids()[:number]
+                self.mesh = Mesh(ids, (len(ids),), ("fsdp",))
+            return self.mesh
+
+        def optimizer_step(self, *args: Any, **how: Any) -> Any:
+            result = super().optimizer_step(*args, **how)
+            sync()  # a step is a program, whether or not a logger or the progress bar reads its loss
+            return result
+
+    return DataParallel
+
+
+def fully_sharded_of(data_parallel: Any) -> Any:
+    """What both strategies `xla_fsdp` are: a class that derives from a strategy `xla`."""
+
+    class FullySharded(data_parallel):
+        """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
+
+        Args:
+            auto_wrap_policy: chooses the submodules that are units (`fsdp.FullyShardedDataParallel`). mesh: with an
+                axis `fsdp`; None: all devices. activation_checkpointing: recomputes the units' activations in backward.
+                how: keywords of `fsdp.FullyShardedDataParallel`, and the plugins of Lightning's strategies.
+        """
+
+        strategy_name = "xla_fsdp"
+
+        def __init__(
+            self,
+            auto_wrap_policy: Any = None,
+            mesh: Mesh | None = None,
+            data_axes: Collection[str] | None = None,
+            activation_checkpointing: bool = False,
+            **how: Any,
+        ) -> None:
+            super().__init__(mesh, data_axes, **{name: how.pop(name) for name in _PLUGINS if name in how})
+            self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
+            self.how = how
+
+        def _shard_units(self, module: Any, mesh: Mesh | None) -> bool:
+            """Shards a module in place, which callbacks and the optimizer know, once; returns True if it does."""
+            if module in _sharded:
+                return False
+            _sharded.add(module)
+            wrap = resolve("fsdp:FullyShardedDataParallel")
+            wrap_units(wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=mesh, **self.how)
+            return True
+
+    return FullySharded
+
+
+def wrap_units(wrap: Any, model: Any, policy: Any, checkpointing: bool, **how: Any) -> None:
+    """Shards a model in place by a wrapper class of `fsdp`, its units by a policy; checkpointing recomputes the units'
+    activations."""
+    checkpointed = None
+    if checkpointing:
+
+        def checkpointed(unit: Any, **how: Any) -> Any:
+            return wrap(resolve("fsdp:checkpoint_module")(unit), **how)
+
+    wrap(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed, **how)
