@@ -112,7 +112,7 @@ def accelerator_of(base: Any) -> Any:
 def data_parallel_of(base: Any) -> Any:
     """What both strategies `xla` are: a class that derives from Lightning's for one device."""
 
-    class DataParallel(base):
+    class DataParallelStrategy(base):
         """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
 
         Args:
@@ -143,13 +143,13 @@ def data_parallel_of(base: Any) -> Any:
             sync()  # a step is a program, whether or not a logger or the progress bar reads its loss
             return result
 
-    return DataParallel
+    return DataParallelStrategy
 
 
 def fully_sharded_of(data_parallel: Any) -> Any:
     """What both strategies `xla_fsdp` are: a class that derives from a strategy `xla`."""
 
-    class FullySharded(data_parallel):
+    class FullyShardedStrategy(data_parallel):
         """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
 
         Args:
@@ -181,7 +181,7 @@ def fully_sharded_of(data_parallel: Any) -> Any:
             wrap_units(wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=mesh, **self.how)
             return True
 
-    return FullySharded
+    return FullyShardedStrategy
 
 
 def wrap_units(wrap: Any, model: Any, policy: Any, checkpointing: bool, **how: Any) -> None:
