@@ -13,6 +13,26 @@ Put = Callable[[torch.Tensor, str], str]
 Get = Callable[[str, str], torch.Tensor]
 
 
+def dtype_of(name: str) -> torch.dtype:
+    """Returns torch's dtype of a name ("float32")."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"expected the name of a dtype of torch, got {name!r}")
+    return found
+
+
+# By the key that stands for a type: what makes a value of its items, of its keys and values, or of its text.
+_OF_ITEMS: dict[str, Callable[[Any], Any]] = {
+    "$tuple": tuple, "$size": torch.Size, "$set": set, "$frozenset": frozenset,
+    "$complex": lambda parts: complex(*parts),
+}  # fmt: skip
+_OF_PAIRS: dict[str, type[dict[Any, Any]]] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
+_OF_TEXT: dict[str, Callable[[str], Any]] = {
+    "$float": float, "$bytes": base64.b64decode, "$dtype": dtype_of, "$device": torch.device,
+}  # fmt: skip
+_KEYS: dict[Any, str] = {make: key for key, make in {**_OF_ITEMS, **_OF_PAIRS}.items()}
+
+
 def encode(value: Any, path: str, put: Put) -> Any:
     """Returns a value as JSON's; `put` takes each tensor with its path, and returns the name that stands for it.
 
@@ -37,22 +57,18 @@ def encode(value: Any, path: str, put: Put) -> Any:
         return {"$tensor": put(value, path)}
     if kind is list:
         return items(value)
-    if kind in (tuple, torch.Size):
-        return {"$tuple" if kind is tuple else "$size": items(value)}
-    if kind in (dict, defaultdict):
-        if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: inner(each, key) for key, each in value.items()}
-        return {"$dict": pairs(value)}
-    if kind in (OrderedDict, Counter):
-        return {"$ordered" if kind is OrderedDict else "$counter": pairs(value)}
+    if kind in (dict, defaultdict) and all(type(key) is str and not key.startswith("$") for key in value):
+        return {key: inner(each, key) for key, each in value.items()}
+    key = "$dict" if kind is defaultdict else _KEYS.get(kind)
+    if key is not None:
+        is_set = kind in (set, frozenset)
+        return {key: pairs(value) if key in _OF_PAIRS else items(sorted(value, key=repr) if is_set else value)}
     if kind is deque:
         return {"$deque": [items(value), value.maxlen]}
-    if kind in (set, frozenset):
-        return {f"${kind.__name__}": items(sorted(value, key=repr))}
     if kind in (bytes, bytearray):
         return {"$bytes": base64.b64encode(value).decode()}
     if kind is complex:
-        return {"$complex": [inner(value.real, "real"), inner(value.imag, "imag")]}
+        return {"$complex": items((value.real, value.imag))}
     if kind in (torch.dtype, torch.device):
         return {f"${kind.__name__}": str(value).removeprefix("torch.")}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
@@ -85,45 +101,19 @@ def decode(value: Any, path: str, get: Get) -> Any:
         return value
     kind: str = next(iter(value), "")
     content: Any = value.get(kind)
+    if kind in _OF_ITEMS:
+        return _OF_ITEMS[kind](items(content))
+    if kind in _OF_PAIRS:
+        return _OF_PAIRS[kind](dict(pairs(content)))
+    if kind in _OF_TEXT:
+        return _OF_TEXT[kind](content)
     match kind:
-        case "$float":
-            return float(content)
         case "$tensor":
             return get(content, path)
-        case "$tuple":
-            return tuple(items(content))
-        case "$size":
-            return torch.Size(items(content))
-        case "$dict":
-            return dict(pairs(content))
-        case "$ordered":
-            return OrderedDict(pairs(content))
-        case "$counter":
-            return Counter(dict(pairs(content)))
         case "$deque":
             return deque(items(content[0]), content[1])
-        case "$set":
-            return set(items(content))
-        case "$frozenset":
-            return frozenset(items(content))
-        case "$bytes":
-            return base64.b64decode(content)
-        case "$complex":
-            return complex(*items(content))
-        case "$dtype":
-            return dtype_of(content)
-        case "$device":
-            return torch.device(content)
         case "$scalar":
             return np.dtype(content[0]).type(inner(content[1], "item"))
         case "$array":
             return get(content["$tensor"], path).numpy()
     return {key: inner(each, key) for key, each in value.items()}
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """Returns torch's dtype of a name ("float32")."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"expected the name of a dtype of torch, got {name!r}")
-    return found
