@@ -37,11 +37,21 @@ class Alone:
 
 
 def by_first(
-    exchange: Exchange, name: str, action: Callable[[], Any], form: str, cause: BaseException | None = None
+    exchange: Exchange,
+    name: str,
+    action: Callable[[], Any],
+    form: str,
+    cause: BaseException | None = None,
+    undo: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Has the first process do something; raises in all processes if it fails, with the words in this form."""
+    """Has the first process do something; raises in all processes if it fails, with the words in this form.
+
+    undo: called in the first process if it fails.
+    """
     if exchange.index == 0:
         failure = failure_of(action)
+        if failure is not None:
+            undo()
         exchange.publish(name, words_of(failure))
         cause, words = cause or failure, words_of(failure)
     else:

@@ -17,11 +17,12 @@ from . import manifest
 from .places import Place, UrlPath, bytes_at, place_of
 from .step_saving import numbers
 
+# In the safetensors library's order in a file, from the widest to the narrowest, so that each is aligned.
 SAFETENSORS = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
-    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32,
-    "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64,
+    "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64, "C64": torch.complex64, "F32": torch.float32,
+    "U32": torch.uint32, "I32": torch.int32, "BF16": torch.bfloat16, "F16": torch.float16, "U16": torch.uint16,
+    "I16": torch.int16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 # Of a folder, in transformers' order.
 _NAMES = (
@@ -52,21 +53,16 @@ class Stored:
         shape = [index.stop - index.start for index in indices]
         if 0 in shape:
             return torch.empty(shape, dtype=self.dtype, device="cpu")
+        outer = indices
         if isinstance(self.path, UrlPath) and self.strides == dense_meta(self.shape, self.dtype).strides:
-            rows = (*indices[:1], *(slice(0, dim) for dim in self.shape[1:]))
-            within = tuple(slice(0, index.stop - index.start) for index in indices[:1]) + indices[1:]
-            size = math.prod(row.stop - row.start for row in rows)
-            start = rows[0].start * self.strides[0] if rows else 0
-            begin = self.offset + start * self.dtype.itemsize
-            fetched = self.path.read_range(begin, size * self.dtype.itemsize, keep=True)
-            elements = torch.from_numpy(fetched).view(self.dtype).view([row.stop - row.start for row in rows])
-            return elements[within].clone(memory_format=torch.contiguous_format)
-        first = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True))
-        last = sum((index.stop - 1) * stride for index, stride in zip(indices, self.strides, strict=True))
+            outer = (*indices[:1], *(slice(0, dim) for dim in self.shape[1:]))
+        first = sum(index.start * stride for index, stride in zip(outer, self.strides, strict=True))
+        last = sum((index.stop - 1) * stride for index, stride in zip(outer, self.strides, strict=True))
+        begin = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True)) - first
         size = self.dtype.itemsize
         # Mapped for this read only: its pages are released with the map.
-        mapped = bytes_at(self.path, self.offset + first * size, (last - first + 1) * size)
-        elements = torch.from_numpy(mapped).view(self.dtype).as_strided(shape, self.strides)
+        data = bytes_at(self.path, self.offset + first * size, (last - first + 1) * size, keep=True)
+        elements = torch.from_numpy(data).view(self.dtype).as_strided(shape, self.strides, begin)
         return elements.clone(memory_format=torch.contiguous_format)
 
 
@@ -95,7 +91,7 @@ def _folder(path: Place, key: str | None) -> Contents:
     for name in _NAMES:
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
-    files: list[Any] = sorted(path.glob("*.safetensors"))
+    files = sorted((file for file in path.iterdir() if file.suffix == ".safetensors"), key=lambda file: file.name)
     if not files:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else _by_manager(path)

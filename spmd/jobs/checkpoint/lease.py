@@ -6,8 +6,6 @@ not been for some time. No clock is compared. See `docs/decisions/checkpoints.md
 
 import json
 import os
-import socket
-import sys
 import threading
 import time
 import uuid
@@ -16,6 +14,7 @@ from typing import Any
 from ...core import messages
 from .all_or_none import SaveError
 from .places import UrlPath
+from .step_saving import now, this_job
 
 NAME = ".lease"
 PERIOD = 15.0  # seconds from one renewal to the next
@@ -30,13 +29,10 @@ class _Lease:
 
     def __init__(self, file: UrlPath) -> None:
         self.file, self.is_lost = file, False
-        self._words = {
-            "token": uuid.uuid4().hex, "process": os.getpid(), "host": socket.gethostname(),
-            "command": " ".join(sys.argv)[:300], "since": _now(),
-        }  # fmt: skip
+        self._words = {"token": uuid.uuid4().hex, **this_job()}
 
     def write(self) -> None:
-        renewed = {"renewed": _now(), "renewal": uuid.uuid4().hex}
+        renewed = {"renewed": now(), "renewal": uuid.uuid4().hex}
         self.file.fs.pipe_file(self.file.path, json.dumps(self._words | renewed).encode() + b"\n")
 
     def check(self) -> None:
@@ -52,10 +48,6 @@ class _Lease:
     def renew(self) -> None:
         self.check()
         self.write()
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _read(file: UrlPath) -> dict[str, Any] | None:

@@ -68,7 +68,7 @@ def load_checkpoint(
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise TypeError(f"load_checkpoint: expected a torch.nn.Module, got {kind}; write load_checkpoint(module, path)")
-    contents = _renamed(open_checkpoint(path, key), rename)
+    contents = renamed(open_checkpoint(path, key).items(), rename)
     if dtype is not None:
         module.to(dtype)
     state = module.state_dict(keep_vars=True)  # tied weights are one object
@@ -137,14 +137,13 @@ def _loading_themselves(module: nn.Module, state: dict[str, Any], contents: Cont
     return found
 
 
-def _renamed(contents: Contents, rename: Rename | None) -> Contents:
-    if rename is None:
-        return contents
+def renamed(contents: Iterable[tuple[str, Any]], rename: Rename | None, caller: str = "load_checkpoint") -> Contents:
+    """The contents of files under new names; raises ValueError for a name that two have."""
     result: Contents = {}
-    for name, value in contents.items():
-        new = rename(name)
+    for name, value in contents:
+        new = name if rename is None else rename(name)
         if new in result:
-            raise ValueError(f"load_checkpoint: rename gives {new!r} to {name!r} and to another name of the files")
+            raise ValueError(f"{caller}: rename gives {new!r} to {name!r} and to another name of the files")
         if new is not None:
             result[new] = value
     return result

@@ -1,10 +1,11 @@
 """CheckpointManager: the steps of a job in a folder, saved at intervals or before a preemption, and restored."""
 
+import contextlib
 import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from .staged_state import StagedState
 from .step_folder import StepFolder
 from .step_objects import StepObjects
 from .step_reader import StepReader
-from .step_saving import Description, Storage
+from .step_saving import Description, Storage, now
 from .writer import SaveReport, Writer
 
 
@@ -182,13 +183,13 @@ class CheckpointManager:
         exchange = calls.exchange()
         chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
         try:
-            Restoring(StepReader(self._kept.path(chosen["place"])), state, (exchange.index, exchange.count)).run()
-            failure: Exception | None = None
+            with self._explained(chosen["step"]):
+                reader = StepReader(self._kept.folder / chosen["place"])
+                Restoring(reader, state, (exchange.index, exchange.count)).run()
         except Exception as error:
-            failure = self._explained(error, chosen["step"])
-        exchange.publish(f"loaded/{exchange.index}", "" if failure is None else str(failure))
-        if failure is not None:
-            raise failure
+            exchange.publish(f"loaded/{exchange.index}", str(error))
+            raise
+        exchange.publish(f"loaded/{exchange.index}", "")
         for process in range(exchange.count):
             words = exchange.read(f"loaded/{process}")
             if words:
@@ -203,7 +204,7 @@ class CheckpointManager:
         """
         self.wait()
         chosen = self._chosen(step, False)
-        reader = StepReader(self._kept.path(chosen["place"]))
+        reader = StepReader(self._kept.folder / chosen["place"])
         return planned(reader, state, chosen["step"], processes.count())
 
     def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
@@ -222,20 +223,21 @@ class CheckpointManager:
             return {"step": number, "place": steps[number].name}
         raise DamagedError(f"CheckpointManager.restore: no step in {self.folder} is as it was written")
 
-    def _explained(self, error: Exception, step: int) -> Exception:
-        if not isinstance(error, DamagedError):
-            return error
-        older = [number for number in self.all_steps() if number < step]
-        advice = (
-            f"an older step is there: restore(state, step={older[-1]}), or restore(state, skip_damaged=True)"
-            if older
-            else "there is no older step"
-        )
-        result = DamagedError(
-            f"CheckpointManager.restore: step {step}: {error}; {advice}. The state may be part loaded"
-        )
-        result.__cause__ = error
-        return result
+    @contextlib.contextmanager
+    def _explained(self, step: int) -> Iterator[None]:
+        """Raises DamagedError of a step that says which older one is there."""
+        try:
+            yield
+        except DamagedError as error:
+            older = [number for number in self.all_steps() if number < step]
+            advice = (
+                f"an older step is there: restore(state, step={older[-1]}), or restore(state, skip_damaged=True)"
+                if older
+                else "there is no older step"
+            )
+            raise DamagedError(
+                f"CheckpointManager.restore: step {step}: {error}; {advice}. The state may be part loaded"
+            ) from error
 
     def verify(self, step: int | None = None) -> int:
         """Reads all files of a step (None: the latest) and compares their checksums; returns the step.
@@ -244,10 +246,8 @@ class CheckpointManager:
         """
         self.wait()
         chosen = self._chosen(step, False)
-        try:
-            StepReader(self._kept.path(chosen["place"])).verify()
-        except DamagedError as error:
-            raise self._explained(error, chosen["step"]) from error
+        with self._explained(chosen["step"]):
+            StepReader(self._kept.folder / chosen["place"]).verify()
         return chosen["step"]
 
 
@@ -274,6 +274,5 @@ def _facts() -> dict[str, Any]:
     """The time and place of a save, for the manifest."""
     versions = {"python": platform.python_version(), "torch": str(torch.__version__), "jax": jax.__version__}
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions,
-        "processes": processes.count(), "devices": len(hardware.devices()),
+        "time": now(), "versions": versions, "processes": processes.count(), "devices": len(hardware.devices()),
     }  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 
 FORMAT = "spmd checkpoint 1"
 NAME = "manifest.json"
-_WIDTH = 118
 
 
 class DamagedError(ValueError):
@@ -45,7 +44,7 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
     used: dict[str, None] = {}
     for value in values.values():
-        used |= dict.fromkeys(_names(value))
+        used |= dict.fromkeys(tensor_names(value))
     hosts = {name for name in used if tensors[name]["on_host"]}
     only_first = {name for name in hosts if name.endswith("@0") and f"{name[:-2]}@1" not in used}
     final = {name: name[:-2] for name in only_first}
@@ -57,7 +56,7 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _on_host(path: str, part: dict[str, Any]) -> list[str]:
-    return [name for name in _names(part["values"].get(path)) if part["tensors"][name]["on_host"]]
+    return [name for name in tensor_names(part["values"].get(path)) if part["tensors"][name]["on_host"]]
 
 
 def _have_equal_tensors(path: str, parts: Sequence[dict[str, Any]]) -> bool:
@@ -70,13 +69,13 @@ def _have_equal_tensors(path: str, parts: Sequence[dict[str, Any]]) -> bool:
     return all(contents(part) == contents(parts[0]) for part in parts)
 
 
-def _names(value: Any) -> list[str]:
+def tensor_names(value: Any) -> list[str]:
     """The names of the tensors that an encoded value refers to."""
     if isinstance(value, dict):
         if "$tensor" in value:
             return [value["$tensor"]]
-        return [name for inner in value.values() for name in _names(inner)]
-    return [name for inner in value for name in _names(inner)] if isinstance(value, list) else []
+        return [name for inner in value.values() for name in tensor_names(inner)]
+    return [name for inner in value for name in tensor_names(inner)] if isinstance(value, list) else []
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:
@@ -96,21 +95,7 @@ def _digest(body: dict[str, Any]) -> str:
 
 def text(body: dict[str, Any]) -> str:
     """Returns the manifest as text, with the sha256 of its contents."""
-    return _lines({"format": FORMAT, "sha256": _digest(body), **body}, 0) + "\n"
-
-
-def _lines(value: Any, depth: int) -> str:
-    """JSON in which what fits in a line is one."""
-    short = json.dumps(value)
-    if len(short) + depth <= _WIDTH or not isinstance(value, (dict, list)) or not value:
-        return short
-    inner = " " * (depth + 1)
-    if isinstance(value, dict):
-        items = [f"{inner}{json.dumps(key)}: {_lines(each, depth + 1)}" for key, each in value.items()]
-    else:
-        items = [inner + _lines(each, depth + 1) for each in value]
-    begin, end = "{}" if isinstance(value, dict) else "[]"
-    return begin + "\n" + ",\n".join(items) + "\n" + " " * depth + end
+    return json.dumps({"format": FORMAT, "sha256": _digest(body), **body}) + "\n"
 
 
 def parsed(content: bytes, where: str) -> dict[str, Any]:

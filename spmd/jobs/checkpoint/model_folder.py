@@ -1,30 +1,23 @@
 """A model's safetensors files in a folder of a disk: each process writes its shards at their offsets, the first one
 renames the files when all of them are on the disk."""
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from .all_or_none import SaveError
-from .safetensors_layout import INDEX, MODEL_FILE, File, Placed
-from .step_folder import LOCK, SyncedFile, lock, named_error, sync_names, unlock
+from .safetensors_layout import INDEX, MODEL_FILE, ModelStorage, Placed
+from .step_folder import LOCK, SyncedFile, lock, sync_names, unlock
 from .step_saving import Shard
 
 _BEFORE = "before-"
 
 
-class ModelFolder:
-    """Files that are written in the folder `.saving-NAME` and renamed into `folder`. index: of several, else None.
-
-    A `ModelStorage` of `model_saving.py`.
-    """
-
-    def __init__(self, folder: Path, files: list[File], index: bytes | None) -> None:
-        self.folder, self._files, self._index = folder, files, index
-        self._saving = folder / f".saving-{'model' if MODEL_FILE.fullmatch(files[0].name) else files[0].name}"
+class ModelFolder(ModelStorage):
+    """Files that are written in the folder `.saving-NAME` and renamed into `folder`."""
 
     def begin(self) -> None:
         self._saving.mkdir(parents=True, exist_ok=True)
@@ -34,35 +27,24 @@ class ModelFolder:
                 if left.name != LOCK:
                     left.unlink()
             for file in self._files:
-                with _Opened(self._saving / file.name, os.O_CREAT | os.O_EXCL) as opened:
-                    opened.write(memoryview(file.header), 0)
+                with SyncedFile(self._saving / file.name) as opened:
+                    opened.write(memoryview(file.header))
                     opened.end_at(file.size)
         except BaseException:
             self.discard()
             raise
 
     def write_part(self, index: int, shards: Iterable[Shard]) -> None:
-        opened = {}
+        opened: dict[str, SyncedFile] = {}
         places = {tensor.name: (file.name, tensor) for file in self._files for tensor in file.tensors}
-        try:
+        with contextlib.ExitStack() as stack:
             for shard in shards:
                 name, tensor = places[shard.name]
                 if name not in opened:
-                    opened[name] = _Opened(self._saving / name, 0)
-                for place, part in runs(tensor, shard):
-                    opened[name].write(part, place)
+                    opened[name] = stack.enter_context(SyncedFile(self._saving / name, is_new=False))
+                for begin, part in runs(tensor, shard):
+                    opened[name].write_at(part, begin)
                 shard.data.release()  # before the next one is read
-            for one in opened.values():
-                one.sync()
-        finally:
-            for one in opened.values():
-                one.close()
-
-    def make_room(self) -> None:
-        """Nothing: files are renamed over earlier ones."""
-
-    def join(self, index: int, count: int) -> None:
-        """Nothing: all have written into the same files."""
 
     def commit(self) -> None:
         """At each moment the folder has the old model or the new one: a single file by its name, several by what their
@@ -139,41 +121,3 @@ def runs(tensor: Placed, shard: Shard) -> Iterator[tuple[int, memoryview]]:
             rest, index = divmod(rest, outer[dim])
             place += index * strides[dim]
         yield place, shard.data[number * size : (number + 1) * size]
-
-
-class _Opened:
-    """A file that several processes write, each at other offsets."""
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self._path = path
-        try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)
-        except FileNotFoundError as error:
-            raise SaveError(
-                f"{path} is not there: expected a folder that all processes share, as on a shared disk"
-            ) from error
-
-    def __enter__(self) -> "_Opened":
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if error is None:
-                self.sync()
-        finally:
-            self.close()
-
-    def write(self, data: memoryview, place: int) -> None:
-        while data.nbytes:
-            count = named_error(lambda d=data, at=place: os.pwrite(self._descriptor, d, at), self._path, place)  # type: ignore[misc]
-            place += count
-            data = data[count:]
-
-    def end_at(self, size: int) -> None:
-        named_error(lambda: os.ftruncate(self._descriptor, size), self._path, size)
-
-    def sync(self) -> None:
-        named_error(lambda: os.fsync(self._descriptor), self._path, 0)
-
-    def close(self) -> None:
-        os.close(self._descriptor)

@@ -9,20 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .places import UrlPath
-from .safetensors_layout import INDEX, MODEL_FILE, File, Placed
+from .safetensors_layout import INDEX, MODEL_FILE, ModelStorage, Placed
 from .step_objects import ObjectWritten
 from .step_saving import Description, Shard, Written, write_part
 
 _BLOCK = 1 << 24  # bytes, about, of the rows that are joined at once
 
 
-class ModelObjects:
-    """Files by URL; an object is there as a whole or not at all. A `ModelStorage` of `model_saving.py`."""
-
-    def __init__(self, folder: UrlPath, files: list[File], index: bytes | None) -> None:
-        self.folder, self._files, self._index = folder, files, index
-        self._saving = folder / f".saving-{'model' if MODEL_FILE.fullmatch(files[0].name) else files[0].name}"
+class ModelObjects(ModelStorage):
+    """Files by URL; an object is there as a whole or not at all."""
 
     def begin(self) -> None:
         self._remove_parts()

@@ -3,8 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,25 +16,9 @@ from .all_or_none import by_first, check_parts, publish_part
 from .model_folder import ModelFolder
 from .model_objects import ModelObjects
 from .places import UrlPath, place_of
-from .safetensors_layout import checked_dtype, file_of, files_of, index_of, size_of
+from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity
 from .step_saving import Shard
-
-
-class ModelStorage(Protocol):
-    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`model_objects.py`).
-
-    The first process begins, makes room, commits and removes what was replaced, or discards; each writes its part, and
-    joins what all have written.
-    """
-
-    def begin(self) -> None: ...
-    def write_part(self, index: int, shards: Iterable[Shard]) -> None: ...
-    def make_room(self) -> None: ...
-    def join(self, index: int, count: int) -> None: ...
-    def commit(self) -> None: ...
-    def clean(self) -> None: ...
-    def discard(self) -> None: ...
 
 
 @ends_at_user_line
@@ -89,10 +73,8 @@ def save_checkpoint(
         files = [file_of(place.name, staged.tensors, texts)] if is_one else files_of(staged.tensors, most, texts)
         index = index_of(files, staged.tensors, texts) if len(files) > 1 else None
         folder = place.parent if is_one else place
-        storage: ModelStorage = (
-            ModelObjects(folder, files, index) if isinstance(folder, UrlPath) else ModelFolder(folder, files, index)
-        )
-        _save(storage, staged, str(place))
+        storage = ModelObjects if isinstance(folder, UrlPath) else ModelFolder
+        _save(storage(folder, files, index), staged, str(place))
     finally:
         staged.close()
 
@@ -104,25 +86,17 @@ def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
     failure = publish_part(exchange, lambda: storage.write_part(exchange.index, mine))
 
     def make_room() -> None:
-        try:
-            check_parts(exchange)
-            storage.make_room()
-        except BaseException:
-            storage.discard()
-            raise
+        check_parts(exchange)
+        storage.make_room()
 
-    by_first(exchange, "room", make_room, unsaved, failure)
+    by_first(exchange, "room", make_room, unsaved, failure, storage.discard)
     failure = publish_part(exchange, lambda: storage.join(exchange.index, exchange.count), "joined")
 
     def commit() -> None:
-        try:
-            check_parts(exchange, "joined")
-            storage.commit()
-        except BaseException:
-            storage.discard()
-            raise
+        check_parts(exchange, "joined")
+        storage.commit()
 
-    by_first(exchange, "end", commit, unsaved, failure)
+    by_first(exchange, "end", commit, unsaved, failure, storage.discard)
     left = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
     by_first(exchange, "clean", storage.clean, left)
 

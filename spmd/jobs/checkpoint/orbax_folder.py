@@ -17,16 +17,16 @@ from ...core import (
     XlaTensor,
     compiler_context,
     dtypes,
-    processes,
     storage_of,
     syncs,
     tensor_meta,
     transfer,
-    user_line,
 )
 from ...tensors.streamed import Filling, can_fill
-from .loading import LoadedNames, Rename, compared, differ
+from . import common_calls as calls
+from .loading import LoadedNames, Rename, compared, differ, renamed
 from .priming import prime_optimizer
+from .state_entries import entries
 
 Path = str | os.PathLike[str]
 _PLAIN = (bool, int, float, str, type(None))
@@ -61,7 +61,7 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
     place = _place(folder)
     if place.exists() and not force:
         raise FileExistsError(f"save_orbax: {place} is there already; pass another folder, or force=True to replace it")
-    _agree(f"save_orbax of {place}")
+    calls.agree(f"save_orbax of {place}")
     syncs.sync()
     with contextlib.ExitStack() as leases:
         tree = _tree(state, "", nested, leases)
@@ -97,10 +97,10 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     """
     orbax = _orbax("load_orbax")
     place = _item(_place(folder))
-    _agree(f"load_orbax of {place}")
+    calls.agree(f"load_orbax of {place}")
     checkpointer = orbax.PyTreeCheckpointer()
     tree = _metadata(checkpointer, place)
-    stored = {name: (path, entry) for name, path, entry in _renamed(_entries(tree), rename)}
+    stored = renamed(((name, (path, entry)) for name, path, entry in _entries(tree)), rename, "load_orbax")
     with _primed(state, stored):
         targets = {name: value for name, _, value in _entries(state)}
         names = _compared(targets, stored)
@@ -169,11 +169,6 @@ def _metadata(checkpointer: Any, place: Any) -> Any:
     if found is None:
         raise ValueError(f"load_orbax: orbax finds no tree of arrays in {place}; only those can be loaded")
     return found.tree
-
-
-def _agree(what: str) -> None:
-    if processes.several():
-        processes.agree(what, what.encode(), user_line())
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -282,22 +277,11 @@ def _mapped(tree: Any, function: Callable[[tuple[Any, ...], Any], Any], path: tu
     return function(path, tree)
 
 
-def _renamed(entries: Iterator[tuple[str, Any, Any]], rename: Rename | None) -> Iterator[tuple[str, Any, Any]]:
-    seen = set()
-    for name, path, entry in entries:
-        new = name if rename is None else rename(name)
-        if new in seen:
-            raise ValueError(f"load_orbax: two values of the folder have the name {new!r}, of which one is {name!r}")
-        if new is not None:
-            seen.add(new)
-            yield new, path, entry
-
-
 @contextlib.contextmanager
 def _primed(state: Any, stored: Mapping[str, Any]) -> Iterator[None]:
     """Gives optimizers without state one to load into, as far as the folder has it; takes it back after an error."""
     result = []
-    for name, value in _objects(state):
+    for name, value in entries(state):
         prefix = f"{name}.state." if name else "state."
         if hasattr(value, "param_groups") and not value.state and any(key.startswith(prefix) for key in stored):
             result.append(prime_optimizer(value))
@@ -307,14 +291,6 @@ def _primed(state: Any, stored: Mapping[str, Any]) -> Iterator[None]:
         for optimizer in result:
             optimizer.state.clear()
         raise
-
-
-def _objects(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(state, (Mapping, list, tuple)):
-        for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
-            yield from _objects(value, f"{name}.{key}" if name else str(key))
-    elif hasattr(state, "state_dict"):
-        yield name, state
 
 
 def _compared(targets: Mapping[str, Any], stored: Mapping[str, Any]) -> LoadedNames:

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,9 +78,6 @@ class UrlPath:
             if name.rstrip("/") != self.path:  # some stores list the folder itself
                 yield UrlPath(self.fs, name, self._kept)
 
-    def glob(self, pattern: str) -> Iterator["UrlPath"]:
-        return (found for found in self.iterdir() if fnmatchcase(found.name, pattern))
-
     def mkdir(self) -> None:
         """Makes the folder and its parents where the store has folders; never a bucket."""
         protocols = self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,)
@@ -93,9 +89,6 @@ class UrlPath:
 
     def read_bytes(self) -> bytes:
         return self.fs.cat_file(self.path)
-
-    def read_text(self) -> str:
-        return self.read_bytes().decode()
 
     def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
         """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
@@ -143,9 +136,9 @@ def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
     return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner)
 
 
-def bytes_at(place: Place, begin: int, size: int) -> np.ndarray:
+def bytes_at(place: Place, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
     """Returns these bytes of a file: of a path mapped, so that its pages are released with the array, of a URL
-    fetched."""
+    fetched, and kept as by `read_range`."""
     if isinstance(place, UrlPath):
-        return place.read_range(begin, size)
+        return place.read_range(begin, size, keep=keep)
     return np.memmap(place, mode="c", offset=begin, shape=(size,))  # writable, as torch requires

@@ -1,17 +1,17 @@
 """The plan of a restore: what each process will read, upload and hold, before anything is read."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from ...core import Sharding, XlaTensor, annotations, hardware, transfer
 from ...tensors.streamed import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
-from .restoring import Restoring, tensor_names
+from .restoring import Restoring
 from .state_entries import checked
 from .step_reader import StepReader
 
@@ -70,13 +70,12 @@ def _size(count: float) -> str:
 
 def planned(reader: StepReader, state: Any, step: int, count: int) -> RestorePlan:
     """The plan of a restore by so many processes; raises what the restore would raise before it reads."""
-    found = [_Counting(reader, state, (process, count)) for process in range(count)]
-    joined: dict[str, int] = {}
-    for one in found:
-        one.walk()
-        for name, most in one.joined.items():
-            joined[name] = max(most, joined.get(name, 0))
-    return RestorePlan(step, str(reader.path), tuple(one.plan() for one in found), joined)
+    restores = [_Counting(reader, state, (process, count)) for process in range(count)]
+    joined: Counter[str] = Counter()
+    for restore in restores:
+        restore.walk()
+        joined |= restore.joined
+    return RestorePlan(step, str(reader.path), tuple(restore.plan() for restore in restores), dict(joined))
 
 
 class _Counting(Restoring):
@@ -84,7 +83,7 @@ class _Counting(Restoring):
 
     def __init__(self, reader: StepReader, state: Any, process: tuple[int, int]) -> None:
         super().__init__(reader, state, process)
-        self.joined: dict[str, int] = {}
+        self.joined: Counter[str] = Counter()
         self._compared: set[tuple[str, int]] = set()
         self._fetched: dict[tuple[str, int], int] = {}
         self._name: str | None = None
@@ -97,22 +96,11 @@ class _Counting(Restoring):
     def walk(self) -> None:
         """Goes through the state as `run` does, and loads nothing."""
         for path, value in checked(self.state, "CheckpointManager.plan_restore").items():
-            entry = self._entries[path]
-            if entry["kind"] == "tensor":
-                self._fill(value, entry["state"]["$tensor"])
-            elif entry["kind"] == "value":
-                for name in tensor_names(entry["state"]):
-                    self._read(name)
-            elif isinstance(value, torch.Generator):
-                self._read(entry["state"]["$tensor"])
-            elif isinstance(value, nn.Module):
-                self._module_state(path, value, entry)
-            else:
-                self._decoded(path, value, entry["state"])
+            self._state(path, value)
 
     def _fill_now(self, target: torch.Tensor, name: str) -> None:
         if isinstance(target, XlaTensor) and can_fill(target):
-            self._count_shards(name, annotations.current_sharding(target) or hardware.default_sharding(), target.dtype)
+            self._count_shards(name, _sharding(target), target.dtype)
             return
         whole = self._whole(name)
         if isinstance(target, XlaTensor):
@@ -122,10 +110,7 @@ class _Counting(Restoring):
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
         stored = self.reader.tensors[name]
-        sharding, dtype = (
-            annotations.current_sharding(parameter) or hardware.default_sharding(),
-            dtype_of(stored["dtype"]),
-        )
+        sharding, dtype = _sharding(parameter), dtype_of(stored["dtype"])
         if self._is_like(parameter, name):
             self._count_shards(name, sharding, dtype)
         else:
@@ -170,7 +155,7 @@ class _Counting(Restoring):
             self._name = name
         needed = [shard for shard, _ in self.reader.needed(name, bounds)]
         if len(needed) > 1:
-            self.joined[name] = max(len(needed), self.joined.get(name, 0))
+            self.joined[name] = max(len(needed), self.joined[name])
         for shard in needed:
             key = shard["file"], shard["offset"]
             if key not in (self._fetched if is_fetched else self._compared):
@@ -180,3 +165,7 @@ class _Counting(Restoring):
         if is_fetched:
             return sum(self._fetched.values())
         return max((shard["bytes"] for shard in needed), default=0)
+
+
+def _sharding(tensor: XlaTensor) -> Sharding:
+    return annotations.current_sharding(tensor) or hardware.default_sharding()

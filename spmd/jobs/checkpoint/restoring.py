@@ -1,7 +1,6 @@
 """Restoring of a state's entries: tensors in place, shard by shard in the sharding that they have, objects by their
 `load_state_dict`."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,10 +12,11 @@ from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
 from ...tensors.streamed import can_fill
 from .loading import matched_names
+from .manifest import tensor_names
 from .plain_values import decode
 from .random_state import RandomState
 from .staged_state import identity
-from .state_entries import Entry, checked, filled, kind_of, replaced
+from .state_entries import Entry, checked, entries, filled, kind_of, replaced
 from .step_reader import StepReader
 from .streaming import fill_shards
 
@@ -130,19 +130,26 @@ class Restoring:
             replaced(self.state, self._loaded)
 
     def _loaded(self, path: str, value: Any) -> Any:
+        state = self._state(path, value)
+        if self._entries[path]["kind"] == "value":
+            return filled(value, state)
+        if isinstance(value, torch.Generator):
+            value.set_state(state)
+        elif not isinstance(value, torch.Tensor):
+            value.load_state_dict(state)
+        return value
+
+    def _state(self, path: str, value: Any) -> Any:
+        """The state of an entry; tensors that the entry has are filled."""
         entry = self._entries[path]
         if entry["kind"] == "tensor":
             self._fill(value, entry["state"]["$tensor"])
             return value
-        if entry["kind"] == "value":
-            return filled(value, decode(entry["state"], path, lambda name, _: self._read(name)))
-        if isinstance(value, torch.Generator):
-            value.set_state(self._read(entry["state"]["$tensor"]))
-        elif isinstance(value, nn.Module):
-            value.load_state_dict(self._module_state(path, value, entry))
-        else:
-            value.load_state_dict(self._decoded(path, value, entry["state"]))
-        return value
+        if isinstance(value, nn.Module):
+            return self._module_state(path, value, entry)
+        if entry["kind"] == "value" or isinstance(value, torch.Generator):
+            return decode(entry["state"], path, lambda name, _: self._read(name))
+        return self._decoded(path, value, entry["state"])
 
     def _module_state(self, path: str, module: nn.Module, entry: Entry) -> Any:
         """The state of a module, whose own tensors are filled."""
@@ -170,7 +177,7 @@ class Restoring:
         own: dict[str, torch.Tensor] = {}
         is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in tensor_names(encoded))
         if is_on_devices:  # a loader has none, and the call may start its workers
-            own = dict(_tensors(value.state_dict(), path))
+            own = {at: each for at, each in entries(value.state_dict(), path) if isinstance(each, torch.Tensor)}
         parameters = [p for group in value.param_groups for p in group["params"]] if _is_optimizer(value) else []
 
         def read(name: str, at: str) -> torch.Tensor:
@@ -226,26 +233,6 @@ class Restoring:
 
 def _is_optimizer(value: Any) -> bool:
     return hasattr(value, "param_groups") and hasattr(value, "load_state_dict")
-
-
-def _tensors(value: Any, path: str) -> Any:
-    """Yields the tensors in a state, each with its path."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, (Mapping, list, tuple)):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, inner in items:
-            yield from _tensors(inner, f"{path}.{key}")
-
-
-def tensor_names(encoded: Any) -> list[str]:
-    """The names of the tensors in an encoded value."""
-    if isinstance(encoded, dict):
-        found = encoded.get("$tensor")
-        return (
-            [found] if isinstance(found, str) else [name for inner in encoded.values() for name in tensor_names(inner)]
-        )
-    return [name for inner in encoded for name in tensor_names(inner)] if isinstance(encoded, list) else []
 
 
 def _article(entry: Entry) -> str:

@@ -3,23 +3,19 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from .files import SAFETENSORS
 from .plain_values import dtype_of
+from .step_saving import Shard
 
 INDEX = "model.safetensors.index.json"
 # A file of a model as Hugging Face names it.
 MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-# The safetensors library's order of dtypes in a file, from the widest to the narrowest, so that each is aligned.
-_ORDER = (
-    "U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16", "F8_E4M3", "F8_E5M2", "I8", "U8",
-    "BOOL",
-)  # fmt: skip
 _NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in SAFETENSORS.items()}
 
 
@@ -43,6 +39,30 @@ class File(NamedTuple):
     header: bytes
     tensors: tuple[Placed, ...]
     size: int
+
+
+class ModelStorage:
+    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`model_objects.py`).
+
+    The first process begins, makes room, commits and removes what was replaced, or discards; each writes its part, and
+    joins what all have written. index: of several files, else None.
+    """
+
+    def __init__(self, folder: Any, files: list[File], index: bytes | None) -> None:
+        self.folder, self._files, self._index = folder, files, index
+        self._saving = folder / f".saving-{'model' if MODEL_FILE.fullmatch(files[0].name) else files[0].name}"
+
+    def begin(self) -> None: ...
+    def write_part(self, index: int, shards: Iterable[Shard]) -> None: ...
+    def commit(self) -> None: ...
+    def clean(self) -> None: ...
+    def discard(self) -> None: ...
+
+    def make_room(self) -> None:
+        """Makes room for the files; none is needed where they are renamed over earlier ones."""
+
+    def join(self, index: int, count: int) -> None:
+        """Joins the parts; there are none where all have written into the same files."""
 
 
 def size_of(text: int | str) -> int:
@@ -102,27 +122,23 @@ def files_of(tensors: Mapping[str, dict[str, Any]], most: int, metadata: Mapping
 
 def file_of(name: str, tensors: Mapping[str, dict[str, Any]], metadata: Mapping[str, str]) -> File:
     """One file, byte for byte as the safetensors library writes it."""
-    kinds = {tensor: _NAMES[dtype_of(facts["dtype"])] for tensor, facts in tensors.items()}
-    ordered = sorted(tensors, key=lambda tensor: (_ORDER.index(kinds[tensor]), tensor))
+    order = list(SAFETENSORS.values())
+    dtypes = {tensor: dtype_of(facts["dtype"]) for tensor, facts in tensors.items()}
     table: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
-    for tensor in ordered:
-        end = at + _nbytes(tensors[tensor])
-        table[tensor] = {"dtype": kinds[tensor], "shape": list(tensors[tensor]["shape"]), "data_offsets": [at, end]}
-        at = end
+    end = 0
+    for tensor in sorted(tensors, key=lambda tensor: (order.index(dtypes[tensor]), tensor)):
+        begin, end = end, end + _nbytes(tensors[tensor])
+        shape = list(tensors[tensor]["shape"])
+        table[tensor] = {"dtype": _NAMES[dtypes[tensor]], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    begin = 8 + len(text)
+    first = 8 + len(text)
     placed = tuple(
-        Placed(
-            tensor,
-            tuple(tensors[tensor]["shape"]),
-            dtype_of(tensors[tensor]["dtype"]).itemsize,
-            begin + table[tensor]["data_offsets"][0],
-        )
-        for tensor in ordered
+        Placed(tensor, tuple(entry["shape"]), dtypes[tensor].itemsize, first + entry["data_offsets"][0])
+        for tensor, entry in table.items()
+        if tensor != "__metadata__"
     )
-    return File(name, len(text).to_bytes(8, "little") + text, placed, begin + at)
+    return File(name, len(text).to_bytes(8, "little") + text, placed, first + end)
 
 
 def index_of(files: list[File], tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:

@@ -6,7 +6,11 @@ this can be tried in a process that is killed at each of its writes (`tests/spmd
 
 import contextlib
 import json
+import os
 import re
+import socket
+import sys
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
@@ -76,8 +80,16 @@ class Files(Protocol):
 class Storage(Files, Protocol):
     """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`step_objects.py`).
 
-    A place is the name of a folder in it, in which a step is written. `str()` says the folder.
+    A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`.
     """
+
+    folder: Any
+
+    def __init__(self, folder: Any) -> None:
+        self.folder = folder
+
+    def __str__(self) -> str:
+        return str(self.folder)
 
     def begin(self, step: int, under_way: set[str]) -> str:
         """Takes the folder for this job, removes what dead saves have left, and makes a place for a step.
@@ -85,24 +97,54 @@ class Storage(Files, Protocol):
         under_way: the places in which other threads of this process write.
         """
 
-    def read(self, place: str, name: str) -> bytes | None:
-        """The contents of a file that some process has written; None where it is not there."""
-
     def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
         """Writes the manifest, removes the files of parts, and makes the place the step, at one moment; returns its
         name from then on."""
 
-    def path(self, place: str) -> Any:
-        """A place as a `Path` or `UrlPath`."""
-
     def discard(self, place: str) -> None:
         """Removes a place that has failed, as far as possible: the next save removes what is left."""
 
-    def delete_old(self, step: int, keep: int | None) -> None:
-        """Deletes earlier copies of a step, and the steps that were saved longest ago."""
+    def remove(self, place: str) -> None:
+        """Deletes a step, which is none any more when it is deleted half."""
+
+    def committed_names(self) -> Iterable[str]:
+        """The names of the folders that have a manifest."""
+
+    def saved_at(self, place: str) -> int:
+        """When a step was saved, as a number that grows with time."""
+
+    def copies(self) -> dict[int, list[str]]:
+        """The committed steps in order, each with the names of its copies from the oldest to the newest."""
+        result: dict[int, list[str]] = {}
+        pairs = [(number, name) for name in self.committed_names() if (number := numbers(name))]
+        for (step, _), name in sorted(pairs):
+            result.setdefault(step, []).append(name)
+        return result
 
     def steps(self) -> dict[int, Any]:
-        """The folders of the committed steps, by step, as a `Path` or `UrlPath`."""
+        """The folders of the committed steps, by step."""
+        return {step: self.folder / names[-1] for step, names in self.copies().items()}
+
+    def delete_old(self, step: int, keep: int | None) -> None:
+        """Deletes earlier copies of a step, and the steps that were saved longest ago."""
+        copies = self.copies()
+        old = [name for names in copies.values() for name in names[:-1]]
+        if keep is not None:
+            others = sorted((names[-1] for number, names in copies.items() if number != step), key=self.saved_at)
+            old += others[: max(len(others) - keep + 1, 0)]
+        for name in old:
+            self.remove(name)
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def this_job() -> dict[str, Any]:
+    """The process that saves, in words for the owner of another job."""
+    command = " ".join(sys.argv)[:300]
+    return {"process": os.getpid(), "host": socket.gethostname(), "command": command, "since": now()}
 
 
 def numbers(name: str) -> tuple[int, int] | None:
@@ -130,10 +172,11 @@ def save_step(
             lambda: exchange.publish("name", _end(storage, step, place, exchange, description)),
             unsaved,
             failure,
+            lambda: storage.discard(place),
         )
     undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
     by_first(exchange, "deleted", lambda: storage.delete_old(step, keep), undeleted)
-    return storage.path(exchange.read("name"))
+    return storage.folder / exchange.read("name")
 
 
 _places: dict[tuple[str, int], str] = {}  # that threads of this process write
@@ -174,21 +217,17 @@ def write_part(storage: Files, place: str, index: int, shards: Iterable[Shard], 
 
 
 def _end(storage: Storage, step: int, place: str, exchange: Exchange, description: Description) -> str:
-    """Commits the step when all processes have written their parts; removes it where one has failed."""
-    try:
-        check_parts(exchange)
-        names = [f"process-{process}.json" for process in range(exchange.count)]
-        parts = []
-        for name in names:
-            content = storage.read(place, name)
-            if content is None:
-                raise SaveError(
-                    f"{storage}/{place}/{name} is not there: expected a folder that all processes share, as on a "
-                    "shared disk"
-                )
-            parts.append(json.loads(content))
-        body = {"step": step, **description.facts, **manifest.merged(parts)}
-        return storage.commit(place, step, manifest.text(body), names)
-    except BaseException:
-        storage.discard(place)
-        raise
+    """Commits the step when all processes have written their parts."""
+    check_parts(exchange)
+    names = [f"process-{process}.json" for process in range(exchange.count)]
+    parts = []
+    for name in names:
+        try:
+            parts.append(json.loads((storage.folder / place / name).read_bytes()))
+        except FileNotFoundError as error:
+            raise SaveError(
+                f"{storage}/{place}/{name} is not there: expected a folder that all processes share, as on a "
+                "shared disk"
+            ) from error
+    body = {"step": step, **description.facts, **manifest.merged(parts)}
+    return storage.commit(place, step, manifest.text(body), names)
