@@ -111,7 +111,7 @@ class Storage(Files, Protocol):
         """The names of the folders that have a manifest."""
 
     def saved_at(self, place: str) -> int:
-        """When a step was saved, as a number that grows with time."""
+        """The time of a save, as a number."""
 
     def copies(self) -> dict[int, list[str]]:
         """The committed steps in order, each with the names of its copies from the oldest to the newest."""

@@ -110,7 +110,7 @@ def accelerator_of(base: Any) -> Any:
 
 
 def data_parallel_of(base: Any) -> Any:
-    """What both strategies `xla` are: a class that derives from Lightning's for one device."""
+    """Returns the base of both strategies `xla`, a class that derives from Lightning's for one device."""
 
     class DataParallelStrategy(base):
         """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
@@ -147,7 +147,7 @@ def data_parallel_of(base: Any) -> Any:
 
 
 def fully_sharded_of(data_parallel: Any) -> Any:
-    """What both strategies `xla_fsdp` are: a class that derives from a strategy `xla`."""
+    """Returns the base of both strategies `xla_fsdp`, a class that derives from a strategy `xla`."""
 
     class FullyShardedStrategy(data_parallel):
         """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
