@@ -1,9 +1,7 @@
 """The extension door: what packages take that record ops, change graphs or read programs."""
 
 from .base.jax_private import compile_lowered as compile_lowered
-from .base.jax_private import custom_call as custom_call
 from .base.jax_private import distributed_state as distributed_state
-from .base.jax_private import ir as ir
 from .base.jax_private import use_shardy_partitioner as use_shardy_partitioner
 from .base.jax_private import without_shardings as without_shardings
 from .base.observation import DrawNumber as DrawNumber

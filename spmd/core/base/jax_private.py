@@ -24,9 +24,6 @@ from jax._src import xla_bridge as _xla_bridge
 # them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
 
-# 0.10, 0.11, 0.12. Builds the op; the public `jax.ffi` sets no frontend attribute.
-from jax._src.interpreters.mlir import custom_call as custom_call
-
 # 0.10, 0.11, 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op is lowered, which a program
 # from the disk is not, and without it the process ends.
 from jax._src.lax.linalg import initialize_lapack as initialize_lapack

@@ -7,12 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from ...core import Meta, XlaTensor, dense_meta, tensor_meta, user_line
-from ...core.extend import Arrays, Layouts, Lowering, OpSpec, custom_call, ir, record_calls
+from ...core.extend import Arrays, Layouts, Lowering, OpSpec, record_calls
 
 TYPED_FFI = 4
 
@@ -100,36 +98,18 @@ class CustomCall(Lowering):
     frontend: tuple[tuple[str, str], ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        return tuple(_call_p.bind(*operands, call=self, metas=op.metas))
-
-
-_call_p = Primitive("spmd_custom_call")
-_call_p.multiple_results = True
-_call_p.def_abstract_eval(
-    lambda *operands, call, metas: [ShapedArray(meta.struct.shape, meta.struct.dtype) for meta in metas]
-)
-
-
-def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ...]) -> Any:
-    config: Any = call.config
-    if call.version == TYPED_FFI:
-        attributes = () if isinstance(config, str) else config
-        config = {name: mlir.ir_attribute(np.dtype(kind).type(v) if kind else v) for name, kind, v in attributes}
-    result = custom_call(
-        call.target,
-        result_types=[mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out],
-        operands=operands,
-        backend_config=config,
-        has_side_effect=call.has_side_effect,
-        api_version=call.version,
-    )
-    if call.frontend:
-        said: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in call.frontend}
-        result.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
-    return result.results
-
-
-mlir.register_lowering(_call_p, _lower)
+        config: Any = self.config
+        call = jax.ffi.ffi_call(
+            self.target,
+            [meta.struct for meta in op.metas],
+            has_side_effect=self.has_side_effect,
+            custom_call_api_version=self.version,
+            legacy_backend_config=None if self.version == TYPED_FFI else config,
+        )
+        rows = () if isinstance(config, str) else config
+        attributes = {name: np.dtype(kind).type(value) if kind else value for name, kind, value in rows}
+        with set_xla_metadata(**dict(self.frontend)):
+            return tuple(call(*operands, **attributes))
 
 
 class _ApplyCustomCall(torch.autograd.Function):
