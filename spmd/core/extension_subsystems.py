@@ -231,7 +231,6 @@ class rules:  # used as a module is
     per_dim = staticmethod(_windows.per_dim)
     aten_slice = staticmethod(_shape.aten_slice)
     SUMS = _partial.SUMS
-    WAYS = _partial.WAYS
     lower = staticmethod(_registry.lower)
     collective = staticmethod(_collective.function_of)
 

@@ -6,18 +6,16 @@ So the path back from the gradient leads to that op, through casts, annotations,
 """
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of, wrap
+from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
 from ..core.extend import (
     Call,
     Node,
     OpSpec,
-    Place,
-    Slot,
     TupleElement,
     Value,
     calls,
@@ -27,6 +25,8 @@ from ..core.extend import (
     set_storage,
     walks,
 )
+from ..loops.gradient import tensors
+from .unreduced import LINEAR, SAME, place_of, sums_of
 
 _warned: set[tuple[str, torch.dtype]] = set()
 
@@ -60,11 +60,11 @@ class _Way:
         if name == "mark_sharding":
             return self._marked(node)
         lowering = node.op.lowering
-        sums = _sums(node.op, name)
+        sums = sums_of(node.op, rules.SUMS.get(name, ()))
         index = walks.result_index(value)
         if index in sums:
             return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
-        if name in rules.WAYS and isinstance(lowering, Call) and not lowering.opaque:
+        if (name in LINEAR or name in SAME) and isinstance(lowering, Call) and not lowering.opaque:
             return self._again(node, value, lowering)
         if value.meta.dtype is not self.dtype:
             _warn(name, value.meta.dtype, self.dtype)
@@ -77,10 +77,10 @@ class _Way:
             return node
         lowering: Any = node.op.lowering
         return record_calls.record(
-            annotations.mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), _place(node)
+            annotations.mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), place_of(node)
         )
 
-    def _in_dtype(self, node: Node, index: int, sums: Collection[int]) -> Value:
+    def _in_dtype(self, node: Node, index: int, sums: Sequence[int]) -> Value:
         """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
         op = node.op
         metas = tuple(_in(meta, self.dtype) if place in sums else meta for place, meta in enumerate(op.metas))
@@ -88,7 +88,7 @@ class _Way:
             op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
             layout=op.layout,
         )  # fmt: skip
-        return walks.results(record_calls.record(op_spec, node.operands, node.numbers, _place(node)))[index]
+        return walks.results(record_calls.record(op_spec, node.operands, node.numbers, place_of(node)))[index]
 
     def _again(self, node: Node, value: Value, lowering: Call) -> Value:
         """The op on operands whose sums are in the dtype; for a cast, its operand."""
@@ -97,21 +97,9 @@ class _Way:
             return value
         if node.op.name == "aten._to_copy":
             return wanted[0]
-        tensors = [_tensor(one) for one in wanted]
-        given = {
-            name: calls.fill(said, lambda index: tensors[index], lambda index: node.numbers[index])
-            for name, said in lowering.arguments
-        }
-        return record_calls.read(lowering.overload(**given))
-
-
-def _sums(op: OpSpec, name: str) -> Collection[int]:
-    """The indices, among the results that an op makes, of those that are sums with a choice of dtype."""
-    sums = rules.SUMS.get(name, ())
-    if op.layout is None:
-        return sums
-    result = [place for place, part in enumerate(op.layout) if part is Slot]
-    return [result.index(place) for place in sums if place in result]
+        of_operand, of_number = tensors(wanted).__getitem__, node.numbers.__getitem__
+        arguments = {name: calls.fill(said, of_operand, of_number) for name, said in lowering.arguments}
+        return record_calls.read(lowering.overload(**arguments))
 
 
 def _in(meta: Meta, dtype: torch.dtype) -> Meta:
@@ -121,17 +109,9 @@ def _in(meta: Meta, dtype: torch.dtype) -> Meta:
 def _cast(value: Value, dtype: torch.dtype) -> Value:
     if value.meta.dtype is dtype:
         return value
-    result = _tensor(value).to(dtype)
-    assert isinstance(result, XlaTensor), "a cast stays on the device"
+    (tensor,) = tensors([value])
+    result: Any = tensor.to(dtype)
     return record_calls.read(result)
-
-
-def _tensor(value: Value) -> XlaTensor:
-    return wrap(value.meta, Storage(value, value.meta))
-
-
-def _place(node: Node) -> Place:
-    return node.code, node.instruction, node.sequence
 
 
 def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:

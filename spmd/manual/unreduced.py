@@ -167,7 +167,7 @@ def _before_narrowing(value: Value) -> Value:
     """The value before a cast to a narrower dtype, which is left to be done after the summands are added up."""
     node = walks.origin(value)
     name = "" if node is None else node.op.name
-    if node is not None and name in _SAME:
+    if node is not None and name in SAME:
         inner = _before_narrowing(node.operands[walks.result_index(value)])
         return inner if inner.meta.dtype is not value.meta.dtype else value
     if node is not None and name == "aten._to_copy" and value.meta.dtype.is_floating_point:
@@ -210,7 +210,7 @@ class _Ways:
         if node is None or node not in self.of_batch:
             return self._first(value)  # also the batch itself: a gradient of data is no sum over rows
         name = node.op.name.partition(":")[0]
-        if name in _SAME:
+        if name in SAME:
             return self.stack(node.operands[walks.result_index(value)])
         if name == "aten.sum.dim_IntList" and (before := self._reduced(node)) is not None:
             return before
@@ -219,8 +219,8 @@ class _Ways:
             cuts = self._cuts(node, name, walks.result_index(value))
             if cuts is not None:
                 return self._of_rows(node, name, walks.result_index(value), cuts)
-            if name in _LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
-                return self._again(node, walks.result_index(value), is_sum=name in _LINEAR)
+            if name in LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
+                return self._again(node, walks.result_index(value), is_sum=name in LINEAR)
         raise NotSeparableError(
             f"it is made by {name} at {user_lines.node_line(node)}, which is not known as a sum over dim 0 of the "
             "batch, or as linear in such sums"
@@ -243,7 +243,7 @@ class _Ways:
 
     def _cuts(self, node: Node, name: str, index: int) -> tuple[int | None, ...] | None:
         """For an op that sums over rows the dim of the rows in each operand, None for those without; else None."""
-        if name not in _ROWS or index not in _sums(node.op, name):
+        if name not in _ROWS or index not in sums_of(node.op, _SUMS[name]):
             return None
         arguments: dict[str, Any] = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
         dims = _ROWS[name](arguments, node.op)
@@ -268,7 +268,7 @@ class _Ways:
         on_shards = name in _ON_SHARDS
         inner = _on_block(node, cuts, self.rows.ways if on_shards else self.rows.count)
         lowering = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
-        return self._record(lowering, node.op.metas[index], node.operands, node.numbers, _place(node), node.op)
+        return self._record(lowering, node.op.metas[index], node.operands, node.numbers, place_of(node), node.op)
 
     # --- linear ops after them ----------------------------------------------------------------------------------------
 
@@ -284,13 +284,13 @@ class _Ways:
         is_stack = [is_sum or self._depends(one) for one in node.operands]
         operands = [self.stack(one) if is_one else one for one, is_one in zip(node.operands, is_stack, strict=True)]
         lowering = _Each(node.op, index, tuple(_STACK if is_one else None for is_one in is_stack), self.rows)
-        return self._record(lowering, node.op.metas[index], operands, node.numbers, _place(node), node.op)
+        return self._record(lowering, node.op.metas[index], operands, node.numbers, place_of(node), node.op)
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def _first(self, value: Value) -> Value:
         node = walks.origin(value)
-        place: Place = (None, 0, -1) if node is None else _place(node)
+        place: Place = (None, 0, -1) if node is None else place_of(node)
         return self._record(_First(self.rows), value.meta, (value,), (), place)
 
     def _record(
@@ -313,7 +313,7 @@ def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
     if "N" in arguments:  # the batch's rows, of a group norm
         arguments["N"] //= count
         call = dataclasses.replace(call, arguments=tuple(arguments.items()))
-    sums = _sums(op, op.name.partition(":")[0])
+    sums = sums_of(op, _SUMS[op.name.partition(":")[0]])
     metas = [meta if index in sums else _cut(meta, 0, count) for index, meta in enumerate(op.metas)]
     operands = [meta if cut is None else _cut(meta, cut, count) for meta, cut in zip(op.operands, cuts, strict=True)]
     return OpSpec.of(
@@ -326,9 +326,8 @@ def _cut(meta: Meta, dim: int, count: int) -> Meta:
     return dense_meta(shape, meta.dtype)
 
 
-def _sums(op: OpSpec, name: str) -> list[int]:
-    """The indices, among the results that an op makes, of its sums over rows."""
-    sums = (0,) if name in _MEANS or name in _LOSSES else rules.SUMS.get(name, ())
+def sums_of(op: OpSpec, sums: Sequence[int]) -> list[int]:
+    """Returns the indices, among the results that an op makes, of these results of its schema."""
     if op.layout is None:
         return list(sums)
     result = [place for place, part in enumerate(op.layout) if part is Slot]
@@ -341,7 +340,7 @@ def _reduction(node: Node) -> int:
     return int(arguments.get("reduction", _MEAN))
 
 
-def _place(node: Node) -> Place:
+def place_of(node: Node) -> Place:
     return node.code, node.instruction, node.sequence
 
 
@@ -408,14 +407,15 @@ _ROWS: dict[str, _Dims] = {
 
 _MEANS = frozenset({"aten.mean", "aten.mean.dim"})
 _LOSSES = frozenset({"aten.mse_loss"})
+_SUMS = rules.SUMS | dict.fromkeys(_MEANS | _LOSSES, (0,))
 
 # XLA's partitioner has no way to split the convolution of many groups that several blocks are.
 _ON_SHARDS = frozenset({"aten.convolution_backward"})
 
-_SAME = frozenset({"mark_sharding", "spmd.unmarked", "spmd.renew", "aten.detach", "aten.alias"})
+SAME = frozenset({"mark_sharding", "spmd.unmarked", "spmd.renew", "aten.detach", "aten.alias"})
 
 # Linear in all tensors together.
-_LINEAR = frozenset({
+LINEAR = frozenset({
     "aten._to_copy", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.neg", "aten.clone", "aten.copy_",
     "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
     "aten.squeeze.dims", "aten.t", "aten.transpose.int", "aten.unsqueeze", "aten.view", "aten._unsafe_view",

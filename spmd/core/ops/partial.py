@@ -22,14 +22,6 @@ SUMS: dict[str, tuple[int, ...]] = {
     "aten.sum.dim_IntList": (0,),
 }
 
-# The ops that may be between such a sum and the gradient: casts, views, and the sum of several uses.
-WAYS = {
-    "aten._to_copy", "aten.add.Tensor", "aten.add_.Tensor", "aten.alias", "aten.as_strided", "aten.clone",
-    "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
-    "aten.squeeze.dims", "aten.t", "aten.transpose.int", "aten.unsqueeze", "aten.view", "aten._unsafe_view",
-    "aten.detach", "aten.slice_backward", "aten.select_backward", "aten.cat", "aten.split.Tensor",
-}  # fmt: skip
-
 
 def is_narrowed(operand, dtype):
     """True if an op's sum is to be narrower than its operand: devices then exchange the narrow partial sums."""
