@@ -4,7 +4,7 @@ Not here: where its graph of autograd ends (`closed_over`); the use of it (`save
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -97,10 +97,24 @@ class Capture:
         self._own.add(storage)
         return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls the user's function as the body, or as a part of it."""
-        with aliasing():
-            return function(*args)
+    def run(
+        self, function: Callable[..., Any], *args: Any, unwritten: Iterable[XlaTensor] = (), refusal: str = ""
+    ) -> Any:
+        """Calls the user's function as the body, or as a part of it.
+
+        Raises NotImplementedError with the text `refusal`, if any, where it writes in place into one of the stand-ins
+        `unwritten`, or into a leaf tensor that requires a gradient.
+        """
+        try:
+            with aliasing():
+                result = function(*args)
+        except RuntimeError as error:
+            if refusal and str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
+                raise NotImplementedError(refusal) from error
+            raise
+        if not all(map(self.is_unwritten, unwritten)):
+            raise NotImplementedError(refusal)
+        return result
 
     def own(self, stand_in: XlaTensor) -> XlaTensor:
         """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
@@ -213,6 +227,20 @@ class Capture:
     def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
         """The body's own ops that the roots need in addition to `given`, in the order of recording."""
         return walks.between(roots, given, since=self.start)
+
+    def read(self, roots: Sequence[Value], given: Sequence[Value]) -> set[Any]:
+        """The names of the roots, and of the values that the body's ops between `given` and the roots read."""
+        values = [value for node in self.nodes(roots, given) for value in node.operands]
+        return set(map(walks.value_name, (*values, *roots)))
+
+    def refuse_written(self, tensors: Iterable[XlaTensor], written: Container[Storage], instead: str) -> None:
+        """Raises NotImplementedError for tensors from outside with a gradient that the body has written."""
+        for tensor in tensors:
+            if storage_of(tensor) in written:
+                raise NotImplementedError(
+                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
+                    f"({tensor_meta(tensor)!r}); {instead}"
+                )
 
     def is_outside(self, value: Value) -> bool:
         """True if a value is device data, or was recorded before the body."""

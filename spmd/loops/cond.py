@@ -79,11 +79,12 @@ class _Branch:
                 for each in given
             ]
             self.given = list(capture.given)
-            flat, self.tree = tree_flatten(capture.run(function, *refilled(operands, own)))
+            refusal = "spmd.cond: a branch writes in place into its operands; make new tensors"
+            flat, self.tree = tree_flatten(
+                capture.run(function, *refilled(operands, own), unwritten=own, refusal=refusal)
+            )  # fmt: skip
             self.is_none = [value is None for value in flat]
             result = [value for value in flat if value is not None]
-            if not all(map(capture.is_unwritten, own)):
-                raise NotImplementedError("spmd.cond: a branch writes in place into its operands; make new tensors")
             for value in result:
                 if type(value) is not XlaTensor:
                     raise TypeError(f"spmd.cond: a branch must return tensors on xla (or None), got {value!r}")

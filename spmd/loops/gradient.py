@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..core import Storage, XlaTensor, wrap
+from ..core import Sharding, Storage, XlaTensor, storage_of, view_of, wrap
 from ..core.extend import OpSpec, Value, record_calls, walks
 
 Tensors = list[XlaTensor]
@@ -56,6 +56,11 @@ def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]
     return list(
         walks.results(record_calls.record_here(op, operands, numbers, sys._getframe(1), record_calls.graph_task()))
     )
+
+
+def sharding_of(tensor: XlaTensor) -> Sharding | None:
+    """Returns the annotation of a tensor; None for a view."""
+    return storage_of(tensor).sharding if view_of(tensor) is None else None
 
 
 def tensors(values: Iterable[Value]) -> Tensors:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Sharding, Spec, XlaTensor, annotations, dense_meta, specs, storage_of, tensor_meta, view_of
+from ..core import LOCK, Spec, XlaTensor, annotations, dense_meta, specs, storage_of, view_of
 from ..core.extend import (
     SYNC_LOCK,
     Draw,
@@ -28,7 +28,7 @@ from ..core.extend import (
     walks,
 )
 from .capture import Capture
-from .gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
+from .gradient import Backward, Tensors, record, refuse_second, sharding_of, tensors, with_gradient
 from .saved import saved
 from .varying import as_own
 
@@ -49,7 +49,7 @@ class ScanInput:
         needs = torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
         if not self.is_stack:
             return capture.swapped(tensor, requires_grad=needs)
-        sharding = _sharding(tensor)
+        sharding = sharding_of(tensor)
         if sharding is not None:
             first, *rest = sharding.spec.dims or (specs.UNSHARDED,)
             sharding = sharding.with_spec(Spec(tuple(rest))) if first == specs.UNSHARDED else None
@@ -103,7 +103,7 @@ class _Loop:
         is_on = torch.is_grad_enabled()
         self.carry = [
             capture.stand_in(
-                dense_meta(tensor.shape, tensor.dtype), _sharding(tensor),
+                dense_meta(tensor.shape, tensor.dtype), sharding_of(tensor),
                 requires_grad=is_on and (tensor.is_floating_point() or tensor.is_complex()),
             )
             for tensor in init
@@ -124,18 +124,13 @@ class _Loop:
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def _run(self, body: Body) -> tuple[Tensors, Tensors]:
-        in_place = (
-            f"{self.capture.name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
-        )
-        try:
-            result = self.capture.run(body, list(map(self.capture.own, self.carry)), self.stand_ins)
-        except RuntimeError as error:
-            if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
-                raise NotImplementedError(in_place) from error
-            raise
+        carry = list(map(self.capture.own, self.carry))
         rows = [tensor for tensor, x in zip(self.stand_ins, self.xs, strict=True) if x.is_stack]
-        if not all(map(self.capture.is_unwritten, rows)):
-            raise NotImplementedError(in_place)
+        name = self.capture.name
+        refusal = f"{name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
+        result: tuple[Tensors, Tensors] = self.capture.run(
+            body, carry, self.stand_ins, unwritten=rows, refusal=refusal
+        )  # fmt: skip
         return result
 
     def _note_writes(self) -> None:
@@ -165,12 +160,7 @@ class _Loop:
         met = {tensor: None for found, has in zip(reached, self.has_gradient, strict=True) if has for tensor in found}
         self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
         self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
-        for tensor in self.closed_over:
-            if storage_of(tensor) in self.written:
-                raise NotImplementedError(
-                    f"{self.capture.name}: the body writes in place into a tensor from outside that requires a "
-                    f"gradient ({tensor_meta(tensor)!r}); make it part of the carry instead"
-                )
+        self.capture.refuse_written(self.closed_over, self.written, "make it part of the carry instead")
 
     def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
@@ -231,8 +221,7 @@ class _Loop:
         """Returns the function that records the backward loop; it holds no more of the recording than it reads."""
         fixed = [*self.carry_arriving, *self.sums_given]
         every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
-        read = {walks.value_name(value) for node in self.capture.nodes(gradients, every) for value in node.operands}
-        read = (read | set(map(walks.value_name, gradients))) - set(map(walks.value_name, self.saved))
+        read = self.capture.read(gradients, every) - set(map(walks.value_name, self.saved))
         xs_read = [i for i, given in enumerate(self.xs_given) if walks.value_name(given) in read]
         rows = [
             *((True, value) for value in self.saved), *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
@@ -261,7 +250,7 @@ class _Loop:
                 operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
                 result = tensors(_record(f"{name}.backward", loop, operands, draws))
             for gradient, like in zip(result, sharded_like, strict=True):
-                storage_of(gradient).sharding = None if like is None else _sharding(like)
+                storage_of(gradient).sharding = None if like is None else sharding_of(like)
             storages.recorded()
             return result
 
@@ -324,10 +313,6 @@ def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
 def _zeros(like: XlaTensor) -> Any:
     """Returns the first sum of a tensor's gradients, sharded like the tensor."""
     zeros: Any = torch.zeros(like.shape, dtype=like.dtype, device="xla")
-    if (sharding := _sharding(like)) is not None:
+    if (sharding := sharding_of(like)) is not None:
         annotations.annotate(zeros, sharding)
     return zeros
-
-
-def _sharding(tensor: XlaTensor) -> Sharding | None:
-    return storage_of(tensor).sharding if view_of(tensor) is None else None

@@ -26,7 +26,8 @@ from ..core import (
 )
 from ..core.extend import SYNC_LOCK, Draw, OpSpec, Region, Value, reads, record_calls, recorded, regions, walks
 from .capture import Capture
-from .gradient import Backward, Tensors, record, refuse_second, with_gradient
+from .gradient import Backward, Tensors, record, refuse_second, sharding_of, with_gradient
+from .gradient import tensors as tensors_of
 from .saved import saved
 
 
@@ -84,7 +85,7 @@ class RecordedCall:
     def _record(self, capture: Capture, function: Callable[..., Any], tensors: Sequence[XlaTensor]) -> None:
         is_on = torch.is_grad_enabled()
         stand_ins = [
-            capture.stand_in(tensor_meta(tensor), _sharding(tensor), requires_grad=is_on and tensor.requires_grad)
+            capture.stand_in(tensor_meta(tensor), sharding_of(tensor), requires_grad=is_on and tensor.requires_grad)
             for tensor in tensors
         ]
         given = list(capture.given)
@@ -118,7 +119,7 @@ class RecordedCall:
         self.constants = capture.tensors(constants)
         self.num_results = len(self._outputs)
         self.results = [
-            (tensor_meta(tensor).layout, _sharding(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
+            (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
             for tensor in self._outputs
         ]
         self.forward = _part(self.name, Region.of(roots, [*constants, *given]))
@@ -130,7 +131,7 @@ class RecordedCall:
         self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
         for index, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
             after, follows = storage_of(one).sharding, one.__dict__.get("_pins_grad")
-            if after is not _sharding(tensor):
+            if after is not sharding_of(tensor):
                 self.annotated.append((index, after, None if follows is None else bool(follows)))
 
     def _sort_results(self, made: Any, own: Tensors) -> None:
@@ -191,13 +192,7 @@ class RecordedCall:
         if not self._gradients:
             return
         own = [*self._saved, *self._arriving]
-        read = {
-            walks.value_name(value)
-            for node in capture.nodes(self._gradients, [*own, *given])
-            for value in node.operands
-        }
-        read |= set(map(walks.value_name, self._gradients))
-        read -= set(map(walks.value_name, self._saved))
+        read = capture.read(self._gradients, [*own, *given]) - set(map(walks.value_name, self._saved))
         self.read = [place for place, value in enumerate(given) if walks.value_name(value) in read]
         before = [*self._saved, *(given[place] for place in self.read), *self._arriving]
         constants = capture.outside(self._gradients, before)
@@ -225,7 +220,7 @@ class RecordedCall:
                 kept_from = self.num_results + len(self.written)
                 for place, value in zip(self.written, values[self.num_results : kept_from], strict=True):
                     _write(tensors[place], value)
-                saved = [wrap(value.meta, Storage(value, value.meta)) for value in values[kept_from:]]
+                saved = tensors_of(values[kept_from:])
             if self.backward is None:
                 return result, [], self.has_gradient
             read = [tensors[place] for place in self.read]
@@ -263,7 +258,7 @@ class RecordedCall:
         part = self.backward
         if part is None:
             return None
-        shardings = [_sharding(tensor) if tensor.is_leaf else None for tensor in inputs]
+        shardings = [sharding_of(tensor) if tensor.is_leaf else None for tensor in inputs]
 
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
             refuse_second(self.name)
@@ -295,14 +290,10 @@ def _write(tensor: XlaTensor, value: Value) -> None:
         record_calls.write(tensor, value)
 
 
-def _sharding(tensor: XlaTensor) -> Sharding | None:
-    return storage_of(tensor).sharding if view_of(tensor) is None else None
-
-
 def signature(tensor: XlaTensor) -> tuple[Any, ...]:
     """Returns all of an argument that a recording depends on."""
     storage = storage_of(tensor)
-    return tensor_meta(tensor).layout, _sharding(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
+    return tensor_meta(tensor).layout, sharding_of(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
 
 
 def settings() -> tuple[Any, ...]:

@@ -3,9 +3,7 @@
 Not here: what users call (`spmd.shard_map`, `spmd.manual`); the axes along which values vary (`varying`).
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +24,7 @@ from ..core.extend import (
 )
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
-from ..loops.gradient import Tensors, with_gradient
+from ..loops.gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
 from ..loops.manual_lowering import Axes, Boundary, Manual, Varying
 from ..loops.saved import saved
 from ..loops.varying import Tracker, Watching, summed, tracker, tracking
@@ -67,11 +65,7 @@ def record_manual(name: str, lowering: Manual, operands: Sequence[Value]) -> Ten
         numbers=regions.kinds_of(lowering.body.nodes), sharding=lowering.mesh,
         statics=", ".join(f"{axis}={sizes[axis]}" for axis in lowering.axes),
     )  # fmt: skip
-    return storages.tensors_of(
-        record_calls.record_here(
-            op, operands, regions.body_numbers(lowering.body), sys._getframe(1), record_calls.graph_task()
-        )
-    )
+    return tensors(record(op, operands, regions.body_numbers(lowering.body)))
 
 
 def run_manual(
@@ -120,7 +114,7 @@ class _Region:
             self.wanted = [i for i, tensor in enumerate(stand_ins) if tensor in met]
             known = set(stand_ins)
             self.closed_over = [tensor for tensor in met if tensor not in known]
-            self._refuse_written()
+            capture.refuse_written(self.closed_over, self.written, "return the new value instead")
             middle = walks.next_serial()
             gradients = self._differentiate(capture, stand_ins) if self.chosen else []
         self._make_forward(capture, gradients, middle)
@@ -137,16 +131,9 @@ class _Region:
         return tensor
 
     def _run(self, capture: Capture, body: Body, stand_ins: Tensors) -> list[Result]:
-        in_place = f"{self.name}: the body writes in place into an argument; clone it first (x = x.clone())"
-        try:
-            with Watching(self.tracker):
-                result = capture.run(body, stand_ins)
-        except RuntimeError as error:
-            if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
-                raise NotImplementedError(in_place) from error
-            raise
-        if not all(map(capture.is_unwritten, stand_ins)):
-            raise NotImplementedError(in_place)
+        refusal = f"{self.name}: the body writes in place into an argument; clone it first (x = x.clone())"
+        with Watching(self.tracker):
+            result: list[Result] = capture.run(body, stand_ins, unwritten=stand_ins, refusal=refusal)
         return result
 
     def _as_promised(self, result: Result, checks: bool) -> XlaTensor:
@@ -192,14 +179,6 @@ class _Region:
                     "first with spmd.manual.all_reduce"
                 )
 
-    def _refuse_written(self) -> None:
-        for tensor in self.closed_over:
-            if storage_of(tensor) in self.written:
-                raise NotImplementedError(
-                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({tensor_meta(tensor)!r}); return the new value instead"
-                )
-
     def _differentiate(self, capture: Capture, stand_ins: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
         reads.next_generation()
@@ -237,17 +216,28 @@ class _Region:
         self.forward_constants = self._constants(capture, roots, given)
         self.forward_op = self._op(roots, outs, [*self.forward_constants, *given])
 
-    def _gradient(self, capture: Capture, gradients: list[Value]) -> "_Gradient":
+    def _gradient(self, capture: Capture, gradients: list[Value]) -> Backward:
+        """Returns the function that records the backward op; it holds no more of the recording than it reads."""
         every = [*self.arriving, *self.saved_values, *self.given_values]
         constants = self._constants(capture, gradients, every)
-        read = {walks.value_name(v) for node in walks.between(gradients, every) for v in node.operands}
-        read |= {walks.value_name(value) for value in gradients}
+        read = capture.read(gradients, every)
         self.read = [i for i, value in enumerate(self.given_values) if walks.value_name(value) in read]
         given = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
         outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
         self.constants = capture.tensors(constants)
         op = self._op(gradients, outs, given)
-        return _Gradient(self.name, op, self.chosen, self.wanted, len(self.given))
+        name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
+
+        def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
+            refuse_second(name)
+            with LOCK:
+                operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
+                result = record_manual(f"{name}.backward", op, operands)
+            storages.recorded()
+            of_arguments = dict(zip(wanted, result, strict=False))
+            return [*map(of_arguments.get, range(count)), *result[len(wanted) :]]
+
+        return gradient
 
     def _constants(self, capture: Capture, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """The values from outside that roots need, as the body reads them: gathers of them are done outside."""
@@ -259,8 +249,7 @@ class _Region:
                 outer |= {walks.value_name(value): value for value in walks.results(node)}
         need = capture.outside(roots, [*given, *outer.values()])
         known = {walks.value_name(value) for value in given}
-        nodes = walks.between(roots, [*given, *outer.values()], since=capture.start)
-        read = {walks.value_name(v) for node in nodes for v in node.operands} | set(map(walks.value_name, roots))
+        read = capture.read(roots, [*given, *outer.values()])
         return need + [value for name, value in outer.items() if name in read and name not in known]
 
     def _boundary(self, value: Value) -> Boundary:
@@ -304,33 +293,6 @@ class _Region:
             storage.write(storage_of(tensor).value)
         kept = [*self.constants, *result[end:], *(self.given[i] for i in self.read)]
         return result[:start], kept, [i in self.chosen for i in range(start)]
-
-
-@dataclass(frozen=True)
-class _Gradient:
-    """The backward op of a manual computation: all of the recording that is held until backward.
-
-    chosen: the results whose gradients it reads. wanted: the arguments that have a gradient, of this number.
-    """
-
-    name: str
-    op: Manual
-    chosen: list[int]
-    wanted: list[int]
-    num_given: int
-
-    def __call__(self, kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-        """Records it; returns a gradient for each argument and each closed-over tensor."""
-        if torch.is_grad_enabled():
-            raise NotImplementedError(f"{self.name}: its gradient has no gradient (create_graph=True)")
-        with LOCK:
-            operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.chosen))]
-            result = iter(record_manual(f"{self.name}.backward", self.op, operands))
-        gradients: list[Any] = [None] * self.num_given
-        for i in self.wanted:
-            gradients[i] = next(result)
-        storages.recorded()
-        return [*gradients, *result]
 
 
 def replicated(value: Any) -> Boundary:
