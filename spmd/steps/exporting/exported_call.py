@@ -114,7 +114,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 
 
 _MOST_CALLS = 4
-_PATH = re.compile(r"args\[(\d+)\](.*)|kwargs\['(.*?)'\](.*)")
+_PATH = re.compile(r"args\[(\d+)\]|kwargs\['(.*?)'\]")
 
 
 def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
@@ -123,16 +123,13 @@ def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
         parameters = inspect.signature(step.forward if isinstance(step, nn.Module) else step).parameters.values()
     except ValueError:  # a function of C++ has none
         return list(paths)
-    own = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    found = []
-    for path in paths:
-        place, rest, keyword, rest_of_keyword = _PATH.fullmatch(path).groups()  # type: ignore[union-attr]
-        if keyword is not None:
-            path = keyword + rest_of_keyword
-        elif int(place) < len(own):
-            path = own[int(place)] + rest
-        found.append(path)
-    return found
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+    def named(match: re.Match[str]) -> str:
+        place, keyword = match.groups()
+        return keyword or (names[int(place)] if int(place) < len(names) else match[0])
+
+    return [_PATH.sub(named, path, count=1) for path in paths]
 
 
 def _without_data(tensor: torch.Tensor) -> XlaTensor:
