@@ -14,7 +14,7 @@ from ...core.extend import DrawNumber, Scalar, nans, walks
 from ...mesh.global_mesh import get_global_mesh
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
-from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
+from .observed_call import GroupNumber, ObservedCall, RefusedError
 from .recipe import Recipe
 from .snapshot import Change, Held, Kind, Snapshot, is_same
 
@@ -175,32 +175,20 @@ class Numbers:
             raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
         self._counters = Counters(call)
 
-    def sources(self, flat: Sequence[Any]) -> list[float] | str:
-        """The values of the formulas' sources now; a text where the counters are no longer equal."""
+    def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
+        """The results of the formulas, or the reason why they do not hold."""
         values: list[float] = []
         for source in self._sources:
             match source:
-                case GroupNumber():
-                    value = source.now()
-                    if type(value) is not float:
-                        return f"{source.key!r} of a parameter group is {value!r}"
-                    values.append(value)
-                case Counter():
-                    count = self._counters.value(source.value)
-                    if count is None:
-                        return "the step counters of an optimizer"
-                    values.append(count)
-                case Argument():
-                    values.append(flat[source.place])
+                case Counter(began):
+                    value = self._counters.value(began)
                 case None:  # nothing uses it
-                    values.append(0.0)
-        return values
-
-    def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
-        """The results of the formulas, or the reason why they do not hold."""
-        values = self.sources(flat)
-        if isinstance(values, str):
-            return values
+                    value = 0.0
+                case _:
+                    value = source.now(flat)
+            if isinstance(value, str):
+                return value
+            values.append(value)
         try:
             found = self._evaluate(values)
         except (ArithmeticError, ValueError) as error:
@@ -252,8 +240,8 @@ class Counters:
                 tensor.data = vector[index]
             self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
 
-    def value(self, began: float) -> float | None:
-        """The value of the counters that had the value `began` when the call was recorded; None if they differ."""
+    def value(self, began: float) -> float | str:
+        """The value of the counters that had the value `began` when the call was recorded; a text if they differ."""
         found = {
             number
             for value, _, tensors, vector, places in self._groups
@@ -262,7 +250,7 @@ class Counters:
                 set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
             )
         }
-        return found.pop() if len(found) == 1 else None
+        return found.pop() if len(found) == 1 else "the step counters of an optimizer"
 
     def advance(self) -> None:
         for _, amount, tensors, vector, places in self._groups:

@@ -12,13 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
 from ...core.extend import walks
 from .formulas import Formulas, Numbers
 from .host_tensors import HostUses, watched
-from .snapshot import Kind, Snapshot
+from .snapshot import LIBRARIES, Kind, Snapshot
 
 
 class RefusedError(Exception):
@@ -37,18 +39,22 @@ class GroupNumber:
     def __init__(self, group: dict[str, Any], key: str, item: int | None, version: int):
         self.group, self.key, self.item, self.version = group, key, item, version
 
-    def now(self) -> Any:
-        """Its value now; anything but a float where it is no number any more."""
-        value = self.group.get(self.key)
-        if self.item is None:
-            return value
-        return value[self.item] if type(value) is tuple and len(value) > self.item else value
+    def now(self, flat: Sequence[Any]) -> float | str:
+        """Its value now, or the reason why it is no number any more."""
+        value: Any = self.group.get(self.key)
+        if self.item is not None and type(value) is tuple and len(value) > self.item:
+            value = value[self.item]
+        return value if type(value) is float else f"{self.key!r} of a parameter group is {value!r}"
 
 
 class Argument(NamedTuple):
     """A float among the call's arguments as a source, by its place among their flat."""
 
     place: int
+
+    def now(self, flat: Sequence[Any]) -> float:
+        """Its value now."""
+        return flat[self.place]
 
 
 # Functions in C that return or do something else at each call, by module; those of random generators are found by their
@@ -66,8 +72,9 @@ class ObservedCall:
 
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
-    volatile: the places that these write. names: those that code which ran may have read. gradients: the item tensors
-    with their `.grad` before the call. impure: calls of functions that are no functions of the state, in words.
+    volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
+    of the device, whether each had a gradient, and whether that is the same one. impure: calls of functions that are no
+    functions of the state, in words.
     """
 
     def __init__(
@@ -92,8 +99,10 @@ class ObservedCall:
         # Hooks of all modules and all optimizers.
         self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
         self.before = Snapshot(self.roots)
-        if self.before.schedulers:  # they set it, so that it is a formula from the first call on
-            self.follow |= {(id(group), "lr") for one in self.before.optimizers for group in one.param_groups}
+        self.optimizers = self.before.of(torch.optim.Optimizer)
+        self.schedulers = self.before.of(LRScheduler)
+        if self.schedulers:  # they set it, so that it is a formula from the first call on
+            self.follow |= {(id(group), "lr") for one in self.optimizers for group in one.param_groups}
         tensors = [tensor for _, tensor in self.before.tensors.values()]
         self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
         # Tensors that are arguments alone are others at the next call.
@@ -107,7 +116,6 @@ class ObservedCall:
         tensors += self.arguments.values()
         self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
         gradients = [tensor.grad for tensor in self.trainable]
-        self.had_gradient = [gradient is not None for gradient in gradients]
         held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
         storages = [storage_of(tensor) for tensor in held]
         # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
@@ -115,7 +123,7 @@ class ObservedCall:
         self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
         steps = [
             state["step"]
-            for optimizer in self.before.optimizers
+            for optimizer in self.optimizers
             for state in optimizer.state.values()
             if isinstance(state, dict) and type(state.get("step")) is torch.Tensor
         ]
@@ -129,8 +137,8 @@ class ObservedCall:
                 stack.enter_context(watched(tensors, self.counters, self.uses))
                 self._enter_groups()
                 stack.callback(self._leave_groups)
-                stack.enter_context(_replaced(self.before.schedulers, "step", self._step))
-                stack.enter_context(_replaced(self.before.scalers, "_maybe_opt_step", self._chosen_step))
+                stack.enter_context(_replaced(self.schedulers, "step", self._step))
+                stack.enter_context(_replaced(self.before.of(GradScaler), "_maybe_opt_step", self._chosen_step))
                 stack.enter_context(self._profiled())
                 self.result = function(self._symbolic(self.flat))
             self._note_changes(held, storages, gradients)
@@ -168,8 +176,9 @@ class ObservedCall:
             and view_of(tensor) is None
             and sum(storage is storage_of(tensor) for storage in storages) == 1
         ]
-        self.kept_gradient = [
-            tensor.grad is gradient for tensor, gradient in zip(self.trainable, gradients, strict=True)
+        self.gradients = [
+            (tensor, gradient is not None, tensor.grad is gradient)
+            for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
         gone = {id(gradient) for gradient in gradients if gradient is not None}
         alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - gone
@@ -196,7 +205,7 @@ class ObservedCall:
 
     def _enter_groups(self) -> None:
         """Has the followed numbers of parameter groups be symbolic."""
-        for optimizer in self.before.optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
                     if (id(group), key) in self.follow and is_number(value):
@@ -210,7 +219,7 @@ class ObservedCall:
         return tuple(self.formulas.source(GroupNumber(group, key, i, self._version), item) for i, item in items)
 
     def _leave_groups(self) -> None:
-        for optimizer in self.before.optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
                     group[key] = (
@@ -220,14 +229,14 @@ class ObservedCall:
                     )
 
     def _is_group(self, container: Any) -> bool:
-        return any(container is group for one in self.before.optimizers for group in one.param_groups)
+        return any(container is group for one in self.optimizers for group in one.param_groups)
 
     def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A scheduler's step, which changes nothing but Python numbers."""
         self._leave_groups()
         around = Snapshot([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
-        inner = [one for one in around.schedulers if one is not scheduler and "step" in one.__dict__]
+        inner = [one for one in around.of(LRScheduler) if one is not scheduler and "step" in one.__dict__]
         held = [(one, one.__dict__.pop("step")) for one in inner]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
@@ -362,8 +371,7 @@ def _global_hooks() -> list[Any]:
 
 
 def _is_users(frame: Any) -> bool:
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package not in sys.stdlib_module_names and package not in ("torch", "jax", "jaxlib", "spmd", "fsdp", "numpy")
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {*LIBRARIES, "fsdp"}
 
 
 def _streams() -> tuple[Any, ...]:

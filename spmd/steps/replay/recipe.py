@@ -141,7 +141,7 @@ class Recipe:
         self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
             (tensor, had, True if kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
-            for tensor, had, kept in zip(call.trainable, call.had_gradient, call.kept_gradient, strict=True)
+            for tensor, had, kept in call.gradients
         ]
         flat, self.tree = tree_flatten(call.result)
         self.result = [self._result_of(item) for item in flat]

@@ -276,13 +276,9 @@ class _Task:
         found = [data[one.place] for one in members if isinstance(one, State)]
         if len(found) < len(members):
             raise RefusedError("a stack of its program's arguments is not of state alone")
-        store = found[0].store
-        if store is None and all(one.store is None for one in found):
-            store = Store.of(found)
-        if store is None or len(store) != len(found) or any(one.store is not store for one in found):
-            raise RefusedError("a stack of its program's arguments is in several stores")
-        if [one.row for one in found] != list(range(len(found))):
-            raise RefusedError("a stack of its program's arguments is in another order")
+        store = Store.of(found) if all(one.store is None for one in found) else _store_of(found)
+        if store is None:
+            raise RefusedError("a stack of its program's arguments is in several stores, or in another order")
         return store
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
@@ -291,12 +287,9 @@ class _Task:
         found = [data[root.place] for root in roots]
         if any(one.sharding is not sharding for one in found):
             return None
-        if not is_stack:
-            return found[0] if found[0].store is None else None
-        store = found[0].store
-        if store is None or len(store) != len(found) or [one.store for one in found] != [store] * len(found):
-            return None
-        return store if [one.row for one in found] == list(range(len(found))) else None
+        if is_stack:
+            return _store_of(found)
+        return found[0] if found[0].store is None else None
 
     def refuse(self) -> None:
         """Raises CollectiveError for a program that `spmd.allow` does not allow."""
@@ -367,3 +360,11 @@ class _Task:
                 found.storage(root, self._storages).settle(one)
         if not is_one:
             Store(buffer, sharding, members)
+
+
+def _store_of(rows: Sequence[DeviceData]) -> Store | None:
+    """The store that has these rows in this order, and no others."""
+    store = rows[0].store
+    if store is None or len(store) != len(rows):
+        return None
+    return store if all(each.store is store and each.row == row for row, each in enumerate(rows)) else None

@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 
 from ..reachable import global_names
 
-_LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
+LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
 # Objects of these packages are not read by a step as state, or guard themselves (meshes and shardings are immutable).
 _CLOSED_PACKAGES = frozenset({
     "jax", "jaxlib", "numpy", "spmd", "logging", "threading", "_thread", "asyncio", "concurrent", "multiprocessing",
@@ -27,6 +27,7 @@ _CLOSED = (types.BuiltinFunctionType, types.CodeType, torch.Generator, types.Get
 _MODULE_STATE = frozenset(nn.Module().__dict__)
 _LARGE = 4096  # items; a longer list is compared item by item, and must hold plain values
 _MOST = 200_000  # containers
+_Object = TypeVar("_Object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,6 @@ class Snapshot:
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
-    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    schedulers: list[Any] = field(default_factory=list)
-    scalers: list[Any] = field(default_factory=list)
     _seen: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -206,6 +204,10 @@ class Snapshot:
                 self.opaque.append(path)
                 return
             todo.extend(self._inside(path, thing))
+
+    def of(self, kind: type[_Object]) -> list[_Object]:
+        """The objects of a class."""
+        return [thing for thing in self._seen.values() if isinstance(thing, kind)]
 
     def changes(self) -> list[Change]:
         """The changes since then; a container with the contents that the one before had is no change."""
@@ -258,12 +260,6 @@ class Snapshot:
             return []
         if package in _CLOSED_PACKAGES:
             return []
-        if isinstance(thing, torch.optim.Optimizer):
-            self.optimizers.append(thing)
-        if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
-            self.schedulers.append(thing)
-        if isinstance(thing, torch.amp.GradScaler):
-            self.scalers.append(thing)
         found: list[tuple[str, Any]] = []
         own = getattr(thing, "__dict__", None)
         if isinstance(own, dict):
@@ -271,9 +267,9 @@ class Snapshot:
             names = [name for name in own if self.names is None or name in self.names or name in always]
             found += self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, names)
         slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ()) if isinstance(name, str)]
-        if slots and package not in _LIBRARIES:
+        if slots and package not in LIBRARIES:
             found += self._hold(path, thing, Kind.SLOTS, slots)
-        if package not in _LIBRARIES:
+        if package not in LIBRARIES:
             found.append((f"{kind.__name__}", kind))
         return found
 
@@ -281,7 +277,7 @@ class Snapshot:
         """The attributes of the user's classes, methods among them."""
         found: list[tuple[str, Any]] = []
         for base in kind.__mro__:
-            if base.__module__.partition(".")[0] in _LIBRARIES:
+            if base.__module__.partition(".")[0] in LIBRARIES:
                 continue
             names = [
                 name
@@ -297,7 +293,7 @@ class Snapshot:
 
     def _of_python_module(self, path: str, module: types.ModuleType) -> Sequence[tuple[str, Any]]:
         """The attributes of the user's modules that functions name."""
-        if module.__name__.partition(".")[0] in _LIBRARIES or self.names is None:
+        if module.__name__.partition(".")[0] in LIBRARIES or self.names is None:
             return []
         own = vars(module)
         names = [name for name in own if name in self.names and not name.startswith("__")]
@@ -321,7 +317,7 @@ class Snapshot:
 def _is_library(scope: dict[str, Any]) -> bool:
     """True for the globals of a module of a library; a doctest has a module's name and globals of its own."""
     name = str(scope.get("__name__", ""))
-    return name.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
+    return name.partition(".")[0] in LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
 
 
 def _content(variable: Any) -> Any:
