@@ -11,9 +11,8 @@ from torch import nn
 from ...core import XlaTensor, ends_at_user_line, storage_of, view_of
 from ...mesh.hints import did_you_mean
 from ...tensors.bare_names import bare_name
-from ...tensors.streamed import can_fill
 from .files import Contents, Stored, open_checkpoint
-from .streaming import fill_shards
+from .streaming import load_into
 
 Rename = Callable[[str], str | None]
 _MOST = 10  # differences that an error lists
@@ -84,9 +83,10 @@ def load_checkpoint(
     if wrong or (strict and any(names)):
         raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong))
     extra = {name: contents[name] for name in wanted if not isinstance(contents[name], Stored)}
-    for name in wanted:
-        if name not in extra:
-            _load(state[name], contents[name])
+    with torch.no_grad():
+        for name in wanted:
+            if name not in extra:
+                load_into(state[name], contents[name].read)
     if extra:
         module.load_state_dict(extra, strict=False)
     for owner in selves:
@@ -223,11 +223,3 @@ def _differences(name: str, target: Any, source: Any) -> Iterator[str]:
             f"{name!r} is {source.dtype} in {source.path.name} and {target.dtype} in the model: numbers of another "
             "kind. If they are meant, fill the tensor by spmd.checkpoint.fill_shards"
         )
-
-
-def _load(target: torch.Tensor, source: Stored) -> None:
-    with torch.no_grad():
-        if isinstance(target, XlaTensor) and can_fill(target):
-            fill_shards(target, source.read)
-        else:  # on the CPU, or a view, whose base has the shards
-            target.copy_(source.read())

@@ -10,7 +10,6 @@ from ...core import XlaTensor, annotations, storage_of, transfer, view_of
 from ...mesh.hints import did_you_mean
 from ...tensors.annotate import mark_sharding
 from ...tensors.bare_names import bare_name
-from ...tensors.streamed import can_fill
 from .loading import matched_names
 from .manifest import tensor_names
 from .plain_values import decode
@@ -18,7 +17,7 @@ from .random_state import RandomState
 from .staged_state import identity
 from .state_entries import Entry, checked, entries, filled, kind_of, replaced
 from .step_reader import StepReader
-from .streaming import fill_shards
+from .streaming import load_into
 
 
 class Restoring:
@@ -221,10 +220,7 @@ class Restoring:
 
     def _fill_now(self, target: torch.Tensor, name: str) -> None:
         """Reads a tensor's values into it: of one on devices, a shard at a time."""
-        if isinstance(target, XlaTensor) and can_fill(target):
-            fill_shards(target, lambda indices: self.reader.read(name, indices))
-        else:
-            target.copy_(self.reader.read(name))
+        load_into(target, lambda indices: self.reader.read(name, indices))
 
     def _read(self, name: str) -> torch.Tensor:
         """A tensor of the step as a new one on the CPU."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...core import XlaTensor
 from ...tensors.annotate import on_device
 from ...tensors.streamed import Filling, can_fill
 
@@ -44,3 +45,11 @@ def fill_shards(tensor: torch.Tensor, read: Read) -> torch.Tensor:
             )
         filling.put(shard, data.to(tensor.dtype).reshape(shard.shape))
     return tensor
+
+
+def load_into(target: torch.Tensor, read: Callable[[tuple[slice, ...] | None], torch.Tensor]) -> None:
+    """Overwrites a tensor with data that a function returns: shard by shard, or where it has none, all (None)."""
+    if isinstance(target, XlaTensor) and can_fill(target):
+        fill_shards(target, read)
+    else:  # on the CPU, or a view, whose base has the shards
+        target.copy_(read(None))
