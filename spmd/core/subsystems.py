@@ -92,6 +92,7 @@ class processes:  # used as a module is
     count = staticmethod(_processes.count)
     find_place = staticmethod(_processes.find_place)
     index = staticmethod(_processes.index)
+    polled = staticmethod(_processes.polled)
     reached_preemption = staticmethod(_processes.reached_preemption)
     several = staticmethod(_processes.several)
     start = staticmethod(_processes.start)

@@ -2,12 +2,10 @@
 
 import itertools
 
-import jax
-
 from ..core import processes
 
 _numbers = itertools.count()
-_POLL = 1000  # milliseconds of one wait, after which a signal can be handled
+_POLL = 1.0  # seconds of one wait, after which a signal can be handled
 
 
 class Words:
@@ -29,9 +27,6 @@ class Words:
 
     def read(self, name: str) -> str:
         """Waits until a name is known; returns its text. jax ends this process when the other one dies."""
-        while True:
-            try:
-                return processes.client().blocking_key_value_get(self._prefix + name, _POLL)
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
+        while (words := processes.polled(self._prefix + name, _POLL)) is None:
+            pass
+        return words

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 from ...core import ProcessError, config, processes
 from .resumable import Iteration, Position
 from .trees import leaves, name_of
@@ -103,11 +101,9 @@ class _Together:
     def _count(self, number: int, process: int) -> int | None:
         deadline = time.monotonic() + config.process_timeout_seconds
         while not self._is_stopped():
-            try:
-                return int(processes.client().blocking_key_value_get(f"{self._place}/{number}/{process}", 500))
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
+            count = processes.polled(f"{self._place}/{number}/{process}", 0.5)
+            if count is not None:
+                return int(count)
             if time.monotonic() > deadline:
                 raise ProcessError(
                     f"process {processes.index()} has waited {config.process_timeout_seconds} s "

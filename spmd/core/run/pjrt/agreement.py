@@ -163,13 +163,9 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
             messages.say(f"process {processes.index()} waits with {place}", "waiting")
         _raise_mismatch()
         left = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
-        try:
-            return processes.client().blocking_key_value_get(key, int(left * 1000))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" not in str(error):
-                raise
-        if time.monotonic() >= deadline:
-            return None
+        text = processes.polled(key, left)
+        if text is not None or time.monotonic() >= deadline:
+            return text
 
 
 _known: Bounded[bytes, bool] = Bounded(1024)
@@ -364,12 +360,8 @@ def _leave() -> None:
     _state.has_ended = True
     try:
         while _state.mismatch is None and processes.client() is not None:
-            try:
-                processes.client().blocking_key_value_get("spmd/ended", int(_PERIOD * 1000))
+            if processes.polled("spmd/ended", _PERIOD) is not None:
                 return
-            except jax.errors.JaxRuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error):
-                    raise
     finally:
         if _state.mismatch is not None:
             _end()

@@ -35,6 +35,16 @@ def client() -> Any:
     return distributed_state.client
 
 
+def polled(key: str, seconds: float) -> str | None:
+    """Waits until a key of that store is set; returns its text, or None after so many seconds."""
+    try:
+        return client().blocking_key_value_get(key, int(seconds * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
+    return None
+
+
 class Place(NamedTuple):
     """The address of the first process, the number of processes, the index of this one; and its accelerators, where a
     launcher gives each process its own."""
