@@ -23,6 +23,7 @@ from ...core.extend import (
     Slot,
     TakeRun,
     Unpad,
+    partitioning,
     regions,
 )
 from .case import JOINED, Before, Case, Instead, Joined, NoRule, Pads, padded_meta, physical
@@ -136,7 +137,8 @@ class OnPadded(Lowering):
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         arrays = [regions.cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
         for step, number in zip(self.before, numbers, strict=False):
-            arrays = step(arrays, number)
+            filled = step(list(arrays), number)  # a mask may come with them
+            arrays = [*map(partitioning.same, filled, arrays), *filled[len(arrays) :]]
         count = len(self.before) + (self.instead is not None)
         if self.instead is not None:
             return (self.instead(arrays, numbers[count - 1]),)

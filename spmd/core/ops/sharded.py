@@ -133,7 +133,7 @@ def note(array: Any, dims: Dims | None) -> Any:
 def same(array: Any, source: Any) -> Any:
     """The array, its dims known as those of its source: a cast, or a part of it."""
     dims = dims_of(source)
-    if array is source or dims is None:
+    if array is source or dims is None or array.ndim != source.ndim:
         return array
     sizes = zip(dims, source.shape, array.shape, strict=True)
     return note(array, tuple(factors if before == after else () for factors, before, after in sizes))
