@@ -57,10 +57,9 @@ class Shard:
     @unpadded_data.setter
     def unpadded_data(self, new: torch.Tensor) -> None:
         if new.shape != self.unpadded_data.shape:
-            raise ValueError(
-                f"unpadded_data: expected shape {list(self.unpadded_data.shape)} at {_written(self.indices)}, got "
-                f"{list(new.shape)}"
-            )
+            # An array that every device has as a whole is at no place (`spmd.torch_xla` has `...` for its indices).
+            shape = f"{list(self.unpadded_data.shape)}{'' if self.indices is ... else f' at {_written(self.indices)}'}"
+            raise ValueError(f"unpadded_data: expected shape {shape}, got {list(new.shape)}")
         self.unpadded_data.copy_(new)
 
     @property
@@ -73,8 +72,8 @@ XLAShard = Shard  # PyTorch/XLA's name
 
 
 def _written(indices: Sequence[slice]) -> str:
-    """The text of indices: [0:2, 4:8]; [...] of all of a tensor, as `spmd.torch_xla` has it."""
-    return "[...]" if indices is ... else f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
+    """The text of indices: [0:2, 4:8]."""
+    return f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
 
 
 @ends_at_user_line
