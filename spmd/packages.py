@@ -98,7 +98,7 @@ PICKLED = {
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
     "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "steps.exported_graphs",
-    "steps.export_from_device", "tools.debug.watchdog",
+    "steps.export_from_device",
 )  # fmt: skip
 # Imported when another module is.
 WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler", "spmd.tools.planning.report": "tools.reports.printing"}

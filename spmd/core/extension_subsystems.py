@@ -206,9 +206,7 @@ class running:  # used as a module is
     """Room for programs in flight, and signals that wait."""
 
     later = staticmethod(_interrupt.later)
-    is_done = staticmethod(_in_flight.is_done)
     make_room = staticmethod(_in_flight.make_room)
-    started = staticmethod(_in_flight.started)
     spare = staticmethod(_lent.spare)
     parsed = staticmethod(_sealed_json.parsed)
     text = staticmethod(_sealed_json.text)
@@ -271,9 +269,7 @@ class user_lines:  # used as a module is
 
     describe = staticmethod(_source.describe)
     forward_line = staticmethod(_source.forward_line)
-    Line = _source.Line
     is_library = staticmethod(_source.is_library)
-    place_of = staticmethod(_source.place_of)
     line_of = staticmethod(_source.line_of)
     lines_of = staticmethod(_source.lines_of)
     node_line = staticmethod(_source.node_line)

@@ -74,7 +74,6 @@ class points:  # used as a module is
     between_ops = _call.between_ops
     names_of = _call.names_of
     can_run = _storage.can_run
-    watchers = _agreement.watchers
     keeps_start = _dynamic_places.keeps_start
     after_move = _modules.after_move
     AT_FIRST_USE = _threads.AT_FIRST_USE
@@ -86,7 +85,6 @@ class points:  # used as a module is
 class processes:  # used as a module is
     """The processes of a job, and the proof that all do the same."""
 
-    BEAT = _agreement.BEAT
     client = staticmethod(_processes.client)
     collect_garbage = staticmethod(_processes.collect_garbage)
     count = staticmethod(_processes.count)
@@ -259,7 +257,6 @@ class forking:  # used as a module is
 
     check = staticmethod(_forking.check)
     is_in_bad_fork = staticmethod(_forking.is_in_bad_fork)
-    on_bad_fork = staticmethod(_forking.on_bad_fork)
     survives_fork = staticmethod(_forking.survives_fork)
 
 
