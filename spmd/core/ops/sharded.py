@@ -208,7 +208,7 @@ def reshaped_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Di
     result: list[Factors] = [()] * len(after)
     sources = [dim for dim, size in enumerate(before) if size != 1]
     targets = [dim for dim, size in enumerate(after) if size != 1]
-    if 0 in after:
+    if 0 in after or math.prod(before) != math.prod(after):  # an operand that is cut first, as padded ones are
         return None
     while sources and targets:
         merged, split = [sources.pop(0)], [targets.pop(0)]

@@ -82,7 +82,7 @@ class _Walk:
             if type(op.lowering) in _STEPS:
                 self._through(node, is_forward=True)
                 continue
-            if op.sharding is not None and node not in self.fixed:
+            if op.sharding is not None and not op.lowering.regions and node not in self.fixed:
                 for index, meta in enumerate(op.metas):
                     self.learn(node, index, sharded.dims_in(op.sharding.in_program(), meta.shape))
                 if not op.sharding.is_open:

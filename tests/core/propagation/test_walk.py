@@ -40,8 +40,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setattr(lower, "known_of", [noted])
 
     def of(tensor: torch.Tensor, shape: tuple[int, ...] = ()) -> str:
+        walks.clear()
         spmd.get_stablehlo([tensor])
-        nodes, values = walks[-1]
+        nodes, values = walks[0]  # of the program; the next are of manual computations in it
         node = max((node for node in nodes if node.op.metas[0].shape == (shape or tensor.shape)), key=nodes.index)
         return spelled(values.dims.get((node, 0), ((),) * tensor.ndim))
 
@@ -142,6 +143,12 @@ class TestRegions:
         x = marked(mesh, (8, 4), ("data", None))
         result = spmd.cond(x.sum() > 0, lambda x: x * 2, lambda x: x + 1, (x,))
         assert known(result * 2) == "data -"
+
+    def test_behind_a_manual_computation(self, mesh: spmd.Mesh, known: Callable[..., str]) -> None:
+        """The mesh of a manual computation is no annotation of its results."""
+        x = marked(mesh, (8, 4), ("data", None))
+        spec = P("data", None)
+        assert known(spmd.shard_map(lambda x: x * 2, mesh=mesh, in_specs=(spec,), out_specs=spec)(x) + 1) == "data -"
 
     @pytest.mark.parametrize("scan_layers", ["always", "never"])
     def test_equal_layers(
