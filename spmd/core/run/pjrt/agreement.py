@@ -31,6 +31,7 @@ from . import processes
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
 _GRACE = 5.0  # seconds that a process has to raise a mismatch by itself
+_LAST_GRACE = 30.0  # seconds that the first process, with which the store ends, has for all to have raised it
 _WINDOW = 256  # events whose digests are published
 _LAST = 32  # those of them whose texts are
 _SHOWN = 4  # events and lines of the compile log that a message shows
@@ -286,7 +287,10 @@ def _raise_mismatch() -> None:
     if _state.mismatch is not None:
         if not _state.has_reported:  # the cause, ahead of this process's own frames
             messages.say(_state.mismatch.partition("\n")[0], "mismatch", is_error=True)
-        _has_reported()
+        try:
+            _has_reported()
+        except jax.errors.JaxRuntimeError as error:  # the store has ended with the first process; the mismatch is why
+            raise ProcessError(_state.mismatch) from error
         raise ProcessError(_state.mismatch)
 
 
@@ -374,7 +378,7 @@ def _end() -> NoReturn:
         _has_reported()
     sys.stdout.flush()
     sys.stderr.flush()
-    deadline = time.monotonic() + 2 * _GRACE
+    deadline = time.monotonic() + _LAST_GRACE
     store = processes.client()
     while processes.index() == 0 and time.monotonic() < deadline:
         if len(store.key_value_dir_get("spmd/told/")) == processes.count():
