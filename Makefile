@@ -36,8 +36,8 @@ test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on wher
 	tests/environment.sh $* .venv-$*
 	touch $@
 
-test-newest: .venv-newest/.installed  ## run core, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
-	PYTHON=.venv-newest/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd fsdp golden+core+spmd+fsdp@shardy" \
+test-newest: .venv-newest/.installed  ## run core, packages, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
+	PYTHON=.venv-newest/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd packages fsdp golden+core+packages+spmd+fsdp@shardy" \
 		tests/run.sh $(ARGS)
 
 smoke-newest: .venv-newest/.installed  ## its short form: tour, main job, plans for TPUs, two processes
@@ -66,7 +66,7 @@ plan-gpu: $(INSTALLED)  ## plan the main job for eight H100s, by the GPU's compi
 		> "$$($(GPU_PLAN)/bin/python -c 'import site; print(site.getsitepackages()[0])')/packages.pth"
 	$(GPU_PLAN)/bin/python -m pip install --quiet -c constraints.txt jax-cuda12-plugin
 	$(GPU_PLAN)/bin/python recipes/train_gpt.py --target h100:8 $(ARGS)
-	$(GPU_PLAN)/bin/python -m pytest -q tests/spmd/planning/test_gpu_targets.py
+	$(GPU_PLAN)/bin/python -m pytest -q tests/tools/planning/test_gpu_targets.py
 
 site: $(INSTALLED)  ## build the documentation site into out/site; a link or name that is not there fails
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'

@@ -25,12 +25,12 @@ simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
 if grep -qzx xla_cpu_use_fusion_emitters "$jaxlib"/*.so; then simple+=" --xla_cpu_use_fusion_emitters=false"; fi
-small=" core properties sweep spmd fsdp golden models plans processes rest frameworks compat examples "
+small=" core packages properties sweep spmd fsdp golden models plans processes rest frameworks examples "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
-usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp models+plans+processes+rest core:3of3 properties+golden+spmd
-    frameworks+compat+examples sweep codegen"
+usual="core:2of3 golden+core+packages+spmd+fsdp@shardy packages core:1of3 fsdp models+plans+processes+rest core:3of3
+    properties+golden+spmd frameworks+examples sweep codegen"
 quick=--quick
 tree() { # the hash of what the tests run
     git ls-files -z --cached --others --exclude-standard spmd fsdp tests ":!$passed" | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12
@@ -41,10 +41,10 @@ if [[ ${1-} == --passed ]]; then
     set -- --all
 fi
 if [[ ${1-} == --all ]]; then
-    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models:1of2 models:2of2 fsdp@shardy spmd@shardy
-        plans processes rest frameworks+compat+examples codegen golden golden@shardy"
+    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd packages models:1of2 models:2of2 fsdp@shardy
+        spmd@shardy packages@shardy plans processes rest frameworks+examples codegen golden golden@shardy"
     quick=
-    small=" core properties sweep spmd fsdp golden plans "
+    small=" core packages properties sweep spmd fsdp golden plans "
     shift
 fi
 read -rd '' -a groups <<<"${TEST_GROUPS:-$usual}"
@@ -89,14 +89,15 @@ fi
 
 files() { # the files and folders of a part of a group
     case $1 in
-        core | properties | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | compat | examples) echo "tests/$1" ;;
+        core | properties | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
+        packages) for name in adaptive jobs loops manual names steps tools; do echo "tests/$name"; done ;;
         codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
         rest) # what stands beside these; nullglob drops what does not exist
             for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
             ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, properties, codegen, sweep, spmd, fsdp, models, plans, golden," \
-                "processes, frameworks, compat, examples and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, packages, properties, codegen, sweep, spmd, fsdp, models, plans," \
+                "golden, processes, frameworks, examples and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
             return 1
             ;;
     esac
@@ -104,9 +105,9 @@ files() { # the files and folders of a part of a group
 
 # What no partitioner sees: torch's own habits around one device, signals and threads, what a file of programs must be.
 # They run once.
-around="backend/test_cpu_programs backend/test_device_module backend/test_generator backend/test_modules
-    backend/test_settings compile/test_stored dispatch/test_layouts engine/test_failing ir/test_op test_forking
-    test_interrupt test_start test_tables test_thread_syncs test_threads"
+around="aten/test_layouts base/test_forking base/test_interrupt base/test_tables graph/test_op programs/test_stored
+    record/test_threads run/test_failing run/test_start run/test_thread_syncs torch_state/test_cpu_programs
+    torch_state/test_device_module torch_state/test_generator torch_state/test_modules torch_state/test_settings"
 
 run() { # one group in one process; its last line says how it ended
     local group=$1 partitioner=gspmd flags=${XLA_FLAGS-} folders part name found is_small=1 paths=""

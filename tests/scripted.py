@@ -1,10 +1,10 @@
-"""The scripts of `tests/compat/scripts`, loaded as modules under the drop-in."""
+"""The scripts of `tests/names/compat/scripts`, loaded as modules under the drop-in."""
 
 import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-SCRIPTS = Path(__file__).parent / "compat" / "scripts"
+SCRIPTS = Path(__file__).parent / "names" / "compat" / "scripts"
 
 
 def loaded(script: str) -> ModuleType:

@@ -6,30 +6,30 @@ that no test has. A test may as well carry the marker itself: `@pytest.mark.long
 
 # By file and test, the cheaper ones of `make test` that fail with it.
 _LONG = {
-    "tests/core/compile/test_stored.py": {
+    "tests/core/programs/test_stored.py": {
         "TestProcesses::test_rolled_layers": "TestSecondStart::test_stores; test_scan_layers",
         "TestProcesses::test_a_training_script[shardy]": "the same test under GSPMD",
         "TestProcesses::test_forked_before_the_device_starts": "test_forking",
     },
-    "tests/core/ir/test_op.py": {
+    "tests/core/graph/test_op.py": {
         "TestDigest::test_in_every_process": "test_stored: a second process finds programs by digest",
     },
-    "tests/core/backend/test_device_module.py": {
+    "tests/core/torch_state/test_device_module.py": {
         "TestGenericCode::test_checkpoint_imported_first": "test_checkpoint",
     },
-    "tests/core/interop/test_other_jax.py": {
+    "tests/core/base/test_other_jax.py": {
         "TestWithoutTheCudnnKernel": "tests/core/ops/test_attention.py::TestGPU",
         "TestWithoutGspmd::test_gspmd_is_refused": "test_shardy_is_the_default",
     },
     "tests/core/ops/test_backward_rules.py": {
         "TestBenchmark": "the rules' own tests in the same file",
     },
-    "tests/core/test_forking.py": {
+    "tests/core/base/test_forking.py": {
         "TestFork::test_loaders_beside_a_busy_device": "test_start.py::TestLoader",
         "TestFork::test_a_child_of_a_process_without_devices": "test_what_a_child_is_told",
-        "TestSpawn": "backend/test_saving.py: values travel as on the CPU",
+        "TestSpawn": "core/torch_state/test_saving.py: values travel as on the CPU",
     },
-    "tests/core/test_interrupt.py": {
+    "tests/core/base/test_interrupt.py": {
         "test_keyboard_interrupt_from_an_alarm_during_compiles": "TestSignals::test_an_alarm",
         "TestInterrupt::test_during_a_sleep": "test_during_a_run",
         "TestInterrupt::test_during_a_loop": "test_during_a_run",
@@ -38,8 +38,7 @@ _LONG = {
         "TestInterrupt::test_where_python_drops_what_is_raised[collector]": "[weak reference]",
         "TestInterrupt::test_where_python_drops_what_is_raised[finalizer]": "[weak reference]",
     },
-    "tests/core/test_start.py": {
-        "TestDevices::test_simulate_wins_over_variables": "test_simulate; test_simulated_again",
+    "tests/core/run/test_start.py": {
         "TestEnd::test_first_backward": "test_first_backward_in_a_thread",
         "TestDevices::test_sixty_four": "TestPoolWidth::test_threads[-70-environment4]",
         "TestPoolWidth::test_threads[0-environment1]": "[0-environment3]",
@@ -51,11 +50,11 @@ _LONG = {
         "TestDifferent::test_failing": "TestDifferent::test_told[other_program-words0]",
         "TestUse::test_reads": "test_losses",
         "TestDifferent::test_alone": "TestDifferent::test_told[other_program-words0]",
-        "TestTraining::test_stores": "test_losses; tests/core/engine/test_stores.py",
+        "TestTraining::test_stores": "test_losses; tests/core/programs/test_stores.py",
         "TestTraining::test_rolled": "test_losses; tests/core/passes/test_scan_layers.py",
         "TestTraining::test_torchrun": "test_losses; TestPlace::test_torch",
         "TestKeywords": "test_losses; tests/fsdp on eight devices of one process",
-        "TestSee": "TestUse; tests/spmd/test_inspect.py",
+        "TestSee": "TestUse; tests/tools/show/test_inspect.py",
         "TestDifferent::test_told[other_number-words1]": "[other_program]",
         "TestDifferent::test_told[other_seed-words2]": "[other_program]",
         "TestDifferent::test_told[other_shape-words3]": "[other_program]",
@@ -84,8 +83,8 @@ _LONG = {
         "TestGenerate::test_greedy[gpt2-dynamic-2]": "[llama-dynamic-2]",
         "TestGenerate::test_sharded[llama-dynamic]": "test_sharded[llama-static]",
         "TestGenerate::test_sharded[gpt2-dynamic]": "test_sharded[llama-static]",
-        "TestGenerate::test_beams": "tests/core/passes/test_lengths.py; test_greedy",
-        "TestGenerate::test_sampling": "tests/core/test_seed.py; test_greedy",
+        "TestGenerate::test_beams": "tests/adaptive/padding/test_lengths.py; test_greedy",
+        "TestGenerate::test_sampling": "tests/core/base/test_seed.py; test_greedy",
         "TestDiffusionPipeline::test_latents[DPMSolverMultistep]": "[DDIM]",
         "TestLoRA::test_over_a_frozen_sharded_model": "test_on_a_sharded_batch; test_reshard: frozen",
     },
@@ -96,15 +95,15 @@ _LONG = {
         "TestAttention::test_blocks[dtype2]": "[dtype0]; test_against_cpu of each dtype",
         "TestAttention::test_blocks[dtype3]": "[dtype0]; test_against_cpu of each dtype",
     },
-    "tests/core/backend/test_checkpoint.py": {
+    "tests/loops/recompute/test_checkpoint.py": {
         "TestMemory::test_attention_and_dropout[reentrant-never]": "test_perceptron",
         "TestMemory::test_attention_and_dropout[reentrant-auto]": "test_perceptron",
     },
-    "tests/core/control/test_layers.py": {
+    "tests/loops/test_layers.py": {
         "TestStacks::test_the_program_is_as_long_for_any_number_of_layers[never]": "[auto]",
     },
     "tests/fsdp/test_thousand_steps.py": {
-        "TestPrograms::test_read_after_the_step": "TestMemory::test_flat[end]; tests/spmd/test_no_recompile.py",
+        "TestPrograms::test_read_after_the_step": "TestMemory::test_flat[end]; explain/test_no_recompile.py",
         "TestMemory::test_flat[middle]": "[end]",
         "TestPrograms::test_read_in_the_middle": "test_read_after_the_step",
     },
@@ -118,7 +117,7 @@ _LONG = {
     "tests/fsdp/test_loading.py": {
         "TestPeak::test_peak[model.pt]": "[model.safetensors]",
     },
-    "tests/spmd/test_plan.py": {
+    "tests/tools/planning/test_plan.py": {
         "TestAgainstARun::test_many_thin_layers": "test_same_bytes_and_collectives",
     },
     "tests/spmd/test_mark_sharding.py": {
@@ -148,7 +147,7 @@ _LONG = {
         "TestReport::test_units": "test_llama.py; test_train_gpt.py::TestReport::test_table",
         "TestResume::test_other_mesh": "fsdp/test_state_dict.py::TestOtherMeshes",
         "TestTarget::test_planned": "test_planned.py::TestTarget::test_main_job",
-        "TestTarget::test_chips": "tests/spmd/test_plan_of_chips.py",
+        "TestTarget::test_chips": "tests/tools/planning/test_plan_of_chips.py",
     },
     "tests/recipes/test_train_resnet.py": {
         "TestReport::test_digits": "TestLayouts; test_train_gpt.py::TestReport::test_table",
@@ -164,7 +163,7 @@ _LONG = {
     },
     "tests/recipes/test_planned.py": {
         "TestTarget::test_a_wrong_one_is_one_sentence": "tests/spmd/test_topology.py::TestMesh::test_unknown",
-        "TestTarget::test_memory": "tests/spmd/test_plan_of_chips.py; test_main_job",
+        "TestTarget::test_memory": "tests/tools/planning/test_plan_of_chips.py; test_main_job",
         "TestTarget::test_step": "test_main_job",
     },
     "tests/models/test_planned.py": {
@@ -178,7 +177,7 @@ _LONG = {
         "TestPlanned::test_over_two_hosts[unet]": "[resnet18]",
         "TestPlanned::test_as_in_a_run[gpt2]": "[llama]",
         "TestPlanned::test_as_in_a_run[whisper]": "[t5]",
-        "TestPlanned::test_as_in_a_run[unet]": "[resnet18]; tests/spmd/test_plan.py",
+        "TestPlanned::test_as_in_a_run[unet]": "[resnet18]; tests/tools/planning/test_plan.py",
         "TestPlanned::test_as_in_a_run[clip]": "[vit], [t5]",
         "TestPlanned::test_as_in_a_run[mistral]": "[llama]",
         "TestPlanned::test_as_in_a_run[bert]": "[gpt2], [vit]",
@@ -206,10 +205,10 @@ _LONG = {
         "TestSecondGradients::test_against_cpu[packed-relu]": "[padded-relu]",
         "TestSecondGradients::test_against_cpu[packed-gru]": "[padded-gru]",
     },
-    "tests/core/engine/test_long.py": {
+    "tests/core/passes/test_long.py": {
         "TestWithoutLoop::test_two_processes_cut_alike": "test_cutting.py: the same test",
     },
-    "tests/core/engine/test_recompile.py": {
+    "tests/core/programs/test_recompile.py": {
         "TestBound::test_memory_maps": "the rest of TestBound; a group of core holds more programs than there are maps",
     },
     "tests/fsdp/test_parity_models.py": {
@@ -224,8 +223,8 @@ _LONG = {
         "TestSameAsPlainTorch::test_training[resnet-1-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
         "TestSameAsPlainTorch::test_training[resnet-4-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
     },
-    "tests/core/engine/test_syncs.py": {
-        "TestProgramsAtOnce": "tests/core/test_start.py::TestNoHang::test_all_end",
+    "tests/core/run/test_syncs.py": {
+        "TestProgramsAtOnce": "tests/core/run/test_start.py::TestNoHang::test_all_end",
     },
     "tests/core/ops/test_resample.py": {
         "TestGridSampling::test_plane[False]": "[True]",
@@ -246,8 +245,8 @@ LONG = {
 SWEPT = {
     "tests/core/ops/test_backward_rules.py::TestCost::test_no_more_than_jax_vjp",
     "tests/core/test_properties.py::TestRandomPrograms::test_random",
-    "tests/core/dispatch/test_fused.py::TestDerivatives::test_as_torch",
-    "tests/core/dispatch/test_masks.py::TestIndexing::test_like_cpu",
+    "tests/core/aten/test_fused.py::TestDerivatives::test_as_torch",
+    "tests/core/aten/test_masks.py::TestIndexing::test_like_cpu",
     "tests/core/ops/test_linear_cross_entropy.py::TestNumbers::test_against_cpu",
 }
 
@@ -264,8 +263,8 @@ PROMISES = {
         "tests/spmd/test_annotate.py::TestCustom",
         "tests/spmd/test_meshes.py",
         "tests/spmd/test_rules.py::TestWithFsdp",
-        "tests/spmd/test_dtensor.py::TestParallelizeModule",
-        "tests/spmd/test_dtensor.py::TestFsdp",
+        "tests/names/dtensor/test_dtensor.py::TestParallelizeModule",
+        "tests/names/dtensor/test_dtensor.py::TestFsdp",
         "tests/fsdp/test_fully_shard.py::TestModule::test_the_same_program_as_the_wrappers",
         "tests/fsdp/test_fully_shard.py::TestShardPlacementFn::test_rules",
         "tests/fsdp/test_memory.py::TestEachDeviceHoldsItsShare::test_a_module_from_the_cpu_is_uploaded_in_shards",
@@ -301,7 +300,7 @@ PROMISES = {
         "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_uneven_dims_and_a_barrier_between",
     ],
     "checkpoint": [
-        "tests/spmd/test_distributed_checkpoint.py::TestLayouts",
+        "tests/jobs/checkpoint/test_distributed_checkpoint.py::TestLayouts",
         "tests/fsdp/test_state_dict.py::TestForms::test_sharded",
         "tests/fsdp/test_state_dict.py::TestResume",
         "tests/fsdp/test_state_dict.py::TestOtherMeshes",
@@ -313,20 +312,20 @@ PROMISES = {
         "tests/spmd/test_memory.py::TestPlace",
         "tests/fsdp/test_memory.py::TestBornSharded::test_the_numbers_do_not_depend_on_the_mesh",
         "tests/fsdp/test_parity.py::TestCompilesCounted",
-        "tests/spmd/test_no_recompile.py::TestRaises::test_several_meshes",
+        "tests/tools/explain/test_no_recompile.py::TestRaises::test_several_meshes",
     ],
     "passes": [
         "tests/core/passes/test_scan_layers.py::TestNumbers::test_gpt",
         "tests/core/passes/test_scan_layers.py::TestByItself",
         "tests/core/passes/test_scan_layers.py::TestJoined::test_numbers[cat of columns]",
         "tests/core/passes/test_peeled.py",
-        "tests/core/passes/test_iteration_counts.py::TestTaggers::test_few_programs",
-        "tests/core/backend/test_checkpoint.py::TestRolled",
-        "tests/core/engine/test_stores.py",
-        "tests/core/engine/test_store_programs.py",
-        "tests/core/engine/test_execute.py::TestUnmarkedState",
-        "tests/core/engine/test_cutting.py::TestRandomDepth::test_a_graph_that_runs_often_becomes_one_program",
-        "tests/core/lazy/test_computed_weights.py::TestMoves",
+        "tests/adaptive/test_iteration_counts.py::TestTaggers::test_few_programs",
+        "tests/loops/recompute/test_checkpoint.py::TestRolled",
+        "tests/core/programs/test_stores.py",
+        "tests/core/programs/test_store_programs.py",
+        "tests/core/run/test_execute.py::TestUnmarkedState",
+        "tests/adaptive/test_cutting.py::TestRandomDepth::test_a_graph_that_runs_often_becomes_one_program",
+        "tests/core/record/test_computed_weights.py::TestMoves",
         "tests/core/test_properties.py::TestRandomPrograms",
     ],
     "rules": [
@@ -337,8 +336,8 @@ PROMISES = {
         "tests/core/ops/test_attention.py::TestAttention::test_against_cpu",
     ],
     "shards": [
-        "tests/spmd/test_shard_map.py",
-        "tests/spmd/test_manual_sharding.py",
+        "tests/manual/test_shard_map.py",
+        "tests/manual/test_manual_sharding.py",
     ],
 }
 

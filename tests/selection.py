@@ -4,8 +4,8 @@ A test is `long` where its marker or the table in `selected.py` says so; a sweep
 A test is `partitioned` where its programs are over a mesh: it asks for a fixture that makes one, or it names one of
 `MESHES`, itself or by a helper in the tests. No other can differ between the partitioners, so that under Shardy no
 other runs; and of these those whose name says so (`TestSharded`, `test_over_two_hosts`), whose marker names a promise,
-`@pytest.mark.partitioned("gradients")`, or which `selected.py` lists under one. In `tests/spmd` and `tests/fsdp`, where
-nearly all names would, the last two.
+`@pytest.mark.partitioned("gradients")`, or which `selected.py` lists under one. In the folders of the
+library, of fsdp and of packages around it, where nearly all names would, the last two.
 """
 
 import datetime
@@ -32,7 +32,7 @@ MESHES = frozenset({
 SHARES = 7  # a sweep over torch's databases runs one of so many
 
 _TESTS = Path(__file__).resolve().parent
-_ALL_ARE_PARTITIONED = ("spmd", "fsdp")
+_ALL_ARE_PARTITIONED = ("spmd", "fsdp", "jobs", "manual", "names", "steps", "tools")
 _SAYS_SO = re.compile("shard|partition|mesh|device|host|fsdp|tensor", re.IGNORECASE)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd.checkpoint import load_orbax, save_orbax
-from tests.spmd.checkpoints.states import MESHES, Run
+from tests.jobs.checkpoint.states import MESHES, Run
 
 # Shape, spec over (data=2, fsdp=4) and dtype; the values of wide types need all of their bits.
 CASES = {

@@ -14,8 +14,8 @@ import fsdp
 import spmd
 from spmd.core.base import samples
 from spmd.jobs.checkpoint import staged_state, step_folder, step_reader
+from tests.jobs.checkpoint.object_store import ObjectStore  # noqa: F401  # store://
 from tests.processes.checkpoints import made, train
-from tests.spmd.checkpoints.object_store import ObjectStore  # noqa: F401  # store://
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

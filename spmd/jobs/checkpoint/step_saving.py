@@ -1,7 +1,7 @@
 """The saving of a step: each process writes its part in a place that is no step yet, and the first one commits it.
 
 A step is there as a whole or not at all, whenever a process or the machine stops. Only the standard library, so that
-this can be tried in a process that is killed at each of its writes (`tests/spmd/checkpoints/kill_saves.py`).
+this can be tried in a process that is killed at each of its writes (`tests/jobs/checkpoint/kill_saves.py`).
 """
 
 import contextlib

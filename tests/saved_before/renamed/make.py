@@ -1,6 +1,6 @@
 """Write the files of this folder, at commit 2ba737a, before the library was renamed into the words of its glossary.
 
-python tests/spmd/saved_before/make.py FOLDER
+python tests/saved_before/renamed/make.py FOLDER
 """
 
 import sys

@@ -1,0 +1,147 @@
+"""The estimated time of a TPU's program: cycles, kernels, and collectives by the links that they cross."""
+
+import itertools
+
+import pytest
+
+from spmd.core.checks.hlo import Module
+from spmd.tools.hlo.costs import kernels, repeated_flops
+from spmd.tools.planning.chips import CHIPS
+from spmd.tools.planning.clock import HOST, host_copy
+from spmd.tools.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
+from tests.tools.planning import hlo_of_tpu
+
+V5E = CHIPS["TPU v5 lite"]
+PEAK = TpuRates(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
+ICI, DCN = "waiting for collectives (ici)", "waiting for collectives (dcn)"
+BYTES = 1024 * 1024 * 4
+
+
+def spent(lines: str, *, num_slices: int = 1, sides: tuple[int, int] = (2, 2), before: str = "") -> dict[str, float]:
+    """The seconds of a program over slices of so many chips."""
+    places = list(itertools.product(*map(range, sides))) * num_slices
+    slices = tuple(i * num_slices // len(places) for i in range(len(places)))
+    return TpuClock(Module(hlo_of_tpu.program(lines, before)), V5E, slices, places, PEAK).run()
+
+
+def work(seconds: float) -> str:
+    """The part of a line that says how long it computes."""
+    return f'backend_config={{"window_config":{{"estimated_cycles":"{round(seconds * V5E.clock)}"}}}}'
+
+
+def gather(size: int) -> str:
+    """An all-gather over the first devices."""
+    group = ",".join(map(str, range(size)))
+    return f"%g = f32[{size * 1024},1024]{{1,0}} all-gather(%x), replica_groups={{{{{group}}}}}, dimensions={{0}}"
+
+
+class TestCompute:
+    """The compiler's cycles, and the operations of kernels, which have none."""
+
+    def test_cycles(self) -> None:
+        found = spent(f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(0.25)}")
+        assert found[CYCLES] == pytest.approx(0.25) and sum(found.values()) == found[CYCLES]
+
+    def test_attention(self) -> None:
+        """Two products of 2 x 8 x 64 x 64 x (16 or 32), of which a causal mask leaves half; the backward parts have
+        four and three."""
+        for scope, share in (("causal", 2), ("full", 1)):
+            parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(scope)))
+            forward, keys, queries = 8192 * 8 * (16 + 32), 8192 * 8 * 2 * (16 + 32), 8192 * 8 * (2 * 16 + 32)
+            assert kernels(parsed) == ((forward + keys + queries) // share, 0)
+            assert repeated_flops(parsed) == (forward + keys + queries) // share
+            found = spent(hlo_of_tpu.attention(scope))
+            assert found[ATTENTION] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
+            assert found[KERNELS] == 0
+
+    def test_another_kernel(self) -> None:
+        """A grouped product states its operations."""
+        found = spent(hlo_of_tpu.grouped_product(10**9))
+        assert found[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and found[ATTENTION] == 0
+
+
+class TestLinks:
+    """The time of a collective depends on the rings that it goes round."""
+
+    @pytest.mark.parametrize(
+        ("emitter", "share"),
+        [
+            ('"emitter":"1DAllGatherOnMajorDim"', 0.5),  # one ring through all chips
+            ('"emitter":"2DAllGatherOnMajorDim"', 1.0),
+            ('"debug":"active_dims:01"', 0.5),
+            ("", 1.0),
+        ],
+    )
+    def test_dims_of_the_torus(self, emitter: str, share: float) -> None:
+        found = spent(f"{gather(256)}, backend_config={{{emitter}}}", sides=(16, 16))
+        assert found[ICI] == pytest.approx(255 * BYTES / (V5E.link_bytes * share))
+        assert sum(found.values()) == found[ICI]
+
+    @pytest.mark.parametrize(("size", "sides", "share"), [(4, (2, 2), 0.5), (4, (2, 4), 0.25), (16, (1, 16), 0.5)])
+    def test_a_line_is_no_ring(self, size: int, sides: tuple[int, int], share: float) -> None:
+        """The ends of a row of four chips are not linked, a whole side of 16 is a ring."""
+        found = spent(gather(size), sides=sides)
+        assert found[ICI] == pytest.approx((size - 1) * BYTES / (V5E.link_bytes * share))
+
+    def test_overlap(self) -> None:
+        """A collective in parts of several fusions waits at the last of them, for what is left."""
+        whole = 3 * BYTES / (V5E.link_bytes / 2)
+        before = "".join(hlo_of_tpu.part(i) for i in range(2))
+        lines = [f"%f.{i} = f32[1024,1024]{{1,0}} fusion(%x), kind=kOutput, calls=%part.{i}, " for i in range(2)]
+        for computed in (whole / 4, whole):
+            found = spent("\n".join(line + work(computed) for line in lines), before=before)
+            assert found[CYCLES] == pytest.approx(2 * computed)
+            assert found[ICI] == pytest.approx(max(0.0, whole - 2 * computed))
+
+    def test_between_slices(self) -> None:
+        """A transfer starts where it is sent and is waited for where it is received."""
+        whole = 2 * BYTES * 1 // 2 / V5E.network_bytes
+        found = spent(hlo_of_tpu.between_slices(work(whole / 4)), num_slices=2)
+        assert found[DCN] == pytest.approx(whole * 3 / 4) and found[ICI] == 0
+
+
+class TestHost:
+    """Copies to and from the host's memory: one stream each way, next to what is computed."""
+
+    SECONDS = BYTES / V5E.host_bytes
+    ARRAY = "f32[1024,1024]{1,0:T(8,128)}"
+    OF_HOST = "f32[1024,1024]{1,0:T(8,128)S(5)}"
+    STACK = "f32[3,1024,1024]{2,1,0:T(8,128)S(5)}"
+    ROW = "f32[1,1024,1024]{2,1,0:T(8,128)}"
+    AWAY = f"%away = ({OF_HOST}, {ARRAY}, u32[]) copy-start(%x)"
+    AWAY_DONE = f"%gone = {OF_HOST} copy-done(%away)"
+    BACK = f"%back = (({STACK}, s32[]), {ROW}, u32[]) dynamic-slice-start(%rows, %i)"
+    BACK_DONE = f"%row = {ROW} dynamic-slice-done(%back)"
+
+    @pytest.mark.parametrize("share", [0.0, 0.25, 2.0])
+    def test_what_is_not_hidden(self, share: float) -> None:
+        busy = f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(share * self.SECONDS)}"
+        found = spent("\n".join([self.AWAY, busy, self.AWAY_DONE]))
+        assert found[HOST] == pytest.approx(max(0.0, 1 - share) * self.SECONDS)
+
+    def test_both_ways_at_once(self) -> None:
+        """A row of a stack, not the stack, is what a slice moves; it waits for no copy the other way."""
+        before = f"%rows = {self.STACK} parameter(1)\n%i = s32[] parameter(2)"
+        lines = [before, self.AWAY, self.BACK, self.AWAY_DONE, self.BACK_DONE]
+        assert spent("\n".join(lines))[HOST] == pytest.approx(self.SECONDS)
+        twice = [
+            self.AWAY,
+            self.AWAY.replace("%away", "%second"),
+            self.AWAY_DONE,
+            "%last = " + self.OF_HOST + " copy-done(%second)",
+        ]
+        assert spent("\n".join(twice))[HOST] == pytest.approx(2 * self.SECONDS)
+
+    def test_writes_of_a_row(self) -> None:
+        shape = f"(({self.STACK}, {self.ROW}, s32[]), {self.STACK}, u32[])"
+        (line,) = (
+            Module(hlo_of_tpu.program(f"%put = {shape} dynamic-update-slice-start(%x)")).computations["main"].lines[1:2]
+        )
+        assert host_copy(line) == ("to host", BYTES)
+
+    def test_copies_on_the_device(self) -> None:
+        """A copy between the device's own memories is part of the compiler's cycles."""
+        near = self.OF_HOST.replace("S(5)", "S(1)")
+        assert (
+            spent(f"%away = ({near}, {self.ARRAY}, u32[]) copy-start(%x)\n%gone = {near} copy-done(%away)")[HOST] == 0
+        )
