@@ -56,8 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     profile.add_argument("--seconds", type=float, default=1.0, help="of the trace (default: 1)")
     constants = commands.add_parser("calibrate", help="measure the constants of this device for the times of plans")
     constants.add_argument("--file", type=Path, help="to write (default: that of spmd.config.calibration_file)")
-    ops = commands.add_parser("ops", help="write docs/ops.md; needs a checkout")
-    ops.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["run"]:  # before argparse, which would take options of the script for its own
         return _run(arguments[1:], "python -m spmd run")
@@ -70,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         return installation.report()
     if given.command == "calibrate":
         return _calibrate(given.file)
-    return _where(given.op) if given.command == "where" else _ops(check=given.check)
+    return _where(given.op)
 
 
 def run() -> int:
@@ -166,23 +164,6 @@ def _where(op: str) -> int:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(map(str, places)))
-    return 0
-
-
-def _ops(*, check: bool) -> int:
-    page, tests = catalog.ROOT / "docs" / "ops.md", catalog.ROOT / "tests"
-    if not tests.is_dir():
-        print(
-            f"python -m spmd ops: no tests next to {Path(*catalog.ROOT.parts[-1:])}; run it in a checkout",
-            file=sys.stderr,
-        )
-        return 1
-    text = catalog.document(tests)
-    if check:
-        is_same = page.exists() and page.read_text() == text
-        print("docs/ops.md is up to date" if is_same else "docs/ops.md is out of date: run python -m spmd ops")
-        return 0 if is_same else 1
-    page.write_text(text)
     return 0
 
 
