@@ -1,12 +1,13 @@
 """Avoids large logits that only a cross entropy reads: the LM head and its gradients become two ops, lowered to
 `ops.linear_cross_entropy`, if the logits exceed `config.max_logits_bytes`.
 
-The pattern is a product (`nn.Linear`, `x @ w.T`), ops on its rows (a cast, views, the shift by one token), a cross
-entropy of class indices; and in the backward pass, if there is one, the same way back to the product's gradients. If an
-intermediate value has another reader, the user among them, all of it is computed as written.
+The pattern is a linear layer (`nn.Linear`, `F.linear`), ops on its rows (a cast, views, the shift by one token), a
+cross entropy of class indices; and in the backward pass, if there is one, the same way back to the product's gradients.
+If an intermediate value has another reader, the user among them, all of it is computed as written.
 """
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,16 +38,14 @@ _ROWS = {
     **dict.fromkeys(("aten.view", "aten._unsafe_view", "aten.clone", "aten.alias", "mark_sharding")),
 }
 _BACK = {name for pair in _ROWS.items() for name in pair if name not in (None, "aten.slice.Tensor")}
-_TRANSPOSES = ("aten.t", "aten.permute", "aten.transpose.int")
 
 
 @dataclass(eq=False, slots=True)
 class Head:
     """One product, the ops between it and a cross entropy, and the ops of its gradients.
 
-    rows: from the product to the operand of the loss. back: from the loss's gradient to the product's. gradients: the
-    ops that compute the product's gradients, each with its results: those of (input, weight, bias) by number, the
-    transposed weight's as "T".
+    rows: from the product to the operand of the loss. back: from the loss's gradient to the product's. gradient: the
+    op of the product's gradients.
     """
 
     product: Node
@@ -54,7 +53,7 @@ class Head:
     loss: Node
     loss_backward: Node | None = None
     back: list[Node] = field(default_factory=list)
-    gradients: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
+    gradient: Node | None = None
 
     @property
     def skipped(self) -> list[Node]:
@@ -66,7 +65,6 @@ class Head:
         the classes (where there are any)."""
         lowering = _LmHead(
             tuple([(_name(node), node.op) for node in self.rows]),
-            _name(self.product) == "aten.mm",
             len(self.product.operands) > 2,
             self.loss.op,
             getattr(self.product.op.lowering, "precision", None),
@@ -75,18 +73,15 @@ class Head:
         return _op("spmd.lm_head", lowering, self.loss.op.metas, operands), operands
 
     def backward(self, forward: OpSpec) -> tuple[OpSpec, list[Value]]:
-        """Returns the op of all gradients, in the order of `gradients`, and its operands: those of the loss, whose op
-        is `forward`; then the loss's gradient and what else its backward reads."""
-        assert self.loss_backward is not None
-        product = list(self.product.operands)
-        (first, *_) = self.gradients
-        if _name(first) == "aten.linear_backward":  # its operands may be gathered or recomputed ones
-            product[:2] = first.operands[0], first.operands[2]
+        """Returns the op of the gradients, and its operands: those of the loss, whose op is `forward`; then the loss's
+        gradient and what else its backward reads."""
+        assert self.loss_backward is not None and self.gradient is not None
+        input, _, weight = self.gradient.operands  # may be gathered or recomputed ones
         grad_output, _, *others = self.loss_backward.operands
-        wanted = tuple([place for places in self.gradients.values() for place in places])
-        lowering = _LmHeadBackward(forward.lowering, wanted)  # type: ignore[arg-type]  # of `forward`
-        metas = tuple([dense_meta(meta.shape, meta.dtype) for node in self.gradients for meta in node.op.metas])
-        operands = [*product, *others[:-2], grad_output, *others[-2:]]
+        mask = tuple(_arguments(self.gradient.op)["output_mask"])
+        lowering = _LmHeadBackward(forward.lowering, mask)  # type: ignore[arg-type]  # of `forward`
+        metas = tuple([dense_meta(meta.shape, meta.dtype) for meta in self.gradient.op.metas])
+        operands = [input, weight, *self.product.operands[2:], *others[:-2], grad_output, *others[-2:]]
         return _op("spmd.lm_head_backward", lowering, metas, operands), operands
 
 
@@ -98,11 +93,10 @@ def _op(name: str, lowering: Lowering, metas: Sequence[Any], operands: Sequence[
 class _LmHead(Lowering):
     """A linear layer, ops on rows of its result (names and ops), and a cross entropy.
 
-    is_mm: the product is with the transposed weight. loss: the op of the cross entropy. precision: of the product.
+    loss: the op of the cross entropy. precision: of the product.
     """
 
     rows: tuple[tuple[str, OpSpec], ...]
-    is_mm: bool
     has_bias: bool
     loss: OpSpec
     precision: str | None
@@ -120,7 +114,7 @@ class _LmHead(Lowering):
         target, *class_weights = others
         return (
             input,
-            self._placed(partitioning.transposed(weight) if self.is_mm else weight),
+            self._placed(weight),
             target,
             bias,
             class_weights[0] if class_weights else None,
@@ -161,10 +155,10 @@ class _LmHead(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class _LmHeadBackward(Lowering):
-    """The gradients of `_LmHead`: those wanted of (input, weight, bias) by number, the transposed weight's as "T"."""
+    """The gradients of `_LmHead`'s input, weight and bias, as far as the mask has them."""
 
     forward: _LmHead
-    wanted: tuple[Any, ...]
+    output_mask: tuple[bool, ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         *given, grad_output, logsumexp, total_weight = operands
@@ -176,9 +170,8 @@ class _LmHeadBackward(Lowering):
                 grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
                 total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
-            result: dict[Any, jax.Array] = dict(zip((0, 1, 2), (*pull(grad_rows), *grads), strict=True))
-        result["T"] = result[1].T
-        return tuple(result[which].reshape(meta.shape) for which, meta in zip(self.wanted, op.metas, strict=True))
+        wanted = itertools.compress((*pull(grad_rows), *grads), self.output_mask)
+        return tuple(grad.reshape(meta.shape) for grad, meta in zip(wanted, op.metas, strict=True))
 
 
 def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
@@ -188,9 +181,9 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
         return graph, ""
     result = Rewrite(graph)
     forward: dict[Node, Node] = {}  # by the op of the loss
-    skipped = {node for head in heads for node in (*head.skipped, *head.gradients)}
+    skipped = {node for head in heads for node in head.skipped}
     by_loss = {head.loss: head for head in heads}
-    by_gradient = {next(iter(head.gradients)): head for head in heads if head.gradients}
+    by_gradient = {head.gradient: head for head in heads if head.gradient is not None}
     for node in graph.nodes:
         if node in by_loss:
             forward[node] = result.add(*by_loss[node].forward(), node)
@@ -198,7 +191,7 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
         elif node in by_gradient:
             head = by_gradient[node]
             gradients = result.add(*head.backward(forward[head.loss].op), node)
-            result.replace([value for one in head.gradients for value in walks.results(one)], gradients)
+            result.replace(walks.results(node), gradients)
         elif node not in skipped:
             result.copy(node)
     return result.graph(), f"{len(heads)} LM heads in chunks"
@@ -239,7 +232,7 @@ def _head(loss: Node, readers: dict[Any, list[Node]]) -> Head | None:
         return None
     seen.update(backward)
     while type(value) is Node and value.meta.shape[-1:] == (classes,) and seen.issuperset(readers[value]):
-        if _name(value) in ("aten.linear", "aten.mm"):
+        if _name(value) == "aten.linear":
             head = Head(value, rows, loss)
             if sum(_name(node) == "aten._to_copy" for node in rows) > 1 or not _is_usual(value):
                 return None
@@ -273,56 +266,10 @@ def _with_backward(head: Head, loss_backward: Node, readers: dict[Any, list[Node
     wanted = [_ROWS[_name(node)] for node in reversed(head.rows)]
     if [name for name in wanted if name] != [_name(node) for node in head.back if _name(node) in _ROWS.values()]:
         return None
-    if not read_by or value.meta.shape != head.product.meta.shape:
+    if len(read_by) != 1 or read_by[0] is _USER or _name(read_by[0]) != "aten.linear_backward":
         return None
-    for node in read_by:
-        if node is _USER or not _take_gradient(head, node, value, readers):
-            return None
-    return head
-
-
-def _take_gradient(head: Head, node: Node, grad: Node, readers: dict[Any, list[Node]]) -> bool:
-    """Adds an op that computes a gradient of the product from that of its result; returns False for any other op."""
-    name, product = _name(node), head.product
-    if name == "aten.linear_backward" and _is_call(node) and node.operands[1] is grad and not head.gradients:
-        wanted = _arguments(node.op)["output_mask"]
-        head.gradients[node] = tuple(place for place in range(3) if wanted[place])
-        return True
-    if name in _TRANSPOSES and len(node.meta.shape) == 2:
-        head.back.append(node)
-        return all(
-            reader is not _USER and _take_mm(head, reader, node, "T", 1) for reader in readers.get(node, [_USER])
-        )
-    return _take_mm(head, node, grad, 0, "T") and _name(product) == "aten.mm"
-
-
-def _take_mm(head: Head, node: Node, grad: Node, as_left: Any, as_right: Any) -> bool:
-    """Adds a product of the gradient (perhaps transposed) and the other factor; returns False for any other op."""
-    if _name(node) != "aten.mm" or _name(head.product) != "aten.mm":
-        return False
-    factors = [_base(operand) for operand in head.product.operands]
-    left, right = node.operands
-    if left is grad and as_left == 0 and _base(right) == _transposed(factors[1]):  # grad @ mat2.T
-        head.gradients[node] = (0,)
-    elif left is grad and as_left == "T" and _base(right) == factors[0]:  # grad.T @ self
-        head.gradients[node] = (1,)
-    elif right is grad and as_right == "T" and _base(left) == _transposed(factors[0]):  # self.T @ grad
-        head.gradients[node] = ("T",)
-    else:
-        return False
-    return True
-
-
-def _base(value: Value) -> tuple[Any, bool]:
-    """Returns the name of the value of which this is a chain of transposes, and whether their number is odd."""
-    is_odd = False
-    while type(value) is Node and _name(value) in _TRANSPOSES and len(value.meta.shape) == 2:
-        value, is_odd = value.operands[0], not is_odd
-    return walks.value_name(value), is_odd
-
-
-def _transposed(base: tuple[Any, bool]) -> tuple[Any, bool]:
-    return base[0], not base[1]
+    head.gradient = read_by[0]
+    return head if _is_call(head.gradient) and head.gradient.operands[1] is value else None
 
 
 def _name(node: Node) -> str:

@@ -244,7 +244,6 @@ class partitioning:  # used as a module is
     note_unused = staticmethod(_sharded.note_unused)
     reshaped = staticmethod(_sharded.reshaped)
     same = staticmethod(_sharded.same)
-    transposed = staticmethod(_sharded.transposed)
 
 
 class storages:  # used as a module is

@@ -147,12 +147,6 @@ def reshaped(array: Any, source: Any) -> Any:
     return note(array, reshaped_dims(dims, source.shape, array.shape))
 
 
-def transposed(array: jax.Array) -> jax.Array:
-    """The matrix with its dims in the other order."""
-    dims, result = dims_of(array), array.T
-    return result if dims is None else note(result, dims[::-1])
-
-
 def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[Any, list[Axes]] | None:
     """The mesh, and the axes that shard each of these dims; None where no axis is known.
 
