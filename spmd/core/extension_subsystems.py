@@ -219,6 +219,7 @@ class rules:  # used as a module is
     """Rules of ops, and functions that they share."""
 
     RULES = _ops.RULES
+    ON_CPU = _ops.ON_CPU
     blocks = staticmethod(_blocks.blocks)
     wide = staticmethod(_floats.wide)
     CHUNKS = _linear_cross_entropy.CHUNKS

@@ -1,15 +1,18 @@
-"""The CPU fallback of ops without a rule, where `config.fallback` allows it."""
+"""The CPU fallback: of ops without a rule where `config.fallback` allows it, and of the table `ops.ON_CPU` always."""
 
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from ..base import counters
+from ..base import counters, messages
 from ..base.config import config
+from ..graph.errors import AbstractError
 from ..graph.source import Line, user_line
+from ..ops import ON_CPU
+from ..record import body
 from ..record.overloads import VIEW, Args, Kwargs, as_list, kind_of
 from ..record.resolve import WITHOUT_RULE
 from ..record.tensor import XlaTensor
@@ -19,32 +22,41 @@ from ..run.pjrt.host import leaving
 after_fallback: list[Callable[[str, Line, float], None]] = []
 
 
-def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Copies operands to the host, and results (and what the op wrote) back to the device."""
-    if config.fallback != "cpu" or kind_of(func) is VIEW:
+    if func._schema.name in ON_CPU:
+        _tell(str(func._overloadpacket))
+    elif config.fallback != "cpu" or kind_of(func) is VIEW:
         return NotImplemented
-    leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
+    leaving(str(func), "its operands, as it has no lowering rule (spmd.register_lowering gives it one),")
     counters.add_fallback(str(func))
-    written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
+    copy_of: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
-    def to_cpu(value: torch.Tensor) -> Any:
+    def to_cpu(value: object) -> object:
         if type(value) is XlaTensor:
             # One copy per tensor: it finds what the op wrote.
-            return written.setdefault(id(value), (value, value.cpu()))[1]
+            return copy_of.setdefault(id(value), (value, value.cpu()))[1]
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
 
     started = counters.now()
-    copies, keywords = tree_map(to_cpu, (args, kwargs))
+    try:
+        copies, keywords = tree_map(to_cpu, (args, kwargs))
+    except (AbstractError, body.BodyError) as error:
+        inside = f"the body of {body.names()[-1]}" if body.names() else "spmd.plan and spmd.export"
+        raise type(error)(
+            f"{func} at {user_line()} runs on the CPU, and in {inside} its operands have no value yet; give it a "
+            "lowering rule with spmd.register_lowering, or take it out of there"
+        ) from None
     result = func(*copies, **keywords)
     for note in after_fallback:
         note(str(func), user_line(), counters.now() - started)
-    by_copy = {id(copy): tensor for tensor, copy in written.values()}
-    for argument, given, copy in _arguments(func, args, kwargs, copies, keywords):
+    by_copy = {id(copy): tensor for tensor, copy in copy_of.values()}
+    for argument, value, copy in _arguments(func, args, kwargs, copies, keywords):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            for target, source in zip(as_list(given), as_list(copy), strict=True):
+            for target, source in zip(as_list(value), as_list(copy), strict=True):
                 target.copy_(source)
 
-    def to_device(value: torch.Tensor) -> Any:
+    def to_device(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         return by_copy[id(value)] if id(value) in by_copy else value.to("xla")
@@ -52,13 +64,20 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return tree_map(to_device, result)
 
 
-def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: Any) -> Iterator[tuple[Any, Any, Any]]:
+@functools.cache
+def _tell(op: str) -> None:
+    """Says, once for each op, that it leaves the device."""
+    messages.say(f"{op} runs on the CPU; spmd.register_lowering gives it a rule, at {user_line().short()}", op)
+
+
+def _arguments(
+    func: OpOverload, args: Args, kwargs: Kwargs, copies: Args, keywords: Kwargs
+) -> Iterator[tuple[torch.Argument, object, object]]:
     """(schema argument, the value passed for it, its copy) for each argument of a call."""
-    for argument, given, copy in zip(func._schema.arguments, args, copies, strict=False):
-        yield argument, given, copy
+    yield from zip(func._schema.arguments, args, copies, strict=False)
     named = {argument.name: argument for argument in func._schema.arguments}
-    for name, given in kwargs.items():
-        yield named[name], given, keywords[name]
+    for name, value in kwargs.items():
+        yield named[name], value, keywords[name]
 
 
 WITHOUT_RULE.append(_on_cpu)

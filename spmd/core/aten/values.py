@@ -118,20 +118,6 @@ def _masked_scatter(args: Sequence[Any], kwargs: Kwargs) -> None:
         )
 
 
-def _segment_reduce(args: Sequence[Any], kwargs: Kwargs) -> None:
-    lengths = _known(kwargs.get("lengths"))
-    if lengths is None or kwargs.get("unsafe", False):
-        return
-    if (lengths < 0).any():
-        raise RuntimeError(f"segment_reduce: lengths contains negative value! ({lengths.min()})")
-    rows, totals = args[0].shape[kwargs.get("axis", 0)], lengths.sum(-1)
-    if (totals != rows).any():
-        raise RuntimeError(
-            "segment_reduce(): Expected all rows of lengths along axis to sum to data.size(axis) when !unsafe: "
-            f"{rows}, but got {np.ravel(totals)[np.ravel(totals) != rows][0]}"
-        )
-
-
 def _embedding_bag(args: Sequence[Any], kwargs: Kwargs) -> None:
     offsets = _known(args[2])
     if offsets is None:
@@ -177,11 +163,6 @@ def _binary_cross_entropy(args: Sequence[Any], kwargs: Kwargs) -> None:
         _within("binary_cross_entropy", what, value, 0, 1)
 
 
-def _multilabel_margin(args: Sequence[Any], kwargs: Kwargs) -> None:
-    classes = args[0].shape[-1] if args[0].dim() else 1
-    _within("multilabel_margin_loss", "target", args[1], -1, classes - 1)
-
-
 def _max_unpool(args: Sequence[Any], kwargs: Kwargs) -> None:
     size = 1
     for length in args[2]:
@@ -205,14 +186,12 @@ VALUES: dict[str, Callable[[Sequence[Any], dict[str, Any]], None]] = {
     "multinomial": _multinomial,
     "poisson": _poisson,
     "masked_scatter": _masked_scatter,
-    "segment_reduce": _segment_reduce,
     "_embedding_bag": _embedding_bag,
     "_embedding_bag_forward_only": _embedding_bag,
     "searchsorted": _searchsorted,
     "repeat_interleave": _repeat_interleave,
     "_ctc_loss": _ctc_loss,
     "binary_cross_entropy": _binary_cross_entropy,
-    "multilabel_margin_loss_forward": _multilabel_margin,
     "max_unpool2d": _max_unpool,
     "max_unpool3d": _max_unpool,
     "lu_unpack": _lu_unpack,

@@ -28,11 +28,9 @@ from . import reduce as reduce
 from . import resample as resample
 from . import rnn as rnn
 from . import shape as shape
-from . import special as special
 from .checks import CHECKS as CHECKS
 from .kernels import gamma as gamma
-from .kernels import ldl as ldl
-from .kernels import segment as segment
+from .on_cpu import ON_CPU as ON_CPU
 from .registry import RULES as RULES
 from .registry import Promote as Promote
 from .registry import Rule as Rule

@@ -253,11 +253,6 @@ def bucketize(self, boundaries, **_):
     return boundaries.dim() != 1
 
 
-@checks(aten._histogramdd_bin_edges.default)
-def histogramdd(self, bins, **_):
-    return self.dim() < 2 or len(bins) != self.shape[-1]
-
-
 @checks(aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats, *, output_size=None):
     if output_size and not repeats.numel():  # torch ignores the size
@@ -362,13 +357,6 @@ def of_empty_images(self, *_, **__):
     return 0 in self.shape[1:]
 
 
-@checks(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
-def fractional_max_pool(self, kernel_size, output_size, random_samples):
-    rank, given = len(kernel_size), random_samples.shape
-    batch = self.shape[0] if self.dim() == rank + 2 else 1
-    return len(given) != 3 or given[0] < batch or given[1:] != (*self.shape[-rank - 1 : -rank], rank)
-
-
 @checks(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def grid_sampler(input, grid, *_):
     return input.dim() != grid.dim() or input.dim() not in (4, 5) or 0 in input.shape[2:]
@@ -382,20 +370,6 @@ def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, *_
             "or use torch.nn.functional.embedding_bag, which takes one bag a row"
         )
     return weight.dim() != 2 or offsets.dim() != 1 or mode not in (0, 1, 2)
-
-
-@checks(aten.segment_reduce.default)
-def segment_reduce(data, reduce, *, lengths=None, offsets=None, axis=0, **_):
-    if reduce not in ("sum", "mean", "max", "min", "prod", "amax", "amin"):
-        raise RuntimeError(f"segment_reduce: expected reduce to be sum, mean, max, min or prod, got {reduce}")
-    given = [tensor for tensor in (lengths, offsets) if tensor is not None]
-    if (
-        not -data.dim() <= axis < data.dim()
-        or any(tensor.dim() - 1 != axis % data.dim() for tensor in given)
-        or any(tensor.dtype not in (torch.int64, torch.int32) for tensor in given)
-        or not data.is_floating_point()
-    ):  # unsafe: zeros are lengths of no data
-        run_on_cpu(aten.segment_reduce.default, data, reduce, lengths=lengths, offsets=offsets, axis=axis, unsafe=True)
 
 
 @checks(aten._ctc_loss.default, aten._ctc_loss.Tensor)

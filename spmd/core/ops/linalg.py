@@ -26,12 +26,6 @@ def _batch(*arrays):
     return [jnp.broadcast_to(array, lead + array.shape[-2:]) for array in arrays]
 
 
-def _square(x, size):
-    """x with zero columns appended to `size` of them."""
-    pads = [(0, 0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1], 0)]
-    return lax.pad(x, jnp.zeros((), x.dtype), pads)
-
-
 # -- Cholesky.
 
 
@@ -121,16 +115,6 @@ def aten_linalg_householder_product(input, tau):
     if tau.shape[-1] == 0:
         return jnp.broadcast_to(jnp.eye(*input.shape[-2:], dtype=input.dtype), input.shape)
     return lax.linalg.householder_product(input, tau)
-
-
-@lower(aten.ormqr.default)
-def aten_ormqr(self, input2, input3, left=True, transpose=False, *, returns):
-    """Q, or its transpose, times `input3` from either side; `self` holds Q's reflectors, `input2` their factors."""
-    if input3.size == 0 or input2.size == 0:
-        return jnp.broadcast_to(input3, returns.shape)
-    q = lax.linalg.householder_product(_square(self, self.shape[-2]), input2)
-    q = _adjoint(q) if transpose else q
-    return (q @ input3 if left else input3 @ q).astype(returns.dtype)
 
 
 # -- LU.
@@ -239,17 +223,6 @@ def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=Fal
         return zeros(returns)
     a, b = _batch(self, B)
     return _triangular(a, b, lower=not upper, unit=unitriangular, left=left)
-
-
-@lower(aten.triangular_solve.default)
-def aten_triangular_solve(self, A, upper=True, transpose=False, unitriangular=False, *, returns):
-    b, a = _batch(self, A)
-    if b.size == 0 or a.size == 0:
-        return zeros(returns[0]), a.reshape(returns[1].shape)
-    result = lax.linalg.triangular_solve(
-        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
-    )
-    return result, a
 
 
 # -- Spectra.

@@ -251,7 +251,7 @@ def aten_soft_margin_loss_backward(grad_output, self, target, reduction):
     return -target * lax.logistic(-target * self) * _share(grad_output, self, target, reduction)
 
 
-# -- Margins between classes, of which torch decomposes the losses but not their gradients.
+# -- The margin between classes, of which torch decomposes the loss but not its gradient.
 
 
 @lower(aten.multi_margin_loss_backward.default)
@@ -264,40 +264,5 @@ def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight
     is_goal = jnp.arange(rows.shape[1])[None, :] == goals
     slope = jnp.where(is_goal, jnp.zeros((), slope.dtype), slope) / rows.shape[1]
     slope = jnp.where(is_goal, -jnp.sum(slope, axis=1, keepdims=True), slope)
-    share = grad_output.reshape(-1, 1) / (rows.shape[0] if reduction == MEAN else 1)
-    return (slope * share).reshape(self.shape).astype(self.dtype)
-
-
-def _goals(rows, target):
-    """The goals of each row, those before its first -1 (0 in the other places), and the mask of their places."""
-    goals = target.reshape(rows.shape)
-    counts = jnp.cumsum(goals < 0, axis=1) == 0
-    return jnp.where(counts, goals, jnp.zeros((), goals.dtype)), counts
-
-
-@lower(aten.multilabel_margin_loss_forward.default)
-def aten_multilabel_margin_loss_forward(self, target, reduction, *, returns):
-    # torch's decomposition treats the places after the first -1 as goals of class 0.
-    rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
-    goals, counts = _goals(rows, target)
-    batch = jnp.arange(rows.shape[0])[:, None]
-    hit = jnp.zeros(rows.shape, jnp.bool_).at[batch, goals].max(counts)
-    gap = 1 - jnp.take_along_axis(rows, goals, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
-    active = counts[:, :, None] & ~hit[:, None, :]
-    loss = jnp.sum(jnp.where(active, jnp.maximum(gap, 0), jnp.zeros((), gap.dtype)), axis=(1, 2)) / rows.shape[1]
-    return _reduce(loss.reshape(returns[0].shape) if reduction == NONE else loss, reduction), hit.reshape(
-        target.shape
-    ).astype(self.dtype)
-
-
-@lower(aten.multilabel_margin_loss_backward.default)
-def aten_multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
-    rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
-    (goals, counts), hit = _goals(rows, target), is_target.reshape(rows.shape) != 0
-    gap = 1 - jnp.take_along_axis(rows, goals, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
-    active = ((gap > 0) & counts[:, :, None] & ~hit[:, None, :]).astype(rows.dtype) / rows.shape[1]
-    slope = jnp.sum(active, axis=1)
-    batch = jnp.arange(rows.shape[0])[:, None]
-    slope = slope.at[batch, goals].add(-jnp.sum(active, axis=2))
     share = grad_output.reshape(-1, 1) / (rows.shape[0] if reduction == MEAN else 1)
     return (slope * share).reshape(self.shape).astype(self.dtype)

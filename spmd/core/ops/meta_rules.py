@@ -49,7 +49,7 @@ def _wanted(made: Sequence[Any], output_mask: Sequence[bool]) -> tuple[Any, ...]
     return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
 
 
-def _in_place(*args: Any, **kwargs: Any) -> None:
+def _in_place(*args: object, **kwargs: object) -> None:
     """An op that only writes, as a fused optimizer's: its targets keep shape and dtype."""
 
 
@@ -70,19 +70,6 @@ def _checked_softmax(overload: Any) -> Function:
         return overload(self, dim, half_to_float)
 
     return softmax
-
-
-def _histogram(self, bins, *, range=None, weight=None, density=False):
-    edges = self.new_empty(bins + 1) if isinstance(bins, int) else bins
-    return self.new_empty(edges.shape[0] - 1), edges.clone()
-
-
-def _histogramdd(self, bins, *, range=None, weight=None, density=False):
-    return self.new_empty([edges if isinstance(edges, int) else edges.shape[0] - 1 for edges in bins])
-
-
-def _histogramdd_edges(self, bins, *, range=None, weight=None, density=False):
-    return [self.new_empty(count + 1) for count in bins]
 
 
 def _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
@@ -329,11 +316,6 @@ META_FUNCTIONS: dict[torch._ops.OpOverload, Function] = {
     aten.binomial.default: _like(0),
     aten._standard_gamma.default: _like(0),
     aten.linear_backward.default: _linear_backward,
-    aten.histogram.bin_ct: _histogram,
-    aten.histogram.bins_tensor: _histogram,
-    aten._histogramdd_bin_edges.default: _histogramdd_edges,
-    aten._histogramdd_from_bin_cts.default: _histogramdd,
-    aten._histogramdd_from_bin_tensors.default: _histogramdd,
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _scaled_mm,
     aten._scaled_mm_v2.default: _scaled_mm_v2,
@@ -342,11 +324,9 @@ META_FUNCTIONS: dict[torch._ops.OpOverload, Function] = {
     aten._ctc_loss_backward.default: _like(1),
     aten._ctc_loss_backward.Tensor: _like(1),
     aten.multi_margin_loss_backward.default: _like(1),
-    aten.multilabel_margin_loss_backward.default: _like(1),
     aten.native_batch_norm.default: _batch_norm,
     aten.geqrf.default: _geqrf,
     aten.linalg_lstsq.default: _lstsq,
-    aten.fractional_max_pool3d_backward.default: _like(1),
     aten._thnn_fused_lstm_cell.default: _fused_lstm,
     aten._thnn_fused_gru_cell.default: _fused_gru,
     aten._thnn_fused_gru_cell_backward.default: _fused_gru_backward,

@@ -89,6 +89,8 @@ UNARY_FLOAT = {
     aten.special_i1.default: special.i1,
     aten.special_i1e.default: special.i1e,
     aten.special_log_ndtr.default: special.log_ndtr,
+    aten.special_modified_bessel_i0.default: special.i0,
+    aten.special_modified_bessel_i1.default: special.i1,
     aten.special_ndtri.default: special.ndtri,
     aten.sqrt.default: elementary.sqrt,
     aten.tan.default: elementary.tan,

@@ -1,4 +1,4 @@
-"""Maximum pooling: sliding, adaptive, fractional, and unpooling, with their gradients. Averages are in `average_pool`.
+"""Maximum pooling: sliding, adaptive, and unpooling, with their gradients. Averages are in `average_pool`.
 
 Windows are separable: a maximum is taken along one dim after the other, so that the work is proportional to the sum of
 the window's sides and not to its area. Indices are torch's: positions in the flattened plane of one channel.
@@ -170,52 +170,6 @@ def aten_max_pool_with_indices_backward(
 @lower(aten.adaptive_max_pool2d_backward.default, rank=2)
 @lower(aten.adaptive_max_pool3d_backward.default, rank=3)
 def aten_adaptive_max_pool_backward(grad_output, self, indices, *, rank):
-    return _scattered(grad_output, indices, self.shape, rank)
-
-
-# -- Fractional maximum: the starts of the windows are drawn, so they are known only when the program runs.
-
-
-def _starts(samples, size, count, window):
-    """[..., count] window starts of one dim, rounded towards zero as torch does; the last window ends at the edge."""
-    if count == 1:
-        return jnp.full((*samples.shape, 1), size - window, jnp.int32)
-    alpha = jnp.asarray((size - window) / (count - 1), samples.dtype)
-    steps = jnp.arange(count - 1, dtype=samples.dtype)
-    starts = jnp.trunc((steps + samples[..., None]) * alpha) - jnp.trunc(samples * alpha)[..., None]
-    last = jnp.full((*samples.shape, 1), size - window, jnp.int32)
-    return jnp.concatenate([starts.astype(jnp.int32), last], axis=-1)
-
-
-# `order`: the dims' places in a draw.
-@lower(aten.fractional_max_pool2d.default, order=(1, 0))
-@lower(aten.fractional_max_pool3d.default, order=(0, 1, 2))
-def aten_fractional_max_pool(self, kernel_size, output_size, random_samples, *, order, returns):
-    if 0 in returns[0].shape:
-        return zeros(returns)
-    rank = len(order)
-    window, lead = per_dim(kernel_size, rank), self.ndim - rank
-    sizes = self.shape[lead:]
-    samples = random_samples[0] if lead == 1 else random_samples[: self.shape[0]]
-    flat = jnp.zeros(self.shape[:lead] + (1,) * (2 * rank), jnp.int32)
-    for dim in range(rank):
-        starts = _starts(samples[..., order[dim]], sizes[dim], output_size[dim], window[dim])
-        positions = starts[..., None] + jnp.arange(window[dim], dtype=jnp.int32)
-        shape = [1] * (2 * rank)
-        shape[dim], shape[rank + dim] = output_size[dim], window[dim]
-        flat = flat + positions.reshape(*self.shape[:lead], *shape) * math.prod(sizes[dim + 1 :])
-    flat = flat.reshape(*self.shape[:lead], math.prod(output_size), math.prod(window))
-    plane = self.reshape(*self.shape[:lead], 1, -1)
-    values = jnp.take_along_axis(plane, flat, axis=-1)
-    best = jnp.argmax(values, axis=-1, keepdims=True)
-    shape = returns[0].shape
-    indices = jnp.take_along_axis(flat, best, axis=-1).reshape(shape).astype(returns[1].dtype)
-    return jnp.take_along_axis(values, best, axis=-1).reshape(shape), indices
-
-
-@lower(aten.fractional_max_pool2d_backward.default, rank=2)
-@lower(aten.fractional_max_pool3d_backward.default, rank=3)
-def aten_fractional_max_pool_backward(grad_output, self, kernel_size, output_size, indices, *, rank):
     return _scattered(grad_output, indices, self.shape, rank)
 
 

@@ -7,9 +7,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
-from jax import lax
 
 from . import folds
 from .floats import widened_as
@@ -157,14 +155,3 @@ def aten_norm(self, ord=2, /, dim=None, keepdim=False, *, dtype=None, returns):
         power = jnp.asarray(ord, magnitude.dtype)
         result = jnp.power(jnp.sum(jnp.power(magnitude, power), axis=axes, keepdims=keepdim), 1 / power)
     return result.astype(returns.dtype)
-
-
-@lower(aten.hash_tensor.default)
-def aten_hash_tensor(self, dim=(), *, keepdim=False, mode=0):
-    """The exclusive or of all elements' bits, floats as float64."""
-    if jnp.issubdtype(self.dtype, jnp.floating):
-        words = lax.bitcast_convert_type(self.astype(jnp.float64), jnp.uint64)
-    else:
-        words = self.astype(jnp.int64).astype(jnp.uint64)
-    result = lax.reduce(words, np.uint64(0), lax.bitwise_xor, _axes(self, dim))
-    return jnp.expand_dims(result, _axes(self, dim)) if keepdim else result

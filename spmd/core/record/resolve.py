@@ -10,7 +10,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
-from ..ops import CHECKS, base_name
+from ..ops import CHECKS, ON_CPU, base_name
 from . import precision
 from .memory_formats import refuse_op
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, aten, kind_of
@@ -145,9 +145,10 @@ def _kernel(overload: OpOverload) -> Handler | None:
 
 def _decomposition(plan: Plan) -> Handler:
     overload = plan.overload
-    found = decomposition_table.get(overload)
-    if found is not None:
-        return lambda func, args, kwargs: found(*args, **kwargs)
+    # Of the rare ops some are decomposed into themselves.
+    decompose = None if overload._schema.name in ON_CPU else decomposition_table.get(overload)
+    if decompose is not None:
+        return lambda func, args, kwargs: decompose(*args, **kwargs)
     if overload._can_decompose():
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
     if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these

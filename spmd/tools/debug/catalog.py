@@ -79,6 +79,8 @@ def _place(overload: OpOverload) -> Place:
             "derived" if is_lowered else "none",
             *(_where(plan.rule.function) if plan.rule is not None else ("", 0)),
         )
+    if plan.handler is calls.no_rule and overload._schema.name in rules.ON_CPU:
+        return Place(name, "host")
     if overload in decomposition_table:
         return Place(name, "decomposition", *_where(decomposition_table[overload]))
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
