@@ -226,7 +226,6 @@ class rules:  # used as a module is
     spmd_linear_cross_entropy = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy)
     spmd_linear_cross_entropy_backward = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy_backward)
     run_of = staticmethod(_dynamic_start.run_of)
-    listed = staticmethod(_windows.listed)
     per_dim = staticmethod(_windows.per_dim)
     aten_slice = staticmethod(_shape.aten_slice)
     SUMS = _partial.SUMS

@@ -62,7 +62,7 @@ def max_pool(case: Case) -> None:
 
 def _num_pooled(case: Case, dim: int, size: int) -> int:
     kernel, padding, dilation = (
-        rules.per_dim(rules.listed(case.given.get(name, default)), 2)[dim]
+        rules.per_dim(case.given.get(name, default), 2)[dim]
         for name, default in (("kernel_size", 0), ("padding", 0), ("dilation", 1))
     )
     stride = rules.per_dim(case.given.get("stride") or case.given["kernel_size"], 2)[dim]

@@ -9,7 +9,7 @@ from jax import lax
 from .floats import widened
 from .promised import zeros
 from .registry import lower
-from .windows import adaptive_bounds, listed, per_dim
+from .windows import adaptive_bounds, per_dim
 
 aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ def _average(x, kernel_size, stride, padding, count_include_pad, override, rank,
     """(the sum over windows as a function of x, the divisors of the sums)."""
     window = per_dim(kernel_size, rank)
     stride = per_dim(stride, rank) if stride else window
-    padding, lead = per_dim(listed(padding), rank), x.ndim - rank
+    padding, lead = per_dim(padding, rank), x.ndim - rank
     counts = shape[lead:]
     divisors = _divisors(x.shape[lead:], window, stride, padding, counts, count_include_pad, override)
     return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors

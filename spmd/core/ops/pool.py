@@ -15,7 +15,7 @@ from jax import lax
 from .floats import widened
 from .promised import zeros
 from .registry import lower
-from .windows import adaptive_bounds, listed, per_dim
+from .windows import adaptive_bounds, per_dim
 
 aten = torch.ops.aten
 
@@ -109,7 +109,7 @@ def aten_max_pool_with_indices(
 ):  # fmt: skip
     window = per_dim(kernel_size, rank)
     stride = per_dim(stride, rank) if stride else window
-    padding, dilation = per_dim(listed(padding), rank), per_dim(listed(dilation), rank)
+    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
     sizes, counts = self.shape[self.ndim - rank :], returns[0].shape[self.ndim - rank :]
 
     def places(axis, dim):

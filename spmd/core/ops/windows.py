@@ -2,13 +2,9 @@
 
 
 def per_dim(values, rank):
-    """One value per spatial dim; in torch a single one is for all."""
-    return tuple(values) * rank if len(values) == 1 else tuple(values)
-
-
-def listed(value):
-    """The values as a tuple; some schemas take one number instead of a list."""
-    return (value,) if isinstance(value, int) else tuple(value)
+    """One value per spatial dim; in torch a single one, in some schemas without its list, is for all."""
+    values = (values,) if isinstance(values, int) else tuple(values)
+    return values * rank if len(values) == 1 else values
 
 
 def adaptive_bounds(size, count):
