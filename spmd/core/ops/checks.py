@@ -262,11 +262,6 @@ def repeat_interleave(repeats, *, output_size=None):
 # --- shapes and indices -----------------------------------------------------------------------------------------------
 
 
-@checks(aten.cat.default)
-def cat(tensors, dim=0):
-    return 0 in [tensor.dim() for tensor in tensors]
-
-
 @checks(aten.empty_strided.default)
 def empty_strided(size, stride, **_):
     if any(step < 0 for step in stride):  # torch speaks of an overflow
