@@ -1,15 +1,13 @@
 """Compare programs whose lengths are operands with a program for each length: programs, seconds, warm ratios.
 
-    python recipes/benchmarks/lengths.py                       # all five, 20 lengths each, 9 pairs of warm rounds
+    python recipes/benchmarks/lengths.py                       # all three, 20 lengths each, 9 pairs of warm rounds
     python recipes/benchmarks/lengths.py --only generate --pairs 3
 
-A tagger of LSTM cells trains on sentences of many lengths, a policy gradient on episodes of many lengths, a
-transformer's block of nanoGPT's form fills a cache that it slices, Llama of `transformers` generates with its default
+A transformer's block of nanoGPT's form fills a cache that it slices, Llama of `transformers` generates with its default
 cache, which `torch.cat` extends, and a transformer trains on batches of many lengths, the dim named by
-`spmd.mark_dynamic`. Each runs in two processes, one with `config.pad_lengths` and
-`scan_iterations` and one without, which run alternately. "first" is a round over all lengths in a new process, compiles
-included; warm rounds compile nothing, and their ratio is the median of pairs. Benchmarks report; nothing here asserts a
-time.
+`spmd.mark_dynamic`. Each runs in two processes, one with `config.pad_lengths` and one without, which run alternately.
+"first" is a round over all lengths in a new process, compiles included; warm rounds compile nothing, and their ratio is
+the median of pairs. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -43,60 +41,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--serve", choices=ROUNDS, help=argparse.SUPPRESS)  # run a round for each line of stdin
     parser.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)  # a program for each length
     return parser.parse_args()
-
-
-class Tagger(nn.Module):
-    """Tags each word of a sentence by an LSTM that reads one word after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.lstm, self.out = nn.Embedding(100, WIDTH), nn.LSTMCell(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
-
-    def forward(self, words: Tensor) -> Tensor:
-        embedded, outputs = self.embedding(words), []
-        state = embedded.new_zeros(1, WIDTH), embedded.new_zeros(1, WIDTH)
-        for i in range(len(words)):
-            state = self.lstm(embedded[i : i + 1], state)
-            outputs.append(state[0])
-        return self.out(torch.cat(outputs))
-
-
-def tagger(lengths: int) -> Round:
-    """Trains on a sentence of each length."""
-    model = Tagger().to("xla")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sentences = [(torch.randint(100, (n,)), torch.randint(10, (n,))) for n in range(5, 5 + lengths)]
-
-    def run() -> None:
-        for words, tags in sentences:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(words.to("xla")), tags.to("xla"))
-            loss.backward()
-            optimizer.step()
-            loss.item()
-
-    return run
-
-
-def episodes(lengths: int) -> Round:
-    """Trains a policy on an episode of each length, with actions and rewards chosen in advance."""
-    policy = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2)).to("xla")
-    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
-    played = [(torch.randn(n, 4), torch.randint(2, (n, 1)), torch.randn(n)) for n in range(5, 5 + lengths)]
-
-    def run() -> None:
-        for states, actions, rewards in played:
-            chosen = [
-                policy(state.to("xla")[None]).log_softmax(-1).gather(1, action.to("xla")[None])
-                for state, action in zip(states, actions, strict=True)
-            ]
-            optimizer.zero_grad()
-            loss = -(torch.cat(chosen)[:, 0] * rewards.to("xla")).sum()
-            loss.backward()
-            optimizer.step()
-            loss.item()
-
-    return run
 
 
 class Block(nn.Module):
@@ -185,8 +129,6 @@ def marked(lengths: int) -> Round:
 
 
 ROUNDS: dict[str, Callable[[int], Round]] = {
-    "tagger": tagger,
-    "episodes": episodes,
     "sliced": sliced,
     "generate": generate,
     "marked": marked,
@@ -196,7 +138,7 @@ ROUNDS: dict[str, Callable[[int], Round]] = {
 def serve(name: str, lengths: int, *, exact: bool) -> None:
     """Runs a round for each line of stdin; prints its seconds and the number of programs that it compiled."""
     spmd.config.program_cache = False  # compiles are counted and timed
-    spmd.config.pad_lengths = spmd.config.scan_iterations = not exact
+    spmd.config.pad_lengths = not exact
     torch.manual_seed(0)
     run = ROUNDS[name](lengths)
     for _ in sys.stdin:

@@ -5,8 +5,8 @@
 
 `first` is the processor's time for the first step (record, compile, run), `later` that of all later steps together,
 `CPU` torch's own step on the CPU; `digest` is a hash of the losses. Each case is a training step, or an inference, of a
-program that PyTorch users write: the images of a batch one by one, a selective scan op by op, episodes, layers that are
-dropped at random, images of many sizes, sentences of many lengths.
+program that PyTorch users write: the images of a batch one by one, a selective scan op by op, layers that are
+dropped at random, images of many sizes.
 """
 
 import argparse
@@ -220,28 +220,6 @@ def branches(device: str, size: int) -> Step:
     return step
 
 
-def episodes(device: str, size: int) -> Step:
-    """A policy's training step over an episode whose length depends on the data."""
-    policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).to(device)
-    optimizer = torch.optim.Adam(policy.parameters())
-
-    def step(number: int) -> torch.Tensor:
-        order = random.Random(number)
-        length = order.randint(size // 2, 2 * size)
-        scores, state = [], draw(number, 4)
-        for iteration in range(length):
-            logits = policy(state.to(device))
-            scores.append(logits.log_softmax(-1)[int(logits.argmax())])
-            state = draw(1_000 * number + iteration, 4)
-        loss = -torch.stack(scores).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return step
-
-
 def depth(device: str, size: int) -> Step:
     """A training step of residual layers, each of which is dropped at random."""
     model = nn.ModuleList(
@@ -283,26 +261,6 @@ def sizes(device: str, size: int) -> Step:
     return step
 
 
-def lstm(device: str, size: int) -> Step:
-    """A training step of an `nn.LSTMCell` over sentences of lengths 5, 7, 9, 11, 6, 20, 13."""
-    recurrent, head = nn.LSTMCell(8, size).to(device), nn.Linear(size, 2).to(device)
-    optimizer = torch.optim.SGD([*recurrent.parameters(), *head.parameters()], 0.1)
-    lengths = 5, 7, 9, 11, 6, 20, 13
-
-    def step(number: int) -> torch.Tensor:
-        words = draw(number, lengths[number % len(lengths)], 4, 8).to(device)
-        h = c = torch.zeros(4, size, device=device)
-        for word in words:
-            h, c = recurrent(word, (h, c))
-        loss = head(h).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    return step
-
-
 # Each case with its size and the number of its steps.
 CASES: dict[str, tuple[Case, int, int]] = {
     "decoder": (decoder, 8, 4),
@@ -310,10 +268,8 @@ CASES: dict[str, tuple[Case, int, int]] = {
     "tower": (tower, 5_000, 2),
     "plain": (plain, 20_000, 2),
     "branches": (branches, 50, 4),
-    "episodes": (episodes, 10, 8),
     "depth": (depth, 12, 8),
     "sizes": (sizes, 12, 8),
-    "lstm": (lstm, 16, 7),
 }
 
 

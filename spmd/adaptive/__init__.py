@@ -1,3 +1,3 @@
-"""Programs as they come, without marks: loops without a sync, trip counts and graphs that change, large logits."""
+"""Programs as they come, without marks: loops without a sync, graphs that change, large logits."""
 
 from . import joined as joined

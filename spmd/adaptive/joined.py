@@ -2,7 +2,7 @@
 
 from ..core import points
 from ..core.extend import Pass
-from . import changing, iteration_counts, lm_head, unsynced, unsynced_loops
+from . import changing, lm_head, unsynced, unsynced_loops
 from .padding import learning, marks, memo
 from .padding import padded_windows as padded_windows
 from .padding import sums as sums
@@ -12,8 +12,6 @@ points.PASSES.join(
     Pass("cut changing again", changing.changing_again, processes=True, threads=False), before="cut long"
 )
 points.PASSES.join(Pass("pad again", memo.again, processes=True, reads=True), before="cut long")
-# Iterations whose number differs from run to run: one loop with a dynamic trip count.
-points.PASSES.join(Pass("scan iterations", iteration_counts.scan), before="cut long")
 # A graph of many iterations: several programs.
 points.PASSES.join(Pass("cut iterations", unsynced_loops.between_iterations, plans=True), before="cut long")
 # Starts, small lists and lengths that differ from run to run: operands of one program.

@@ -46,11 +46,6 @@ from .graph.graph import TupleElement as TupleElement
 from .graph.graph import Value as Value
 from .graph.graph import is_unpadded as is_unpadded
 from .graph.graph import results as results
-from .graph.loops import Carry as Carry
-from .graph.loops import Const as Const
-from .graph.loops import Local as Local
-from .graph.loops import Source as Source
-from .graph.loops import Xs as Xs
 from .graph.meta import intern_meta as intern_meta
 from .graph.meta import meta_of as meta_of
 from .graph.op import PADDED as PADDED
@@ -67,7 +62,6 @@ from .graph.store_rows import file_of_stack as file_of_stack
 from .loop.loop_op import Loop as Loop
 from .loop.loop_op import Y as Y
 from .lower.lower import LoweringError as LoweringError
-from .lower.numbers import OfX as OfX
 from .lower.numbers import Step as Step
 from .lower.region import Branches as Branches
 from .lower.region import While as While

@@ -162,7 +162,6 @@ class calls:  # used as a module is
 class stretches:  # used as a module is
     """Ops of a graph that repeat."""
 
-    FEWEST_ITERATIONS = _stretches.FEWEST_ITERATIONS
     numbered = staticmethod(_stretches.numbered)
     repeated = staticmethod(_stretches.repeated)
     symbol = staticmethod(_stretches.symbol)

@@ -5,9 +5,8 @@
     python tests/baseline/loops.py /tmp/now.tsv --write    the run as the new list; others keep their rows
 
 A row is a test's id, its partitioner, and the loops, buckets and cuts of the programs that it ran, compiled by it or by
-a test before: `scan 12` is a loop of 12 equal layers, `trip count` a loop whose trip count is an operand, `start` and
-`length` are starts and lengths that are operands, `iterations` and `changing` are graphs that ran as several programs,
-`host` are lists that the host computed.
+a test before: `scan 12` is a loop of 12 equal layers, `start` and `length` are starts and lengths that are operands,
+`iterations` and `changing` are graphs that ran as several programs, `host` are lists that the host computed.
 """
 
 import gzip
@@ -21,7 +20,7 @@ import pytest
 
 LIST = Path(__file__).with_name("loops.tsv.gz")
 # By the text that a pass returns of its change, what it is in the list.
-CHANGES = {"dynamic trip count": "trip count", "starts are operands": "start", "lengths are operands": "length"}
+CHANGES = {"starts are operands": "start", "lengths are operands": "length"}
 # By the counter of what ran otherwise than as one program.
 COUNTED = {"loop_iterations": "iterations", "changing_graphs": "changing", "host_ops": "host"}
 

@@ -259,9 +259,8 @@ def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
 
 # --- sources ----------------------------------------------------------------------------------------------------------
 
-# The least capacity of a dynamic dim without a bound, and of a number of iterations.
+# The least capacity of a dynamic dim without a bound.
 LEAST = 64
-LEAST_ITERATIONS = 32
 
 
 def capacity_of(length: int, least: int = LEAST) -> int:

@@ -44,7 +44,7 @@ LENGTHEN = "spmd.pad"
 _padded: Bounded[tuple[OpSpec, tuple[Any, ...], tuple[Any, ...]], Padded] = Bounded(4096)
 
 
-def refusal(node: Node, why: object) -> str:
+def _refusal(node: Node, why: object) -> str:
     """Returns the reason why a graph is not padded: the op that has no rule for it, and the error of the rules."""
     return f"{node.op.name} {why} at {user_lines.node_line(node)}"
 
@@ -60,13 +60,13 @@ class Sources(NamedTuple):
     capacities: Mapping[int, int] = types.MappingProxyType({})
 
 
-def begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
+def _begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
     """Returns the dims of an op's result that may be dynamic as the dims of these lengths are: of a range, of repeated
     elements, of a number in every place, of the gradient of some elements."""
     name, shape = node.op.name, node.meta.shape
     dims: Sequence[int] = ()
     if name in ("aten.slice_backward", "aten.select_backward"):
-        dims = taken_back(node)
+        dims = _taken_back(node)
     elif name == "aten.expand":
         given = node.operands[0].meta.shape
         more = len(shape) - len(given)
@@ -76,7 +76,7 @@ def begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
     return tuple(dim for dim in dims if shape[dim] in lengths)
 
 
-def taken_back(node: Node) -> list[int]:
+def _taken_back(node: Node) -> list[int]:
     """Returns the dims in which the result of the gradient of a slice or select is longer than its operand."""
     given, result = node.operands[0].meta.shape, node.meta.shape
     if len(given) == len(result):
@@ -97,23 +97,23 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
 def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[Node]] | str:
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
     if gradient is not None and not all(device_data.host is not None for device_data in sources.inputs):
-        return refusal(gradient, "is a gradient")
+        return _refusal(gradient, "is a gradient")
     if gradient is not None and any(
         type(size) is FullBuffer for node in sources.nodes for size in spread.begun(node).values()
     ):
-        return refusal(gradient, "is a gradient")
+        return _refusal(gradient, "is a gradient")
     for node in graph.nodes:
         try:
             spread.take(node)
         except NoRule as why:
-            return refusal(node, why)
+            return _refusal(node, why)
     for root in graph.roots:
         pads, maker = spread.pads_of(root), walks.origin(root)
         if maker is None or maker in sources.host_computed or not pads:
             continue
         may_keep = maker.op.name in dynamic.KEPT or sources.capacities
         if not may_keep or any(type(size) is FullBuffer or type(size) is Joined for size in pads.values()):
-            return refusal(maker, "makes a result that is kept at its own length")
+            return _refusal(maker, "makes a result that is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     inputs = [spread.data.get(device_data, device_data) for device_data in graph.inputs]
     padded_roots = [index for index, root in enumerate(graph.roots) if spread.pads_of(root)]
@@ -155,7 +155,6 @@ class Spread:
         self.made: dict[object, Value] = {}
         self.data: dict[DeviceData, DeviceData] = {}
         self.changed: set[Node] = set()
-        self.moved: Collection[OpSpec] = ()  # ops whose start is an operand
 
     def capacity(self, length: int) -> int:
         """Returns the capacity of a dim of this length."""
@@ -167,7 +166,7 @@ class Spread:
         full = node.operands[0].meta.shape if node.op.name == "aten.slice.Tensor" else None
         if dims is None and self.capacities:
             if full is None:
-                dims = begins_at(node, self.capacities)
+                dims = _begins_at(node, self.capacities)
             else:  # of a table of positions
                 dims = [dim for dim, size in enumerate(shape) if size in self.capacities and size < full[dim]]
             return {dim: self.capacities[shape[dim]] for dim in dims}
@@ -218,9 +217,6 @@ class Spread:
                 for dim, size in pad.items() if self.capacities else ():
                     if type(size) is not FullBuffer:
                         self.capacities.setdefault(node.op.metas[index].shape[dim], size)
-        elif node.op.dynamic_start is not None and node.op.dynamic_start[0] in self.moved:
-            op, position = node.op.dynamic_start
-            numbers = (position, *numbers)
         self.made[node] = self.new(op, operands, numbers, node)
 
     def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:

@@ -108,12 +108,6 @@ FLAGS = (
         "take a slice whose length changes from run to run padded, its length an operand, where all its users can",
     ),
     Flag(
-        "scan_iterations",
-        bool,
-        True,
-        "run iterations whose number differs from run to run (RNN cells, episodes) as one loop of dynamic trip count",
-    ),
-    Flag(
         "scan_layers",
         str,
         "auto",
@@ -168,7 +162,7 @@ FLAGS = (
 )
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
-RENAMED = {"roll_layers": "scan_layers", "roll_turns": "scan_iterations", "entry_cache_size": "op_table_size"}
+RENAMED = {"roll_layers": "scan_layers", "entry_cache_size": "op_table_size"}
 
 
 # Variables of PyTorch/XLA's that set a flag, where that has no variable of its own set.

@@ -7,15 +7,14 @@ import jax
 import numpy as np
 
 
-def count_up(iterations: int | jax.Array, iteration: Callable[[Any], Any], state: Any) -> Any:
+def count_up(iterations: int, iteration: Callable[[Any], Any], state: Any) -> Any:
     """Returns the state after `iterations` iterations; its first part is `first_iteration()`, and each iteration adds
     one.
 
     XLA's TPU compiler omits the initial value of a buffer that such a loop fills, if the loop counts in 32 bits:
     `jax.lax.scan` counts in 64 where arrays may have 64.
     """
-    end = np.int32(iterations) if isinstance(iterations, int) else iterations
-    return jax.lax.while_loop(lambda state: state[0] < end, iteration, state)
+    return jax.lax.while_loop(lambda state: state[0] < np.int32(iterations), iteration, state)
 
 
 def first_iteration() -> jax.Array:

@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
 from ..lower.lower import lower_region
-from ..lower.numbers import EACH, Step, at_iteration, by_iteration
+from ..lower.numbers import EACH, Step, by_iteration
 from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
 from ..lower.stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 from ..ops import sharded
@@ -67,14 +66,12 @@ ROWS = Y()
 
 @dataclass(frozen=True, slots=True)
 class Loop(Lowering):
-    """A loop whose trip count is `iterations`, or at most that where it is dynamic.
+    """A loop whose trip count is `iterations`.
 
     body: its inputs are the constants, the carry, and a row of each x; its roots the carry, `num_last` results and a
     row of each y. xs: for each x whether its rows are one operand, [iterations, ...], instead of an operand per row.
     steps: for each scalar argument of the body, in the order of its nodes, its increment; the op has one scalar
-    argument for each, or `iterations` of them for EACH. reverse: the last rows come first. x_steps: None for a fixed
-    trip count. A dynamic one is the op's first integer; the next are the first rows of the xs, whose rows in the next
-    iteration are so far on; the ys are padded to `iterations` rows.
+    argument for each, or `iterations` of them for EACH. reverse: the last rows come first.
     """
 
     body: Region
@@ -86,7 +83,6 @@ class Loop(Lowering):
     steps: tuple[Step, ...] = ()
     reverse: bool = False
     num_last: int = 0
-    x_steps: tuple[int, ...] | None = None
 
     def with_steps(self, steps: tuple[Step, ...]) -> "Loop":
         """Returns the same loop with other steps."""
@@ -125,14 +121,7 @@ class Loop(Lowering):
         for y in self.ys:
             yield range(start, start := start + (1 if y.is_stack else y.num_rows(self.iterations)))
 
-    @property
-    def num_own(self) -> int:
-        """The number of the op's first integers, which are not the body's."""
-        return 0 if self.x_steps is None else 1 + len(self.x_steps)
-
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        if self.x_steps is not None:
-            return ()  # such a loop is made when a graph runs: nothing is recorded with it
         starts, counts, start = [], [], 0
         for step in self.steps:
             starts.append(start)
@@ -146,8 +135,6 @@ class Loop(Lowering):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         trace = _Trace.of(self, operands, numbers, layouts)
-        if self.x_steps is not None:
-            return trace.in_iterations()
         if trace.is_from_host():
             return trace.row_by_row()
         return trace.in_one() if self._is_elementwise() else trace.in_iterations()
@@ -202,9 +189,8 @@ class Loop(Lowering):
 class _Trace:
     """A loop while it is lowered.
 
-    layouts: the known shardings of the body's inputs. own: of a dynamic trip count that and the first rows of the xs.
-    tables: the scalar arguments of the body, the floats and the integers: [iterations, number of them], of a dynamic
-    trip count those of the first iteration.
+    layouts: the known shardings of the body's inputs. tables: the scalar arguments of the body, the floats and the
+    integers: [iterations, number of them].
     """
 
     loop: Loop
@@ -213,7 +199,6 @@ class _Trace:
     xs: list[Stretch]
     filled: list[Made]
     layouts: list[Sharding | None]
-    own: jax.Array
     tables: tuple[jax.Array, jax.Array]
 
     @staticmethod
@@ -235,38 +220,23 @@ class _Trace:
             layout = of_rows[0] if all(other is of_rows[0] for other in of_rows) else None
             xs.append(stretch(operands[run.start : run.stop], layout))
             row_layouts.append(layout)
-        floats, integers = numbers
-        own, integers = integers[: loop.num_own], integers[loop.num_own :]
-        tables = [floats, integers]
-        if loop.x_steps is None:
-            tables = [
-                by_iteration(vector, steps, loop.iterations)
-                for vector, steps in zip(tables, split_steps(loop.body.nodes, loop.steps), strict=True)
-            ]
+        steps = split_steps(loop.body.nodes, loop.steps)
+        floats, integers = (by_iteration(*pair, loop.iterations) for pair in zip(numbers, steps, strict=True))
         start = [
             in_memory(array, loop.memory_of(root)) for array, root in zip(strong(carry), loop.body.roots, strict=False)
         ]
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
-        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, own, tuple(tables))  # type: ignore[arg-type]
+        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
 
     def lowered(self, at: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
         """Lowers the iteration of a row; returns its roots."""
-        if self.loop.x_steps is None:
-            floats, integers = (row_at(table, at) for table in self.tables)
-            return self.with_numbers((floats, integers), carry, read)
-        steps = split_steps(self.loop.body.nodes, self.loop.steps)
-        own = [at_iteration(vector, of_kind, at, read) for vector, of_kind in zip(self.tables, steps, strict=True)]
-        return self.with_numbers(own, carry, read)
+        return self.with_numbers([row_at(table, at) for table in self.tables], carry, read)
 
     def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
         return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
 
     def read(self, at: Any) -> list[jax.Array]:
         """Reads a row of each x."""
-        if self.loop.x_steps is not None:
-            firsts = [self.own[1 + k] for k in range(len(self.xs))]
-            steps = self.loop.x_steps
-            return [row_at(x.array, k + step * at) for x, k, step in zip(self.xs, firsts, steps, strict=True)]
         return [row_at(array, _place(first, step, at)) for array, first, step in self.xs]
 
     # --- an iteration after the other ---------------------------------------------------------------------------------
@@ -297,8 +267,7 @@ class _Trace:
                 iteration, state, length=loop.iterations, reverse=loop.reverse
             )
         else:
-            count_to = loop.iterations if loop.x_steps is None else self.own[0].astype(np.int32)
-            (_, carry, last, buffers), stacks = count_up(count_to, lambda s: iteration(s, None)[0], state), []
+            (_, carry, last, buffers), stacks = count_up(loop.iterations, lambda s: iteration(s, None)[0], state), []
         found = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
         ys = [result for k in range(len(loop.ys)) for result in self._results(k, found[k], carry)]
         return (*carry, *last, *ys)
@@ -440,7 +409,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     for meta, y in zip(metas[single:], loop.ys, strict=True):
         stack = dense_meta((iterations, *meta.shape), meta.dtype)
         results += [stack] if y.is_stack else [meta] * y.num_rows(iterations)
-    numbers = "i" * loop.num_own + "".join(
+    numbers = "".join(
         kind * (iterations if step is EACH else 1)
         for kind, step in zip(kinds_of(body.nodes), loop.steps, strict=True)
         if not isinstance(step, tuple)

@@ -1,37 +1,15 @@
 """The scalar arguments of a loop's body, from those of the loop."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-
-class OfX(NamedTuple):
-    """A scalar argument of the body that is the row of an x, which has one number per iteration."""
-
-    slot: int
-
-
 # The increment of a scalar argument of the body per iteration (0: none); EACH: the op has one for each iteration. Or,
-# as no scalar arguments of the op: the integers of all iterations, by row; a number that is the row of an x.
+# as no scalar argument of the op: the integers of all iterations, by row.
 EACH = None
-Step = int | tuple[int, ...] | OfX | None
-
-
-def at_iteration(vector: jax.Array, steps: Sequence[Step], at: Any, read: Sequence[jax.Array]) -> jax.Array:
-    """Returns the scalar arguments of the body in an iteration, from those of the first one."""
-    rest = iter(range(len(steps)))
-    result = []
-    for step in steps:
-        if isinstance(step, OfX):
-            result.append(read[step.slot].astype(vector.dtype))
-            continue
-        assert isinstance(step, int), "a dynamic trip count has no numbers of all iterations"
-        first = jax.lax.index_in_dim(vector, next(rest), keepdims=False)
-        result.append(first + step * at.astype(vector.dtype) if step else first)
-    return jnp.stack(result) if result else vector
+Step = int | tuple[int, ...] | None
 
 
 def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:

@@ -189,7 +189,7 @@ def _loop(
 ) -> Candidate | None:
     """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of the xs is a weight.
 
-    (They differ in the recurrence of an RNN over its inputs, too, which is no layer; see `passes.iteration_counts`.)
+    (They differ in the recurrence of an RNN over its inputs, too, which is no layer.)
     """
     early, has_dynamic_start = _early(nodes, position, start, period, iterations)
 

@@ -164,7 +164,7 @@ FLOWS: dict[str, Callable[[OpShapes], Flow]] = {
     "aten.expand": _expanded,
     "aten.index.Tensor": _indexed,
     "aten._grouped_mm": _grouped,
-    **dict.fromkeys(("aten.stack", "aten.unbind.int", "spmd.row", "spmd.rows", "spmd.stack"), _of_rows),
+    **dict.fromkeys(("aten.stack", "aten.unbind.int", "spmd.rows"), _of_rows),
     **dict.fromkeys(("spmd.gather", "spmd.renew", "spmd.unmarked", "spmd.wait"), _paired),
 }
 

@@ -13,6 +13,9 @@ _ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
 _RESHAPED = re.compile(r"an input is now (\w+)\[[^]]*\], before \1\[")
 _COUNTS = "; the graph has"
 _OPERAND = re.compile(r"\[?(?:bool|(?:u?int|float|bfloat|complex)\d+\w*)\[[-\d,]*\].*")
+# Ops, a letter for each name, that repeat.
+_REPEATED = re.compile(r"(.{1,512}?)\1{2,}", re.DOTALL)
+_MARKS = "spmd.scan compiles the body of a loop once, spmd.while_loop is one program for any number of iterations"
 # Differing stretches longer than this are compared op by op and not aligned, which takes the square of their length.
 _ALIGNED = 2_000
 
@@ -31,6 +34,7 @@ def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
     return (
         _changed_setting(before, now)
         or _new_dynamic_length(before, graph)
+        or _changed_iterations(before, graph)
         or _changed_ops(before, graph)
         or _changed_wiring(before, now)
         or _changed_input_layout(before, graph)
@@ -104,6 +108,21 @@ def _new_dynamic_length(before: Requested, graph: Graph) -> str | None:
                 f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
                 f"{Line(node.code, node.instruction)}"
             )
+    return None
+
+
+def _changed_iterations(before: Requested, graph: Graph) -> str | None:
+    """Describes the first stretch that repeats more or less often than before, in a graph of otherwise the same ops."""
+    letters: dict[str, str] = {}
+    recorded = [node.op for node in graph.nodes], before.entries
+    now, was = ("".join(letters.setdefault(op.name, chr(len(letters))) for op in ops) for ops in recorded)
+    if len(now) == len(was) or _REPEATED.sub(r"\1", now) != _REPEATED.sub(r"\1", was):
+        return None
+    for new, old in zip(_REPEATED.finditer(now), _REPEATED.finditer(was), strict=False):
+        if len(new[0]) != len(old[0]):
+            times = f"{len(new[0]) // len(new[1])} times, before {len(old[0]) // len(old[1])}"
+            line = user_lines.node_line(graph.nodes[new.start()])
+            return f"{len(new[1])} ops repeat {times}, from {line} on: {_MARKS}"
     return None
 
 
