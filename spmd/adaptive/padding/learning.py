@@ -39,7 +39,7 @@ def starts(graph: Graph, sync: Sync) -> Outcome:
     """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
     if not dynamic.dynamic_start_positions(graph.nodes):
         return ""
-    return Changed(graph, "starts are operands", lambda graph: graph, is_last=False)
+    return Changed(graph, "starts are operands", is_last=False)
 
 
 def on_host(graph: Graph, sync: Sync) -> Outcome:
@@ -69,18 +69,7 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
         memo.keep(sync.key, sync.counts, graph, found[0])
     elif not reads_padded:
         return ""
-    return _padded(found[0])
-
-
-def _padded(graph: Graph) -> Changed:
-    return Changed(graph, "lengths are operands", _padded_again)
-
-
-def _padded_again(graph: Graph) -> Graph:
-    """Pads the known dynamic dims of a graph."""
-    sources = sources_of(graph)
-    found = None if sources is None else pad(graph, sources)
-    return found[0] if isinstance(found, tuple) else graph
+    return Changed(found[0], "lengths are operands")
 
 
 def learn(graph: Graph, sync: Sync) -> Outcome:
@@ -155,7 +144,7 @@ def _learn_lengths(
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
     found = pad(graph, sources)
-    return found if isinstance(found, str) else _padded(found[0])
+    return found if isinstance(found, str) else Changed(found[0], "lengths are operands")
 
 
 def _is_of_batches(before: Program, graph: Graph) -> bool:

@@ -10,15 +10,10 @@ from ..graph.source import Line
 
 
 class Changed(NamedTuple):
-    """Another graph, which computes the same: what is different, in words.
-
-    again: applies the change to the graph of the same ops as it is after a compilation. is_last: no later pass looks at
-    the graph.
-    """
+    """Another graph that computes the same: what is different, in words. is_last: no later pass looks at the graph."""
 
     graph: Graph
     what: str
-    again: Callable[[Graph], Graph]
     is_last: bool = True
 
 

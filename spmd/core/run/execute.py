@@ -189,8 +189,11 @@ def _run_subgraph(
         # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
         if recorders.is_several:
             flow.add_others(_recorded_elsewhere([*left, *roots]))
-        graph = found.again(graph_now())
-        program = executables.program_for(graph, "step", line)
+        found = prepared(graph_now(), subgraph, left, flow, line, donate=donate)
+        if found.cut:
+            return found.cut
+        graph = found.graph
+        program = found.program or executables.program_for(graph, "step", line)
     bring(graph.inputs, graph.shardings)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
     observing = observation.active()

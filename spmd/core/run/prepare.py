@@ -25,21 +25,14 @@ from .schedule import Flow, Root, Subgraph, around_host
 class Prepared(NamedTuple):
     """A graph after the passes.
 
-    program: where there is one. cut: the subgraphs that run in its place, if any. changes: what the passes changed.
-    why_not: the reason of the first pass that could not change it.
+    program: where there is one. cut: the subgraphs that run in its place, if any. why_not: the reason of the first pass
+    that could not change it.
     """
 
     graph: Graph
     program: Program | None = None
     cut: Sequence[Subgraph] = ()
-    changes: tuple[Changed, ...] = ()
     why_not: str = ""
-
-    def again(self, graph: Graph) -> Graph:
-        """Applies the same changes to a graph of the same ops as it is after a compilation."""
-        for change in self.changes:
-            graph = change.again(graph)
-        return replace(graph, notes=self.graph.notes)
 
 
 def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, line: Line, *, donate: bool) -> Prepared:
@@ -53,7 +46,6 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
         return Prepared(graph, program)
     counts = [len(node.numbers) for node in graph.nodes]
     sync = Sync(line, graph.key(), counts, _steps_written(left), subgraph.is_rest)
-    changes: tuple[Changed, ...] = ()
     reasons: list[str] = []
     for row in PASSES:
         if not _applies(row, donate=donate, is_plan=is_plan):
@@ -64,13 +56,12 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
             graph = _checked(graph, result, name=row.name, is_changed=False)
         elif isinstance(result, Changed):
             graph = _checked(result.graph, result.what, name=row.name, is_changed=True)
-            changes = (*changes, result)
             program = None if is_plan else cache.find(graph)
             if program is not None or result.is_last:
                 break
         else:
             return Prepared(graph, cut=_subgraphs(graph, result, subgraph, left, flow))
-    return Prepared(graph, program, (), changes, reasons[0] if reasons else "")
+    return Prepared(graph, program, why_not=reasons[0] if reasons else "")
 
 
 def formed(graph: Graph, may_scan: bool = True) -> Graph:

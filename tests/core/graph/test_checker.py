@@ -140,7 +140,7 @@ class TestFlag:
         """The loop over the passes checks what each returns; without the flag XLA would see it first."""
 
         def wrong(graph: Graph, sync: outcome.Sync) -> outcome.Outcome:
-            return outcome.Changed(late(graph), "shuffled", lambda graph: graph)
+            return outcome.Changed(late(graph), "shuffled")
 
         monkeypatch.setattr(prepare, "PASSES", (outcome.Pass("shuffle", wrong, reads=True),))
         x = torch.arange(5.0, device="xla") * 3 + 1
