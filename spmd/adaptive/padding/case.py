@@ -113,43 +113,28 @@ class FromBehind:
 
 @dataclass(frozen=True, slots=True)
 class MaskKeys:
-    """Masks attention's keys after the length: by a bias (an operand after the others where there is none), and by
-    values that are zero there, as a weight of 0 does not hide a NaN."""
-
-    has_bias: bool
-
-    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        query, key, value, *rest = operands
-        counts = _counts(query.ndim, key.shape[-2], query.ndim - 1, length)
-        if self.has_bias:
-            if rest[0].dtype != jnp.bool_:
-                key = filled(key, key.ndim - 2, length, 0)
-            counts = _masked(rest[0], counts)
-        return [query, key, filled(value, value.ndim - 2, length, 0), counts, *rest[self.has_bias :]]
-
-
-@dataclass(frozen=True, slots=True)
-class MaskKeysBackward:
-    """Masks attention's keys after the length in the gradient: by a bias, an operand after the others without one.
-
-    The keys and values are zero there already.
-    """
+    """Masks attention's keys after the length: by a bias, an operand after the others where there is none, and by
+    values that are zero there, as a weight of 0 does not hide a NaN (value: None where they are zero already)."""
 
     key: int
     bias: int | None
+    value: int | None
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        key = operands[self.key]
-        counts = _counts(key.ndim, key.shape[-2], key.ndim - 1, length)
+        key, rows = operands[self.key], operands[self.key].ndim - 2
+        counts = _counts(key.ndim, key.shape[rows], rows + 1, length)
+        if self.value is not None:
+            operands[self.value] = filled(operands[self.value], rows, length, 0)
         if self.bias is None:
             return [*operands, counts]
-        operands[self.bias] = _masked(operands[self.bias], counts)
+        bias = operands[self.bias]
+        if bias.dtype == jnp.bool_:
+            operands[self.bias] = bias & counts
+            return operands
+        operands[self.bias] = jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
+        if self.value is not None:
+            operands[self.key] = filled(key, rows, length, 0)
         return operands
-
-
-def _masked(bias: jax.Array, counts: jax.Array) -> jax.Array:
-    """A bias that also hides the keys that do not count."""
-    return bias & counts if bias.dtype == jnp.bool_ else jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from ...core.extend import (
     Lowering,
     Node,
     OpSpec,
-    TupleElement,
     Value,
     dynamic,
     is_unpadded,
@@ -96,11 +95,9 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
 
 def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[Node]] | str:
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
-    if gradient is not None and not all(device_data.host is not None for device_data in sources.inputs):
-        return _refusal(gradient, "is a gradient")
-    if gradient is not None and any(
-        type(size) is FullBuffer for node in sources.nodes for size in spread.begun(node).values()
-    ):
+    sizes = (size for node in sources.nodes for size in spread.begun(node).values())
+    is_of_device = any(device_data.host is None for device_data in sources.inputs)
+    if gradient is not None and (is_of_device or any(type(size) is FullBuffer for size in sizes)):
         return _refusal(gradient, "is a gradient")
     for node in graph.nodes:
         try:
@@ -176,13 +173,7 @@ class Spread:
 
     def now(self, value: Value) -> Value:
         """Returns the new graph's value for one of the old graph."""
-        if type(value) is TupleElement:
-            result = self.made[value.node]
-            assert type(result) is Node, "the new value of an op is an op"
-            return TupleElement(result, value.index)
-        if type(value) is DeviceData:
-            return self.made.get(value, value)
-        return self.made[value]
+        return self.made.get(walks.value_name(value), value)
 
     def pads_of(self, value: Value) -> Pads:
         """Returns the padded dims of a value of the old graph."""
@@ -192,32 +183,29 @@ class Spread:
         """Adds an op to the new graph."""
         for operand in node.operands:
             self.lengthen(operand, node)
-        operands = [self.now(operand) for operand in node.operands]
+        operands, pads = [self.now(operand) for operand in node.operands], list(map(self.pads_of, node.operands))
+        begins = {} if any(pads) else self.begun(node)
+        op, numbers, padded = _alone(node), node.numbers, None
         if node in self.sources.host_computed:
-            self.pads[node] = {dim: self.capacity(node.meta.shape[dim]) for dim in self.sources.host_computed[node]}
+            dims = self.sources.host_computed[node]
+            padded = Padded(node.op, ({dim: self.capacity(node.meta.shape[dim]) for dim in dims},), ())
+        elif begins or any(pads):
+            try:
+                padded = padded_op(op, pads, begins)
+            except NoRule:
+                if not begins:
+                    raise
+                # another op of the same name in the same line
+        if padded is not None:
+            op, numbers = padded.op, (*padded.numbers, *numbers)
             self.changed.add(node)
-            self.made[node] = self.new(node.op, operands, node.numbers, node)
-            return
-        pads = [self.pads_of(operand) for operand in node.operands]
-        is_reachable = any(pads)
-        op, numbers = _alone(node), node.numbers
-        begins = {} if is_reachable else self.begun(node)
-        try:
-            result = padded_op(op, pads, begins) if begins or is_reachable else None
-        except NoRule:
-            if not begins:
-                raise
-            result = None  # another op of the same name in the same line
-        if result is not None:
-            op, numbers = result.op, (*result.numbers, *numbers)
-            self.changed.add(node)
-            for index, pad in enumerate(result.pads):
-                if pad:
-                    self.pads[(node, index) if len(result.pads) > 1 else node] = pad
+            for value, pad in zip(walks.results(node), padded.pads, strict=True):
+                self.pads[walks.value_name(value)] = pad
                 for dim, size in pad.items() if self.capacities else ():
                     if type(size) is not FullBuffer:
-                        self.capacities.setdefault(node.op.metas[index].shape[dim], size)
-        self.made[node] = self.new(op, operands, numbers, node)
+                        self.capacities.setdefault(value.meta.shape[dim], size)
+        new = self.new(op, operands, numbers, node)
+        self.made |= zip(map(walks.value_name, walks.results(node)), walks.results(new), strict=True)
 
     def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
         result = Node(op, operands, numbers, like.code, like.instruction, like.sequence)

@@ -16,7 +16,6 @@ from .case import (
     FromBehind,
     FullBuffer,
     MaskKeys,
-    MaskKeysBackward,
     Mean,
     NoRule,
     RepeatLast,
@@ -189,7 +188,7 @@ def attention(case: Case) -> None:
     if any(set(pads) - {0, 2} for pads in case.pads[:3]):
         raise NoRule("has padded heads")
     if 2 in case.pads[1]:
-        case.first(MaskKeys(bias is not None), case.length(1, 2))
+        case.first(MaskKeys(1, bias, 2), case.length(1, 2))
         case.given["attn_bias"] = type(case.given["query"])(3)
 
 
@@ -215,7 +214,7 @@ def attention_backward(case: Case) -> None:
     for name, operand in (("max_q", query), ("max_k", key)):
         case.given[name] = physical(case.shapes[operand], case.pads[operand])[2]
     if 2 in case.pads[key]:
-        case.first(MaskKeysBackward(key, bias), case.length(key, 2))
+        case.first(MaskKeys(key, bias, None), case.length(key, 2))
         case.given["attn_bias"] = type(case.given["query"])(len(case.shapes) if bias is None else bias)
 
 
