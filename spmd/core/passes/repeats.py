@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import Node, TupleElement, Value, origin, result_index, value_name
+from ..graph.graph import Node, Value, origin, result_index, value_name
 from ..graph.loops import Candidate, Carry, Const, Local, Result, Source, Xs
 from ..lower.region import is_annotation
 from .stretches import FEWEST_ITERATIONS, numbered, repeated, symbol
@@ -76,12 +76,6 @@ def _free(taken: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]
 
 # --- the wiring -------------------------------------------------------------------------------------------------------
 
-# The wiring of an operand, as a number: made outside (or more than one iteration before), by the iteration before, else
-# by the same iteration. The place of its op and its index among the results are in the number, too.
-_OUTSIDE = -1
-_BEFORE = 1 << 60
-_WIDTH = 1 << 24
-
 
 def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int) -> Candidate | None:
     """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired differently."""
@@ -92,12 +86,8 @@ def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int
     if spare:
         start += _least_carried(nodes, position, start, period, spare)
     wiring = [_wiring(nodes, position, start + iteration * period, period) for iteration in range(iterations)]
-    best = (0, 0)
-    for first, last in _stretches(wiring):
-        first, last = _usable(nodes, position, start, period, wiring, first, last)
-        if last - first > best[1] - best[0]:
-            best = (first, last)
-    first, last = best
+    usable = (_usable(nodes, position, start, period, wiring, *between) for between in _stretches(wiring))
+    first, last = max(usable, key=lambda between: between[1] - between[0])
     if last - first < FEWEST_ITERATIONS or (last - first - 1) * period < FEWEST_OPS:
         return None
     return _loop(nodes, position, start + first * period, period, last - first)
@@ -119,66 +109,50 @@ def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int,
     return int(np.argmin(carried[: min(spare, period - 1) + 1]))
 
 
-def _wiring(nodes: Sequence[Node], position: dict[Node, int], base: int, period: int) -> tuple[int, ...]:
+# The place of the op that makes an operand, from the start of the iteration on (below 0: in the one before), and the
+# index among its results; None for a value from outside, or from more than one iteration before.
+_Wired = tuple[int, int] | None
+
+
+def _wiring(nodes: Sequence[Node], position: dict[Node, int], base: int, period: int) -> tuple[_Wired, ...]:
     """Returns the wiring of each operand of one iteration."""
-    wired = []
-    before = base - period
-    for place in range(base, base + period):
-        for operand in nodes[place].operands:
-            kind = type(operand)
-            if kind is Node:
-                made = position[operand]  # type: ignore[index]
-                result = 0
-            elif kind is TupleElement:
-                made = position[operand.node]  # type: ignore[union-attr]
-                result = operand.index  # type: ignore[union-attr]
-            else:
-                wired.append(_OUTSIDE)
-                continue
-            if made >= base:
-                wired.append((made - base) * _WIDTH + result)
-            elif made >= before:
-                wired.append(_BEFORE + (made - before) * _WIDTH + result)
-            else:
-                wired.append(_OUTSIDE)
+    wired: list[_Wired] = []
+    for operand in itertools.chain.from_iterable(node.operands for node in nodes[base : base + period]):
+        maker = origin(operand)
+        place = -1 if maker is None else position[maker]
+        wired.append((place - base, result_index(operand)) if place >= max(base - period, 0) else None)
     return tuple(wired)
 
 
-def _stretches(wiring: list[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+def _stretches(wiring: list[tuple[_Wired, ...]]) -> Iterator[tuple[int, int]]:
     """Yields isomorphic iterations (first, behind the last), and the one before where it may be the first of them."""
     first = 0
     while first < len(wiring):
         last = first + 1
         while last < len(wiring) and wiring[last] == wiring[first]:
             last += 1
-        if first and _may_begin(wiring[first - 1], wiring[first]):
-            yield first - 1, last
-        else:
-            yield first, last
+        yield first - bool(first and _may_begin(wiring[first - 1], wiring[first])), last
         first = last
 
 
-def _may_begin(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _may_begin(one: tuple[_Wired, ...], other: tuple[_Wired, ...]) -> bool:
     """True if an iteration may be the first of a loop with this wiring: it reads data where the others read a carry."""
-    return all(a == b or (not 0 <= a < _BEFORE and not 0 <= b < _BEFORE) for a, b in zip(one, other, strict=True))
+    return all(
+        a == b or all(wired is None or wired[0] < 0 for wired in (a, b)) for a, b in zip(one, other, strict=True)
+    )
 
 
 def _usable(
-    nodes: Sequence[Node],
-    position: dict[Node, int],
-    start: int,
-    period: int,
-    wiring: list[tuple[int, ...]],
-    first: int,
-    last: int,
-) -> tuple[int, int]:
+    nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, wiring: list[tuple[_Wired, ...]],
+    first: int, last: int,
+) -> tuple[int, int]:  # fmt: skip
     """Returns the iterations without those at the start whose results are read by a later iteration other than the
     next: these are peeled."""
     for iteration in range(first + 2, last):
         base = start + iteration * period
         operands = itertools.chain.from_iterable(node.operands for node in nodes[base : base + period])
         for operand, wired in zip(operands, wiring[iteration], strict=True):
-            maker = origin(operand) if wired == _OUTSIDE else None
+            maker = origin(operand) if wired is None else None
             if maker is not None and position[maker] >= start + first * period:
                 first = (position[maker] - start) // period + 1
     return first, last
