@@ -45,7 +45,6 @@ from .graph.graph import Region as Region
 from .graph.graph import TupleElement as TupleElement
 from .graph.graph import Value as Value
 from .graph.graph import is_unpadded as is_unpadded
-from .graph.graph import results as results
 from .graph.meta import intern_meta as intern_meta
 from .graph.meta import meta_of as meta_of
 from .graph.op import PADDED as PADDED
@@ -59,10 +58,10 @@ from .graph.source import THREADS as THREADS
 from .graph.source import Line as Line
 from .graph.store import Store as Store
 from .graph.store_rows import file_of_stack as file_of_stack
+from .loop.loop_counter import Step as Step
 from .loop.loop_op import Loop as Loop
 from .loop.loop_op import Y as Y
 from .lower.lower import LoweringError as LoweringError
-from .lower.numbers import Step as Step
 from .lower.region import Branches as Branches
 from .lower.region import While as While
 from .lower.region import body_numbers as body_numbers

@@ -10,12 +10,12 @@ from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import module_paths as _module_paths
 from .graph import source as _source
+from .loop import loop_counter as _loop_counter
 from .loop import loop_op as _loop_op
 from .lower import build as _build
 from .lower import called as _called
 from .lower import constants as _constants
 from .lower import lower as _lower
-from .lower import numbers as _numbers
 from .lower import region as _region
 from .ops import blocks as _blocks
 from .ops import collective as _collective
@@ -182,9 +182,7 @@ class regions:  # used as a module is
     build = staticmethod(_build.build)
     has_complex = staticmethod(_constants.has_complex)
     hide = staticmethod(_constants.hide)
-    EACH = _numbers.EACH
-    ROWS = _loop_op.ROWS
-    STACK = _loop_op.STACK
+    EACH = _loop_counter.EACH
     loop_op = staticmethod(_loop_op.loop_op)
     constrain = staticmethod(_constrain.constrain)
     cut = staticmethod(_constrain.cut)

@@ -202,7 +202,7 @@ class _Loop:
             self.saved = saved(self.capture, gradients, [*xs, *arriving], middle)
         carried = [*map(record_calls.operand, self.carried), *self.after]
         roots = [*carried, *map(record_calls.operand, self.stacked), *self.saved, *self.new_xs]
-        ys = [*[regions.STACK] * (self.num_stacked + len(self.saved)), *[regions.ROWS] * len(self.new_xs)]
+        ys = [*[Y(is_stack=True)] * (self.num_stacked + len(self.saved)), *[Y()] * len(self.new_xs)]
         rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
         self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.before], [*rows], ys, self.reverse)
 
@@ -228,7 +228,7 @@ class _Loop:
             *((True, value) for value in self.stack_arriving),
         ]  # fmt: skip
         xs_needs = [self.xs[i] for i in self.xs_needs]
-        ys = [regions.STACK if x.is_stack else regions.ROWS for x in xs_needs]
+        ys = [Y(x.is_stack) for x in xs_needs]
         constants, loop = self._loop(gradients, fixed, rows, ys, not self.reverse)
         self.kept_before = self.capture.tensors(constants)
         self.kept_after = [tensor for i in xs_read for tensor in self.xs[i].tensors]
@@ -297,9 +297,8 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
             step, own = _progression(series[place]) if place in series else (0, [number])
             steps.append(step)
             numbers += own
-    return record(
-        regions.loop_op(name, loop.with_steps(tuple(steps)), [value.meta for value in operands]), operands, numbers
-    )
+    loop = dataclasses.replace(loop, steps=tuple(steps))
+    return record(regions.loop_op(name, loop, [value.meta for value in operands]), operands, numbers)
 
 
 def _progression(numbers: list[int]) -> tuple[Step, list[int]]:

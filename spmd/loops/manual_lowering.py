@@ -32,7 +32,6 @@ from ..core.extend import (
     draws_in,
     held,
     program,
-    results,
     rules,
     walks,
 )
@@ -135,7 +134,7 @@ class Rules:
     def of(self, value: Value) -> Varying:
         """Returns the varying axes of one value."""
         for node in walks.up_to([value], self.known, since=self.start):
-            self.known |= zip(map(walks.value_name, results(node)), self._of_node(node), strict=True)
+            self.known |= zip(map(walks.value_name, walks.results(node)), self._of_node(node), strict=True)
         return self.known.get(walks.value_name(value), _NONE)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:

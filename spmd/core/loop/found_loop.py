@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from ..graph.graph import DeviceData, Node, TupleElement, Value, value_name
 from ..graph.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Xs
 from ..graph.op import OpSpec
-from ..lower.numbers import EACH, Step
 from ..lower.region import Region
 from ..sharding.value import DEVICE, HOST
+from .loop_counter import EACH, Step
 from .loop_op import Loop, Y, loop_op
 
 # By the name of a value, the input whose buffer it takes.

@@ -1,25 +1,21 @@
-"""Loops of a program that count their iterations, and read and write a row of a stack in each."""
+"""Loops of a program that count their iterations: rows of stacks that each reads and writes, its scalar arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
 def count_up(iterations: int, iteration: Callable[[Any], Any], state: Any) -> Any:
-    """Returns the state after `iterations` iterations; its first part is `first_iteration()`, and each iteration adds
+    """Returns the state after `iterations` iterations; its first part is 0 in 32 bits, and each iteration adds
     one.
 
     XLA's TPU compiler omits the initial value of a buffer that such a loop fills, if the loop counts in 32 bits:
     `jax.lax.scan` counts in 64 where arrays may have 64.
     """
     return jax.lax.while_loop(lambda state: state[0] < np.int32(iterations), iteration, state)
-
-
-def first_iteration() -> jax.Array:
-    """Returns the number of the first iteration, in 32 bits."""
-    return jax.numpy.zeros((), np.int32)
 
 
 def row_at(stack: jax.Array, at: jax.Array | int) -> jax.Array:
@@ -30,3 +26,32 @@ def row_at(stack: jax.Array, at: jax.Array | int) -> jax.Array:
 def with_row(stack: jax.Array, row: jax.Array, at: jax.Array | int) -> jax.Array:
     """Returns the stack with the row at an index replaced."""
     return jax.lax.dynamic_update_index_in_dim(stack, row, at, 0, allow_negative_indices=False)
+
+
+# --- scalar arguments -------------------------------------------------------------------------------------------------
+
+# The increment of a scalar argument of the body per iteration (0: none); EACH: the op has one for each iteration. Or,
+# as no scalar argument of the op: the integers of all iterations, by row.
+EACH = None
+Step = int | tuple[int, ...] | None
+
+
+def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
+    """Returns the scalar arguments of the body, [iterations, number of them] by row, from those of the op."""
+    places = np.zeros((iterations, len(steps)), np.int64)
+    known, is_known = np.zeros_like(places), np.array([isinstance(step, tuple) for step in steps], bool)
+    start = 0
+    for column, step in enumerate(steps):
+        if isinstance(step, tuple):
+            known[:, column] = step
+        else:
+            places[:, column] = start + (np.arange(iterations) if step is EACH else 0)
+            start += iterations if step is EACH else 1
+    if not start:
+        return jnp.asarray(known.astype(vector.dtype))
+    result = vector[places]
+    if is_known.any():
+        result = jnp.where(is_known, known.astype(vector.dtype), result)
+    increments = np.array([step if isinstance(step, int) else 0 for step in steps], vector.dtype)
+    by_row = np.arange(iterations).astype(vector.dtype)[:, None]
+    return result + increments * by_row if increments.any() else result

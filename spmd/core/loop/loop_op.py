@@ -7,25 +7,24 @@ results likewise. Where the operands of all iterations are rows of one array, th
 results come out as rows of one.
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
 from ..lower.lower import lower_region
-from ..lower.numbers import EACH, Step, by_iteration
 from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
 from ..lower.stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .loop_counter import count_up, first_iteration, row_at, with_row
+from .loop_counter import EACH, Step, by_iteration, count_up, row_at, with_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,7 @@ class Y:
         return 0 if self.before else iterations
 
 
-STACK = Y(is_stack=True)
 _GATHERED = "the stack {shape} of a scan is gathered over {{axes}}, as each iteration reads one row"
-ROWS = Y()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +80,6 @@ class Loop(Lowering):
     steps: tuple[Step, ...] = ()
     reverse: bool = False
     num_last: int = 0
-
-    def with_steps(self, steps: tuple[Step, ...]) -> "Loop":
-        """Returns the same loop with other steps."""
-        return dataclasses.replace(self, steps=steps)
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -235,10 +228,6 @@ class _Trace:
     def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
         return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
 
-    def read(self, at: Any) -> list[jax.Array]:
-        """Reads a row of each x."""
-        return [row_at(array, _place(first, step, at)) for array, first, step in self.xs]
-
     # --- an iteration after the other ---------------------------------------------------------------------------------
 
     def in_iterations(self) -> tuple[Any, ...]:
@@ -251,7 +240,8 @@ class _Trace:
         def iteration(state: Any, _: None) -> Any:
             number, carry, last, buffers = state
             at = loop.iterations - 1 - number if loop.reverse else number
-            result = self.lowered(at, carry, self.read(at))
+            read = [row_at(array, _place(first, step, at)) for array, first, step in self.xs]
+            result = self.lowered(at, carry, read)
             after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
             last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
             buffers = [
@@ -261,7 +251,7 @@ class _Trace:
             return (number + 1, after, last, buffers), [result[end + k] for k in on_host]
 
         last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
-        state = first_iteration(), self.carry, last, [self._buffer(k) for k in on_device]
+        state = jnp.zeros((), np.int32), self.carry, last, [self._buffer(k) for k in on_device]
         if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
             (_, carry, last, buffers), stacks = jax.lax.scan(
                 iteration, state, length=loop.iterations, reverse=loop.reverse
@@ -370,7 +360,7 @@ class _Trace:
 
         roots = loop.body.roots
         state = (
-            first_iteration(),
+            jnp.zeros((), np.int32),
             [_empty(root) for root in roots[:count]],
             [self.xs[slot].array for slot in slots.values()],
             [_empty(roots[count + k], loop.iterations) for k in new],

@@ -19,7 +19,7 @@ from ..lower.build import lists_of
 from ..lower.lower import Layout, Lists, Numbers, Values
 from ..lower.stack_rows import Made, Row, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
-from ..sharding.value import DEVICE, HOST, Sharding
+from ..sharding.value import DEVICE, HOST
 from .found_loop import Over, found_loop
 
 
@@ -79,34 +79,6 @@ class Update(NamedTuple):
     loop: Candidate
     over: Over
 
-    def lower(
-        self,
-        values: dict[Value, Sequence[Made]],
-        numbers: Mapping[Node, Sequence[jax.Array]],
-        apply: Callable[..., Sequence[Made]],
-        layout_of: Callable[[Value], Sharding | None],
-    ) -> None:
-        """Adds the results of the steps to the values of a program."""
-        found = found_loop(self.loop, self.over)
-        node = Node(found.op, tuple(found.operands))
-        own: dict[str, list[jax.Array]] = {"f": [], "i": []}
-        for place, iteration, k in found.numbers:
-            step = self.steps[iteration * self.loop.period + place]
-            own[step.op.numbers[k]].append(numbers[step.of][step.part.numbers[k]])
-        vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
-        operands = [made_of(operand, values) for operand in node.operands]
-        body = [step.of for step in self.steps[: self.loop.period]]
-        result = apply(node, operands, vectors, list(map(layout_of, node.operands)), None, body)
-        for before, after, written in node.op.lowering.replaced(operands, result):  # type: ignore[attr-defined]  # a `Loop`
-            move_rows(before, after, written, values)
-        for step in self.steps:
-            known = list(values[step.of])
-            for index, place in enumerate(step.part.results):
-                name = (step, index) if len(step.op.metas) > 1 else step
-                if name in found.results:
-                    known[place] = result[found.results[name]]
-            values[step.of] = known
-
 
 def _vector(numbers: Sequence[jax.Array], dtype: Any) -> jax.Array:
     return jnp.stack(numbers) if numbers else jnp.zeros((0,), dtype)
@@ -141,41 +113,56 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: W
     return found
 
 
-def lower(
-    found: Sequence[Update],
-    run: Sequence[Node],
-    values: dict[Value, Sequence[Made]],
-    numbers: Sequence[list[jax.Array]],
-    apply: Callable[..., Sequence[Made]],
-    layout_of: Callable[[Value], Sharding | None],
-) -> None:
-    """Adds the results of a run of list ops to the values of a program: first these loops, then the other elements."""
-    of_node = dict(zip(run, numbers, strict=True))
-    nothing: dict[Value, Sequence[Any]] = {node: [None] * len(node.op.metas) for node in run}
-    values |= nothing
-    for update in found:
-        update.lower(values, of_node, apply, layout_of)
-    looped = {(step.of, step.part.results) for update in found for step in update.steps}
-    for node in run:
-        rest = tuple([part for part in node.op.lowering.elements if (node, part.results) not in looped])
-        if rest:
-            others = _lowered(node, rest, values, of_node[node], apply, layout_of)
-            values[node] = [other if one is None else one for one, other in zip(values[node], others, strict=True)]
+class _Tracing(NamedTuple):
+    """The program in which list ops are lowered: see `lower.Lists`. numbers: the scalar arguments of each op."""
 
+    values: Values
+    numbers: Mapping[Node, list[jax.Array]]
+    apply: Callable[..., Sequence[Made]]
+    layout_of: Layout
 
-def _lowered(
-    node: Node,
-    parts: tuple[Part, ...],
-    values: Mapping[Value, Sequence[Made]],
-    numbers: list[jax.Array],
-    apply: Callable[..., Sequence[Made]],
-    layout_of: Callable[[Value], Sharding | None],
-) -> Sequence[Made]:
-    """Returns the results of a list op for these elements alone."""
-    layouts = list(map(layout_of, node.operands))
-    operands = fetched(_alone([made_of(operand, values) for operand in node.operands], parts), _places(parts), layouts)
-    lowering: Any = dataclasses.replace(node.op.lowering, parts=parts)  # type: ignore[call-arg]  # of list ops
-    return apply(node, [], numbers, layouts, lambda _: lowering.lower(node.op, operands, numbers, layouts))
+    def lower(self, run: Sequence[Node], found: Sequence[Update]) -> None:
+        """Adds the results of a run of list ops to the values: first these loops, then the other elements."""
+        nothing: dict[Value, Sequence[Any]] = {node: [None] * len(node.op.metas) for node in run}
+        self.values.update(nothing)
+        for update in found:
+            self._loop(update)
+        looped = {(step.of, step.part.results) for update in found for step in update.steps}
+        for node in run:
+            parts = tuple([part for part in node.op.lowering.elements if (node, part.results) not in looped])
+            if parts:
+                both = zip(self.values[node], self._elements(node, parts), strict=True)
+                self.values[node] = [other if known is None else known for known, other in both]
+
+    def _loop(self, update: Update) -> None:
+        """Adds the results of the steps of a loop."""
+        found = found_loop(update.loop, update.over)
+        node = Node(found.op, tuple(found.operands))
+        own: dict[str, list[jax.Array]] = {"f": [], "i": []}
+        for place, iteration, k in found.numbers:
+            step = update.steps[iteration * update.loop.period + place]
+            own[step.op.numbers[k]].append(self.numbers[step.of][step.part.numbers[k]])
+        vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
+        operands = [made_of(operand, self.values) for operand in node.operands]
+        body = [step.of for step in update.steps[: update.loop.period]]
+        result = self.apply(node, operands, vectors, list(map(self.layout_of, node.operands)), None, body)
+        for before, after, written in node.op.lowering.replaced(operands, result):  # type: ignore[attr-defined]  # a `Loop`
+            move_rows(before, after, written, self.values)
+        for step in update.steps:
+            known = list(self.values[step.of])
+            for index, place in enumerate(step.part.results):
+                name = (step, index) if len(step.op.metas) > 1 else step
+                if name in found.results:
+                    known[place] = result[found.results[name]]
+            self.values[step.of] = known
+
+    def _elements(self, node: Node, parts: tuple[Part, ...]) -> Sequence[Made]:
+        """Returns the results of a list op for these elements alone."""
+        layouts, numbers = list(map(self.layout_of, node.operands)), self.numbers[node]
+        operands = _alone([made_of(operand, self.values) for operand in node.operands], parts)
+        operands = fetched(operands, _places(parts), layouts)
+        lowering: Any = dataclasses.replace(node.op.lowering, parts=parts)  # type: ignore[call-arg]  # of list ops
+        return self.apply(node, [], numbers, layouts, lambda _: lowering.lower(node.op, operands, numbers, layouts))
 
 
 def _alone(operands: Sequence[Made], parts: Sequence[Part]) -> list[Made]:
@@ -303,7 +290,7 @@ def _lists_of(graph: Graph) -> Lists | None:
         run = lists_at(nodes, place)
         found = find(run, values, written) if run else []
         if found:
-            lower(found, run, values, [numbers.of(one.op) for one in run], apply, layout_of)
+            _Tracing(values, {node: numbers.of(node.op) for node in run}, apply, layout_of).lower(run, found)
         return len(run) if found else 0
 
     return lists

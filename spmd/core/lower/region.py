@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..sharding.value import Sharding
 from .lower import Vectors, lower_region
-from .numbers import Step
+
+Step = TypeVar("Step")  # of a scalar argument, from iteration to iteration
 
 
 @dataclass(frozen=True, slots=True)

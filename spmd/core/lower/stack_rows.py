@@ -48,12 +48,6 @@ def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
-def replace(value: Value, made: Made, values: dict[Value, Sequence[Made]]) -> None:
-    """Sets the array or row that a program reads for a value of its graph from now on."""
-    node, index = (value.node, value.index) if isinstance(value, TupleElement) else (value, 0)
-    values[node] = [made if i == index else old for i, old in enumerate(values[node])]
-
-
 class Stretch(NamedTuple):
     """Rows of an array: `array[first]`, `array[first + step]`, and so on; step is 1 or -1."""
 
