@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..ops.registry import present
@@ -15,14 +16,14 @@ aten = torch.ops.aten
 # --- linear algebra ---------------------------------------------------------------------------------------------------
 
 
-def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _factor(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The LU factors for torch's gradient formula of a determinant: of a contiguous real matrix the transpose's."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
     return packed, pivots
 
 
-def _solve_ex(matrix: torch.Tensor, right: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+def _solve_ex(matrix: Tensor, right: Tensor, *, left: bool = True, check_errors: bool = False) -> tuple[Tensor, ...]:
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
     packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
     right = right.unsqueeze(-1) if is_vector else right
@@ -30,30 +31,30 @@ def _solve_ex(matrix: torch.Tensor, right: torch.Tensor, *, left: bool = True, c
     return result.squeeze(-1) if is_vector else result, packed, pivots, info
 
 
-def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _parity(pivots: Tensor, dtype: torch.dtype) -> Tensor:
     steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
     return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
 
 
-def _det(matrix: torch.Tensor) -> Any:
+def _det(matrix: Tensor) -> tuple[Tensor, ...]:
     packed, pivots = _factor(matrix)
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
 
 
-def _slogdet(matrix: torch.Tensor) -> Any:
+def _slogdet(matrix: Tensor) -> tuple[Tensor, ...]:
     packed, pivots = _factor(matrix)
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
     return sign, diagonal.abs().log().sum(-1), packed, pivots
 
 
-def _check_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+def _check_errors(info: Tensor, *args: Any, **kwargs: Any) -> None:
     """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
     aten._linalg_check_errors(info.cpu(), *args, **kwargs)
 
 
-def _cholesky(matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
+def _cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
     factor, info = aten.linalg_cholesky_ex(matrix, upper=upper)
     aten._linalg_check_errors(info, "cholesky", is_matrix=matrix.dim() == 2)
     return factor
@@ -63,19 +64,19 @@ def _cholesky(matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
 
 
 def _assert_async(
-    condition: torch.Tensor, message: str = "_assert_async: expected a tensor that is true, got one that is not"
+    condition: Tensor, message: str = "_assert_async: expected a tensor that is true, got one that is not"
 ) -> None:
     """Reads the condition at once, which is a sync: a device of XLA cannot raise by itself."""
     if not condition.item():
         raise RuntimeError(message)
 
 
-def _sample_dirichlet(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _sample_dirichlet(*args: Any, **kwargs: Any) -> Tensor:
     drawn = aten._standard_gamma(*args, **kwargs)
     return drawn / drawn.sum(-1, keepdim=True)
 
 
-def _check_draw(name: str, tensor: torch.Tensor, refusal: type[Exception], **scale: float) -> None:
+def _check_draw(name: str, tensor: Tensor, refusal: type[Exception], **scale: float) -> None:
     if not tensor.is_floating_point():
         raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
     ((scale_name, value),) = scale.items()
@@ -84,22 +85,26 @@ def _check_draw(name: str, tensor: torch.Tensor, refusal: type[Exception], **sca
 
 
 # torch's take no generator.
-def _log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
+def _log_normal_(
+    self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
+) -> Tensor:
     _check_draw("log_normal_", self, NotImplementedError, std=std)
     return self.normal_(mean, std, generator=generator).exp_()
 
 
-def _cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+def _cauchy_(
+    self: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: torch.Generator | None = None
+) -> Tensor:
     _check_draw("cauchy_", self, RuntimeError, sigma=sigma)
     return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
 
 
-def _new_zeros_with_same_feature(tangent: Any, other: torch.Tensor, *, self_num_batch_dims: int = 0) -> torch.Tensor:
+def _new_zeros_with_same_feature(tangent: Any, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
     """The tangent of `other`, with the batch dims of the tangent `self` in front."""
     return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
 
 
-def _embedding_renorm_(weight: torch.Tensor, indices: Any, max_norm: float, norm_type: float) -> torch.Tensor:
+def _embedding_renorm_(weight: Tensor, indices: Any, max_norm: float, norm_type: float) -> Tensor:
     """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
@@ -109,11 +114,11 @@ def _embedding_renorm_(weight: torch.Tensor, indices: Any, max_norm: float, norm
 # --- transformer blocks without gradients -----------------------------------------------------------------------------
 
 
-def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:
+def _heads(x: Tensor, num_head: int) -> Tensor:
     return x.unflatten(-1, (num_head, -1)).transpose(-2, -3)
 
 
-def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor:
+def _masked(scores: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
     """Scores with -inf where the mask is True. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
     if mask is None:
         return scores
@@ -126,16 +131,15 @@ def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | No
 
 
 def _attention_block(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, embed_dim: int, num_head: int, qkv_weight: Any,
-    qkv_bias: Any, proj_weight: Any,
-    proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
-    mask_type: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor, qkv_bias: Tensor,
+    proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if query is key and key is value:
         parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
     else:
-        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
-        parts = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+        layers = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+        parts = [F.linear(*layer) for layer in layers]
     q, k, v = (_heads(part, num_head) for part in parts)
     scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-1, -2)
     weights = _masked(scores, mask, mask_type).softmax(-1)
@@ -146,12 +150,12 @@ def _attention_block(
 
 
 def _encoder_block(
-    src: torch.Tensor, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
-    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
-    norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
-    mask_type: int | None = None,
-) -> torch.Tensor:  # fmt: skip
-    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor,
+    proj_bias: Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor,
+    norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
+) -> Tensor:  # fmt: skip
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(x, (embed_dim,), weight, bias, eps)
 
     x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src

@@ -18,13 +18,13 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         mode: str,
         reverse: bool,
-        gates: Any,
-        h: Any,
-        c: Any,
+        gates: torch.Tensor,
+        h: torch.Tensor,
+        c: torch.Tensor | None,
         weight: torch.Tensor,
-        bias: Any,
-        projection: Any,
-        mask: Any,
+        bias: torch.Tensor | None,
+        projection: torch.Tensor | None,
+        mask: torch.Tensor | None,
     ):
         state = [h] if c is None else [h, c]
         result = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
