@@ -10,9 +10,9 @@ import spmd
 from spmd.core.graph.graph import DeviceData, Region, Value
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.source import user_frame
-from spmd.core.loop.loop_op import ROWS, STACK, Loop, Y, loop_op
+from spmd.core.loop.loop_counter import EACH
+from spmd.core.loop.loop_op import Loop, Y, loop_op
 from spmd.core.lower.lower import LoweringError
-from spmd.core.lower.numbers import EACH
 from spmd.core.lower.region import body_numbers
 from spmd.core.programs import cache, failing
 from spmd.core.record.reads import operand
@@ -62,7 +62,7 @@ class TestScan:
     def test_against_the_plain_loop(self, whole: bool, reverse: bool, mesh2x4: spmd.Mesh) -> None:
         weight, x, rows = torch.randn(4, 4) / 2, torch.randn(8, 4), torch.randn(3, 4)
         wanted, sums = expected(weight, x, rows.flip(0) if reverse else rows)
-        scan = Loop(linear(), 3, 1, 1, (whole,), (STACK if whole else ROWS,), reverse=reverse)
+        scan = Loop(linear(), 3, 1, 1, (whole,), (Y(whole),), reverse=reverse)
         for mesh in (None, mesh2x4):
             ours = [tensor.to("xla") for tensor in (weight, x, *((rows,) if whole else rows))]
             if mesh is not None:
@@ -136,7 +136,7 @@ class TestMessages:
     """XLA's message about an op in a body is traced to the line inside."""
 
     def test_a_late_error(self) -> None:
-        (last, _) = run("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (STACK,)), [
+        (last, _) = run("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (Y(True),)), [
             torch.ones(4, 4).to("xla"), torch.ones(8, 4).to("xla"), torch.ones(3, 4).to("xla"),
         ])  # fmt: skip
         last.cpu()
@@ -158,17 +158,17 @@ class TestRegion:
             Region.of([value(x * weight)], [value(x)])
 
     def test_same_text_is_one_op(self) -> None:
-        one, other = (Loop(linear(), 3, 1, 1, (True,), (STACK,)) for _ in range(2))
+        one, other = (Loop(linear(), 3, 1, 1, (True,), (Y(True),)) for _ in range(2))
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 4))]
         assert loop_op("spmd.scan", one, metas) is loop_op("spmd.scan", other, metas)
         assert loop_op("spmd.scan", one, metas) is not loop_op(
-            "spmd.scan", Loop(other.body, 3, 1, 1, (True,), (STACK,), reverse=True), metas
+            "spmd.scan", Loop(other.body, 3, 1, 1, (True,), (Y(True),), reverse=True), metas
         )
 
     def test_refuses_what_does_not_fit(self) -> None:
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 5))]
         with pytest.raises(ValueError, match="the body takes"):
-            loop_op("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (STACK,)), metas)
+            loop_op("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (Y(True),)), metas)
         x = stand_in(2)
         with pytest.raises(ValueError, match="the carry goes in as"):
             loop_op(
