@@ -8,7 +8,7 @@ GPU_PLAN := .venv-gpu-plan
 OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint clean
+.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,
 test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
 
+test-fifth: $(INSTALLED)  ## run a fifth of every test, by the commit, under both partitioners
+	PYTHON=$(RUN) tests/run.sh --fifth $(ARGS)
+
 test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on where it was stopped, and writes down what passed
 	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
@@ -36,8 +39,8 @@ test-all: $(INSTALLED)  ## run every test, under both partitioners; goes on wher
 	tests/environment.sh $* .venv-$*
 	touch $@
 
-test-newest: .venv-newest/.installed  ## run core, packages, fsdp, spmd and golden, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
-	PYTHON=.venv-newest/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd packages fsdp golden+core+packages+spmd+fsdp@shardy" \
+test-newest: .venv-newest/.installed  ## run core, library and packages, plans for TPUs among them, on the newest Python, torch, jax and libtpu; ARGS=--all: every test of these
+	PYTHON=.venv-newest/bin/python TEST_GROUPS="core:1of2 core:2of2 packages library core+packages+library@shardy" \
 		tests/run.sh $(ARGS)
 
 smoke-newest: .venv-newest/.installed  ## its short form: tour, main job, plans for TPUs, two processes

@@ -57,16 +57,18 @@ def mesh1() -> spmd.Mesh:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
-    parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, not the commit's")
+    parser.addoption("--fifth", action="store_true", help="a fifth of all tests, by the commit")
+    parser.addoption("--commit", type=lambda text: int(text, 16), help="the id that draws shares, not the commit's")
     parser.addoption("--record", type=Path, help="adds to a file each test's id and seconds of the CPU")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        selection.mark(item)
-    if config.option.quick:
-        share = selection.share() if config.option.share is None else config.option.share
-        items[:], dropped = selection.quick(items, share, spmd.config.partitioner)
+    option = config.option
+    if option.quick or option.fifth:
+        commit = selection.commit() if option.commit is None else option.commit
+        is_quick = option.quick
+        chosen = selection.quick(items, commit, spmd.config.partitioner) if is_quick else selection.fifth(items, commit)
+        items[:], dropped = chosen
         config.hook.pytest_deselected(items=dropped)
 
 

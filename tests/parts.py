@@ -1,6 +1,7 @@
 """The files of some folders in parts that take about equally long, by `tests/baseline/durations.tsv.gz`.
 
-    python tests/parts.py 1 2 tests/core      the files of the first of two parts
+    python tests/parts.py 1 2 tests/core              the files of the first of two parts
+    python tests/parts.py --quick 1 2 tests/core      as long as they take in `make test`
 
 A file that has no duration there counts by its length. Needs no torch, so that it costs nothing.
 """
@@ -12,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DURATIONS = ROOT / "tests/baseline/durations.tsv.gz"
+MOST = 1.5  # seconds of the CPU that a test takes in `make test`, all its cases together
+UNKNOWN = 0.1  # of a test that is not in the table
 _PER_LINE = 0.05  # seconds of the CPU: about the mean over all files
 
 
@@ -21,11 +24,15 @@ def durations() -> dict[str, float | None]:
     return {name: float(seconds) if seconds else None for name, seconds in rows}
 
 
-def parts(files: list[Path], number: int) -> list[list[Path]]:
+def parts(files: list[Path], number: int, *, quick: bool = False) -> list[list[Path]]:
     """Files in this many parts: the longest first, each to what is shortest then."""
-    taken: defaultdict[str, float] = defaultdict(float)
+    by_test: defaultdict[str, float] = defaultdict(float)
     for name, seconds in durations().items():
-        taken[name.partition("::")[0]] += seconds or 0
+        if seconds and not (quick and seconds > MOST):
+            by_test[name.partition("[")[0]] += seconds
+    taken: defaultdict[str, float] = defaultdict(float)
+    for name, seconds in by_test.items():
+        taken[name.partition("::")[0]] += min(seconds, MOST) if quick else seconds
     by_file = {file: taken.get(_name(file)) or _PER_LINE * len(file.read_text().splitlines()) for file in files}
     made: list[list[Path]] = [[] for _ in range(number)]
     for file in sorted(files, key=lambda file: (-by_file[file], file)):
@@ -38,7 +45,9 @@ def _name(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    part, number, *folders = sys.argv[1:]
-    found = sorted(file for folder in folders for file in (ROOT / folder).rglob("test_*.py"))
-    for file in parts(found, int(number))[int(part) - 1]:
+    quick = sys.argv[1] == "--quick"
+    part, number, *folders = sys.argv[1 + quick :]
+    paths = [ROOT / folder for folder in folders]
+    files = sorted(file for path in paths for file in ([path] if path.is_file() else path.rglob("test_*.py")))
+    for file in parts(files, int(number), quick=quick)[int(part) - 1]:
         print(_name(file))

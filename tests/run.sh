@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Run the tests that a change must pass (`make test`), or with --all every test (`make test-all`): one pytest process per
-# group of files, so that a group shares its devices and compiled programs, and at most JOBS (2) processes at once.
-# Other arguments go to every pytest. What the first leaves out is said in tests/selection.py.
+# Run the tests that a change must pass (`make test`), with --all every test (`make test-all`), or with --fifth a fifth of
+# these, by the commit (`.ci/run`): one pytest process per group of files, so that a group shares its devices and compiled
+# programs, and at most JOBS (2) processes at once. Other arguments go to every pytest. What the first leaves out is said
+# in tests/selection.py.
 #
 # Most of the time of a small test goes to LLVM. So the tests have XLA generate simple code, from the same partitioned and
-# optimised program, but for those of what the generator decides (the group codegen). With --all the tests of whole
-# models, of recipes and of processes, too, take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
+# optimised program, but for those of what the generator decides (the group codegen). With --all and --fifth whole models,
+# recipes, pages and processes, too, take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
 #
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
 #     TEST_GROUPS="spmd+fsdp@shardy" tests/run.sh   only these: folders of one process, its part of several, partitioner
@@ -25,13 +26,12 @@ simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
 if grep -qzx xla_cpu_use_fusion_emitters "$jaxlib"/*.so; then simple+=" --xla_cpu_use_fusion_emitters=false"; fi
-small=" core packages properties sweep spmd fsdp golden models plans processes rest frameworks examples "
+small=" core packages library sweep plans spmd fsdp golden "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
-usual="core:2of3 golden+core+packages+spmd+fsdp@shardy packages core:1of3 fsdp models+plans+processes+rest core:3of3
-    properties+golden+spmd frameworks+examples sweep codegen"
-quick=--quick
+usual="packages library+sweep+plans core:1of2 core:2of2 whole core+packages+library@shardy codegen"
+mode=--quick
 tree() { # the hash of what the tests run
     git ls-files -z --cached --others --exclude-standard spmd fsdp tests ":!$passed" | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-12
 }
@@ -41,11 +41,16 @@ if [[ ${1-} == --passed ]]; then
     set -- --all
 fi
 if [[ ${1-} == --all ]]; then
-    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd packages models:1of2 models:2of2 fsdp@shardy
-        spmd@shardy packages@shardy plans processes rest frameworks+examples codegen golden golden@shardy"
-    quick=
-    small=" core packages properties sweep spmd fsdp golden plans "
+    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy library packages models:1of2 models:2of2 library@shardy
+        packages@shardy plans processes rest frameworks+examples codegen"
+    mode=
     shift
+elif [[ ${1-} == --fifth ]]; then
+    usual="whole:1of2 core+packages+library+sweep+plans core+packages+library@shardy whole:2of2 codegen"
+    mode=--fifth
+    shift
+else
+    small+="whole models processes rest frameworks examples "
 fi
 read -rd '' -a groups <<<"${TEST_GROUPS:-$usual}"
 if [[ ${1-} == --groups ]]; then
@@ -53,7 +58,7 @@ if [[ ${1-} == --groups ]]; then
     exit
 fi
 hash=
-if [[ -z $quick && $# -eq 0 && -z ${XLA_FLAGS+set} ]] && git rev-parse --git-dir >/dev/null 2>&1; then
+if [[ -z $mode && $# -eq 0 && -z ${XLA_FLAGS+set} ]] && git rev-parse --git-dir >/dev/null 2>&1; then
     hash=$(tree)
     left=()
     for group in "${groups[@]}"; do
@@ -87,17 +92,18 @@ if [[ -n $hash ]]; then
 print(f"Python {platform.python_version()}, torch {torch.__version__}, jax {jax.__version__}")')
 fi
 
-files() { # the files and folders of a part of a group
+files() { # the files and folders of a part of a group; nullglob drops what does not exist
     case $1 in
-        core | properties | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
-        packages) for name in adaptive jobs loops manual names steps tools; do echo "tests/$name"; done ;;
+        core | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
+        packages) echo tests/{adaptive,jobs,loops,manual,names,steps,tools} ;;
+        library) echo tests/{spmd,fsdp,golden,properties} ;;
+        whole) echo "$(files models) $(files processes) $(files frameworks) $(files examples) $(files rest)" ;;
         codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
-        rest) # what stands beside these; nullglob drops what does not exist
-            for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
-            ;;
+        rest) echo tests/[r]ecipes tests/[d]ocs tests/test_*.py ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, packages, properties, codegen, sweep, spmd, fsdp, models, plans," \
-                "golden, processes, frameworks, examples and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, packages, library, codegen, sweep, spmd, fsdp, models, plans," \
+                "golden, processes, frameworks, examples, rest and whole (models and these four), joined by +, a part of one" \
+                "as core:1of2, each also with @shardy" >&2
             return 1
             ;;
     esac
@@ -119,7 +125,7 @@ run() { # one group in one process; its last line says how it ended
         if [[ $small != *" $name "* ]]; then is_small=; fi
     done
     # shellcheck disable=SC2086  # paths hold no blanks and must split
-    if [[ -n $part ]]; then paths=$("$python" tests/parts.py "${part%of*}" "${part#*of}" $paths) || return 1; fi
+    if [[ -n $part ]]; then paths=$("$python" tests/parts.py ${mode/--fifth/} "${part%of*}" "${part#*of}" $paths) || return 1; fi
     if [[ -z ${XLA_FLAGS+set} && -n $is_small ]]; then flags=$simple; fi
     case $folders in
         codegen) set -- -m codegen "$@" ;;
@@ -131,7 +137,7 @@ run() { # one group in one process; its last line says how it ended
     fi
     # shellcheck disable=SC2086
     XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner ${limit[@]+"${limit[@]}"} "$python" -m pytest -q -p no:cacheprovider \
-        "${patience[@]}" $quick $paths "$@"
+        "${patience[@]}" $mode $paths "$@"
 }
 
 start() {
