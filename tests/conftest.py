@@ -12,6 +12,8 @@ import torch
 
 import spmd
 from spmd.core.base import messages
+from spmd.core.base.pace import pace
+from spmd.core.record import recorders
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
 # A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
@@ -28,10 +30,12 @@ spmd.simulate(8)
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Every test draws the same numbers whichever ran before it; barriers and messages have no past."""
+    """Every test draws the same numbers whichever ran before it; barriers, messages and loops have no past."""
     torch.manual_seed(0)
     torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile turns it off in the process
     messages.forget()
+    pace.longest = pace.early = recorders._thread.longest = 0
+    pace.rest(pace.recorded_ops, had_loop=True)
     for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device"):
         if name in sys.modules:
             sys.modules[name].forget()
