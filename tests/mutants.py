@@ -3,14 +3,15 @@
     python tests/mutants.py --draw > tests/baseline/mutants.tsv   draws them; done once, before tests were cut
     python tests/mutants.py                                       all, a line for each
     python tests/mutants.py 3 17                                  some
-    python tests/mutants.py --near 3 17                           by the tests named like their files alone
-    python tests/mutants.py --groups "core:1of3 core:2of3" 3            by these groups of tests/run.sh alone
+    python tests/mutants.py --near 3 17                           by the tests of their files' folders alone
+    python tests/mutants.py --groups "core:1of2 core:2of2" 3      by these groups of tests/run.sh alone
 
 A breakage changes one operator, condition, constant or call of one function. Each third of them is drawn from one of
 `PLACES`: a file by chance, of its functions one, of that one's kinds of breakages one, so that a long file counts
 no more than a short one. It is applied by its text, in a copy of this tree, and is reported as gone where the function
-no longer holds it. Outcomes: red (by `make test`, of which the tests named like the file run first), red in test-all,
-green.
+no longer holds it; a like one then takes its row. Outcomes: red (by `make test`, first by the tests of the file's
+folder), red in test-all, green. The last column of the table is the outcome when `make test` was last cut: a test
+that fails, or green, as of three that change no result.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests/baseline/mutants.tsv"
 SEED, NUMBER = 18, 30
+# XLA generates simple code, as in tests/run.sh.
+SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 PLACES = {
     "rule": ["spmd/core/ops"],
     "pass": ["spmd/core/passes", "spmd/core/programs", "spmd/core/record"],
@@ -133,7 +136,7 @@ def draw() -> Iterator[str]:
 
 def apply(tree: Path, row: list[str]) -> bool:
     """Breaks a copy of this tree; False where the function no longer holds the text."""
-    _, file, name, _, text, instead, which = row
+    _, file, name, _, text, instead, which, *_ = row
     path = tree / file
     source = path.read_text() if path.exists() else ""
     lines = source.splitlines(keepends=True)
@@ -157,10 +160,19 @@ def _run(tree: Path, *command: str, **environment: str) -> bool:
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False).returncode == 0
 
 
+def near(tree: Path, file: str) -> list[str]:
+    """The tests of a file: first those named like it, then those of its folder."""
+    named = sorted(tree.glob(f"tests/**/test_*{Path(file).stem.strip('_')}*.py"))
+    folder = tree / "tests" / Path(file).parent.relative_to("spmd" if file.startswith("spmd/") else ".")
+    while not folder.is_dir():
+        folder = folder.parent
+    return [*map(str, named), str(folder if folder != tree / "tests" else folder / "spmd")]
+
+
 def is_near_green(tree: Path, file: str) -> bool:
-    """Runs those tests of `make test` that are named like the file: most breakages end here, after seconds."""
-    named = [str(path) for path in tree.glob(f"tests/**/test_*{Path(file).stem.strip('_')}*.py")]
-    return _run(tree, sys.executable, "-m", "pytest", "-q", "-x", "--quick", "tests/test_tour.py", *sorted(named))
+    """Runs those tests of `make test` that are near the file: most breakages end here, after seconds."""
+    paths = ["tests/test_tour.py", *near(tree, file)]
+    return _run(tree, sys.executable, "-m", "pytest", "-q", "-x", "--quick", *paths, XLA_FLAGS=SIMPLE)
 
 
 def is_green(tree: Path, groups: str, *, quick: bool) -> bool:
@@ -171,7 +183,7 @@ def is_green(tree: Path, groups: str, *, quick: bool) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true")
-    parser.add_argument("--near", action="store_true", help="only the tests named like the file")
+    parser.add_argument("--near", action="store_true", help="only the tests of the file's folder")
     parser.add_argument("--groups", default="", help="of tests/run.sh, for `make test` alone")
     parser.add_argument("numbers", nargs="*", type=int)
     asked = parser.parse_args()

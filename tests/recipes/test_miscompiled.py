@@ -8,38 +8,18 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from tests.recipes.small import RECIPES
+
 pytest.importorskip("libtpu")
 pytestmark = pytest.mark.long  # each plan compiles for 10 to 200 s
 
 TARGETS = ("v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1")
-BLOCKS = ["--layers=2", "--width=32", "--heads=2", "--sequence=16"]
-RECIPES = {
-    "train_gpt": BLOCKS,
-    "train_llama": [*BLOCKS, "--kv-heads=2"],
-    "train_vit": ["--layers=1", "--width=32", "--heads=2"],
-    "train_resnet": ["--batch=16", "--width=8"],
-    "train_diffusion": ["--width=16", "--batch=16"],
-    "train_mixtral": [*BLOCKS, "--experts=4"],
-    "train_t5": ["--layers=1", "--width=32", "--heads=2", "--batch=16"],
-    "wrap_hugging_face": BLOCKS,
-    "finetune_lora": BLOCKS,
-    "generate": [
-        "--layers=2",
-        "--width=64",
-        "--heads=8",
-        "--sequence=16",
-        "--prompt=8",
-        "--tokens=8",
-        "--draft-width=16",
-    ],
-    "sample_stable_diffusion": [],
-    "offload": ["--layers=2", "--width=128"],
-}
 
 # Runs a recipe; each program's text, as it is used, is searched for every pattern of an optimised program.
 SEARCHED = """
 import runpy, sys
-from spmd.core.programs import compiler, miscompiles
+from spmd.core.checks import miscompiles
+from spmd.core.programs import compiler
 
 compile_right = miscompiles.compile_right
 
