@@ -20,6 +20,7 @@ class TestReport:
 
     @pytest.mark.long
     def test_sharded(self, tmp_path: Path) -> None:
+        spmd.metrics.clear()  # of the tests before
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             train_t5.main([*TINY, "--mesh", "data=2,fsdp=4", "--out", str(tmp_path)])
