@@ -4,10 +4,16 @@ A name is that of a test, with or without its parameters, of a class or of a fil
 that no test has.
 """
 
-# Of each package what goes from a user's call to a result, and of the core what takes a process of its own.
+# The tests of the tree as a whole, of each package what goes from a user's call to a result, and of the core what takes
+# a process of its own.
 END_TO_END = {
+    "tests/golden/test_golden.py",
     "tests/test_baseline.py",
+    "tests/test_doors.py",
+    "tests/test_floors.py",
     "tests/test_house.py",
+    "tests/test_public_api.py",
+    "tests/test_tour.py",
     "tests/test_removable.py::test_tour_and_main_job[adaptive jobs names parallel steps tools]",
     "tests/core/base/test_forking.py::TestFork::test_what_a_child_is_told",
     "tests/core/base/test_interrupt.py::TestInterrupt::test_during_a_run",
@@ -26,8 +32,9 @@ END_TO_END = {
     "tests/loops/recompute/test_checkpoint.py::TestMemory::test_sharded",
     "tests/steps/exporting/test_export.py::TestFiles::test_without_the_python_that_made_it",
     "tests/steps/replay/test_compiled.py::TestSteps::test_a_wrapped_model[gspmd]",
-    "tests/tools/planning/test_plan.py::TestAgainstARun::test_same_bytes_and_collectives",
+    "tests/tools/planning/test_plan.py::TestAgainstARun::test_same_bytes_and_collectives[shape0-rolled]",
     "tests/tools/suggestions/test_suggest.py::TestSuggest::test_ranking_and_reasons",
+    "tests/frameworks/test_trainer.py::TestSharded::test_agrees_and_resumes",
     "tests/models/test_planned.py::TestPlanned::test_as_in_a_run[llama]",
     "tests/models/test_use.py::TestGenerate::test_greedy[gpt2-static-0]",
     "tests/processes/test_processes.py::TestTraining::test_losses",

@@ -2,7 +2,7 @@
 
 In `make test` a test takes at most `MOST` seconds of the processor, by `baseline/durations.tsv.gz`. Of a parametrized
 test whose cases take longer together, a share of these runs, by the commit and at least one. What takes longer by
-itself does not run, nor what is marked `long`, but for the end-to-end cases that `selected.py` names.
+itself does not run, nor what is marked `long`, but for what `selected.py` names.
 
 Under Shardy run of these the promises that both partitioners must keep: the tests of `tests/spmd`, `tests/manual` and
 `tests/golden`, each class `TestSharded`, and what `selected.py` or a marker names
@@ -46,9 +46,9 @@ def quick(items: Iterable[pytest.Item], commit: int, partitioner: str) -> Chosen
         known = names(item.nodeid)
         if item.get_closest_marker("long") or (partitioner == "shardy" and not _is_promised(item, known)):
             continue
-        if item.nodeid in END_TO_END:
+        if not END_TO_END.isdisjoint(known):
             chosen.add(item)
-        elif seconds.get(item.nodeid, UNKNOWN) <= MOST or not END_TO_END.isdisjoint(known):
+        elif seconds.get(item.nodeid, UNKNOWN) <= MOST:
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
         shares = 1 + int(sum(seconds.get(item.nodeid, UNKNOWN) for item in same) / MOST)
