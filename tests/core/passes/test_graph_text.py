@@ -6,6 +6,12 @@ import torch
 import spmd
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests before have left unread is in no graph that is printed here."""
+    monkeypatch.setattr(spmd.config, "sync_on_read", "needed")
+
+
 def test_scanned_layers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(spmd.config, "print_graphs", True)
     monkeypatch.setattr(spmd.config, "scan_layers", "always")

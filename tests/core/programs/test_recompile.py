@@ -136,7 +136,7 @@ class TestCauses:
             del kept
 
     def test_first(self) -> None:
-        self.run(lambda: spmd.sync(), lambda _: torch.ones(3).to("xla") * 2, None)
+        self.run(lambda: spmd.sync(), lambda _: torch.ones(3, 1931).to("xla") * 2, None)  # no other test's
         assert cause() == "first program of this sync" or "test_recompile.py" in cause()
         assert spmd.metrics.compiles()[-1].line.split(" in ")[0].endswith(tuple("0123456789"))
 
