@@ -33,6 +33,8 @@ def seed() -> None:
     """Every test draws the same numbers whichever ran before it; barriers, messages and loops have no past."""
     torch.manual_seed(0)
     torch.distributions.Distribution.set_default_validate_args(True)  # torch.compile turns it off in the process
+    # torch's own test suite, of which tests/sweep takes its databases, forbids setting flags where it is imported.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     messages.forget()
     pace.longest = pace.early = recorders._thread.longest = 0
     pace.rest(pace.recorded_ops, had_loop=True)
