@@ -91,7 +91,7 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
-    module = Module(program.executable.as_text())
+    module = Module.of(program.executable)
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
     chip = chip_of(next(iter(mesh.jax.device_set)))
