@@ -93,7 +93,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
-    module = Module(program.executable.as_text())
+    module = Module.of(program.executable)
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
     mesh = graph.mesh
