@@ -109,6 +109,8 @@ class TpuClock(Clock):
         rings = self._rings(line, found[0])
         share = sum(1.0 if is_closed else 0.5 for _, is_closed in rings) * 2 / self.chip.links
         hops = sum(length / 2 for length, _ in rings)
+        if one_way := line.rest.count('"phase_rings"'):  # the rings of a SparseCore, each by one link
+            share, hops = min(share, one_way / self.chip.links), float(size - 1)
         moved = ring_bytes(kind, size, data)
         return moved / (self.chip.link_bytes * share * self.rates.link) + self.rates.hop * hops, "ici"
 
@@ -120,7 +122,7 @@ class TpuClock(Clock):
         num_dims = int(named[1]) if named is not None else active[1].count("1") if active is not None else len(sides)
         if num_dims < len(sides):
             return [(math.prod(sides), True)] * num_dims
-        wrapped = 16 if len(self.torus) < 3 else 4  # the sides whose ends are linked are multiples of it
+        wrapped = 16 if self.chip.links == 4 else 4  # the sides whose ends are linked are multiples of it
         return [(side, side % wrapped == 0) for side in sides] or [(len(group), False)]
 
 
