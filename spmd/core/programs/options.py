@@ -77,13 +77,7 @@ _NEEDED = "auto"
 def _needed(graph: Graph) -> dict[str, str | float]:
     platform = graph.mesh.platform
     if platform == "tpu":
-        overlapped = [*_OVERLAPPED] if len(graph.mesh.device_ids) > 1 else []
-        if overlapped and _kind(graph) == "TPU v5 lite":
-            overlapped.append(_OVERLAPPED_OF_V5E)
-        wanted: dict[str, str | float] = {name: "True" for name in overlapped}
-        if overlapped and _kind(graph) in _WITH_SPARSE_CORE:
-            wanted |= _SPARSE_CORE
-        found = {name: value for name, value in wanted.items() if is_known_to_libtpu(name)}
+        found = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
         if not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
             found |= _PLANNED
         return found
@@ -98,6 +92,14 @@ def _needed(graph: Graph) -> dict[str, str | float]:
         return {**_FREEING}
     # In the bodies of loops there is no optimization barrier to keep.
     return {**_BY_MEMORY} if "spmd.renew" in {node.op.name for node in walk(graph.nodes)} else {}
+
+
+def of_tpus(kind: str) -> dict[str, str | float]:
+    """The options for programs over several TPUs of a kind, as far as the installed libtpu has them."""
+    wanted = dict.fromkeys(_OVERLAPPED, "True") | (_SPARSE_CORE if kind in _WITH_SPARSE_CORE else {})
+    if kind == "TPU v5 lite":
+        wanted[_OVERLAPPED_OF_V5E] = "True"
+    return {name: value for name, value in wanted.items() if is_known_to_libtpu(name)}
 
 
 def _kind(graph: Graph) -> str:

@@ -68,8 +68,8 @@ class Clock(ABC):
                 self.start((computation.name, line.name), computation, line, kind)
                 if not line.opcode.endswith("-start"):
                     self.wait((computation.name, line.name))
-            elif (moved := host_copy(line)) is not None:
-                link, data = moved
+            elif (copied := host_copy(line)) is not None:
+                link, data = copied
                 seconds = data / self.host_rate if self.host_rate else 0.0
                 self._start((computation.name, line.name), link, seconds)
             elif line.opcode.endswith("-update") and (computation.name, line.operands[0]) in self.ends:
@@ -102,7 +102,7 @@ class Clock(ABC):
         self.now += shift
         for stream in self.free:
             self.free[stream] += shift
-        self.ends = {key: (end + shift, *rest) for key, (end, *rest) in self.ends.items()}
+        self.ends = {key: (end + shift, link, of) for key, (end, link, of) in self.ends.items()}
 
     def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""

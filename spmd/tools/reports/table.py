@@ -141,7 +141,9 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
     )
     found = [
         (
-            dataclasses.replace(group[0], seconds=sum(row.seconds for row in group), waiting=sum(row.waiting for row in group)),
+            dataclasses.replace(
+                group[0], seconds=sum(row.seconds for row in group), waiting=sum(row.waiting for row in group)
+            ),
             path,
             sum(row.count for row in group),
             sum(row.moved_bytes for row in group),

@@ -22,7 +22,7 @@ def part(number: int) -> str:
 
 
 def attention(scope: str) -> str:
-    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide. scope: of them."""
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope."""
     target = 'custom_call_target="tpu_custom_call"'
     path = 'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{}"\n}}, '
     path += f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'

@@ -1,18 +1,14 @@
 """Records the programs of this folder again: a small FSDP step as a TPU's compiler schedules it.
 
-    TPU_SKIP_MDS_QUERY=1 python tests/tools/hlo/programs/record.py
+    PYTHONPATH=. python tests/tools/hlo/programs/record.py
 
 Two blocks of width 1,024 over v5p:2x2x2 (libtpu 0.0.42), once with collectives on the SparseCore, once without. Of each
 line the parts stay that are read: shapes, calls, groups, threads, rings and estimated cycles.
 """
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
-
-FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER.parents[3]))
 
 import torch
 from torch import nn
@@ -22,6 +18,7 @@ import fsdp
 import spmd
 from spmd.core.checks.hlo import Module
 
+FOLDER = Path(__file__).parent
 WIDTH, TARGET, NUM_DEVICES = 1024, "v5p:2x2x2", 8
 WITHOUT = "xla_tpu_enable_async_collective_fusion=true xla_enable_async_all_gather=true"
 READ = re.compile(r'"estimated_cycles":"?\d+"?|"phase_rings"|"emitter":"\w+"|active_dims:[01]+')
