@@ -69,6 +69,7 @@ ROWS = (
     *_simulated("small"),
     Row("1b", "1b", "v5p:2x2x2", 8, 8),
     Row("1b-kept", "1b", "v5p:2x2x2", 8, 8, checkpointed=False),
+    Row("1b-v6e", "1b", "v6e:4x4", 16, 16),
     Row("1b-small-slice", "1b", "v5e:2x4", 8, 8),
     Row("1b-hf", "1b-hf", "v5p:2x2x2", 8, 8, has_peer=False),
     Row("8b", "8b", "v5p:2x2x2", 8, 8),
