@@ -21,6 +21,32 @@ def part(number: int) -> str:
 """
 
 
+GATHER = "all-gather(%p), replica_groups={{0,1,2,3}}, dimensions={0}"
+CALLED = f"""%called (p: f32[1024,1024]) -> f32[4096,1024] {{
+  %p = f32[1024,1024]{{1,0}} parameter(0)
+  ROOT %g = f32[4096,1024]{{1,0}} {GATHER}
+}}, execution_thread="sparsecore"
+
+"""
+_PAIR = "((f32[1024,1024]{1,0}), f32[4096,1024]{1,0}, u32[])"
+# The line that starts a gather of %x and those that end it, in each form that a compiler writes; the computation of the
+# gather is CALLED.
+PAIRS = {
+    "a start and a done": (
+        f"%s = (f32[1024,1024]{{1,0}}, f32[4096,1024]{{1,0}}) {GATHER.replace('(%p)', '-start(%x)')}",
+        "%d = f32[4096,1024]{1,0} all-gather-done(%s)",
+    ),
+    "a call on the SparseCore": (
+        f'%s = {_PAIR} call-start(%x), async_execution_thread="sparsecore", to_apply=%called',
+        "%d = f32[4096,1024]{1,0} call-done(%s)",
+    ),
+    "an asynchronous computation": (
+        f"%s = {_PAIR} async-start(%x), calls=%called",
+        f"%u = {_PAIR} async-update(%s)\n%d = f32[4096,1024]{{1,0}} async-done(%u)",
+    ),
+}
+
+
 def attention(scope: str) -> str:
     """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope."""
     target = 'custom_call_target="tpu_custom_call"'

@@ -1,6 +1,7 @@
 """The estimated time of a TPU's program: cycles, kernels, and collectives by the links that they cross."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,16 @@ ICI, DCN = "waiting for collectives (ici)", "waiting for collectives (dcn)"
 BYTES = 1024 * 1024 * 4
 
 
-def spent(lines: str, *, num_slices: int = 1, sides: tuple[int, int] = (2, 2), before: str = "") -> dict[str, float]:
-    """The seconds of a program over slices of so many chips."""
+def clock_of(lines: str, *, num_slices: int = 1, sides: tuple[int, int] = (2, 2), before: str = "") -> TpuClock:
+    """The clock of a program over slices of so many chips."""
     places = list(itertools.product(*map(range, sides))) * num_slices
     slices = tuple(i * num_slices // len(places) for i in range(len(places)))
-    return TpuClock(Module(hlo_of_tpu.program(lines, before)), V5E, slices, places, PEAK).run()
+    return TpuClock(Module(hlo_of_tpu.program(lines, before)), V5E, slices, places, PEAK)
+
+
+def spent(lines: str, **how: Any) -> dict[str, float]:
+    """The seconds of a program."""
+    return clock_of(lines, **how).run()
 
 
 def work(seconds: float) -> str:
@@ -98,6 +104,18 @@ class TestLinks:
             found = spent("\n".join(line + work(computed) for line in lines), before=before)
             assert found[CYCLES] == pytest.approx(2 * computed)
             assert found[ICI] == pytest.approx(max(0.0, whole - 2 * computed))
+
+    @pytest.mark.parametrize("form", hlo_of_tpu.PAIRS)
+    @pytest.mark.parametrize("share", [0.0, 0.25, 2.0])
+    def test_pairs(self, form: str, share: float) -> None:
+        """A pair waits at its end for what is not hidden; the collective in it has both times."""
+        start, done = hlo_of_tpu.PAIRS[form]
+        whole = 3 * BYTES / (V5E.link_bytes / 2)
+        lines = f"{start}\n%y = f32[1024,1024]{{1,0}} negate(%x), {work(share * whole)}\n{done}"
+        clock = clock_of(lines, before=hlo_of_tpu.CALLED)
+        waiting = max(0.0, 1 - share) * whole
+        assert clock.run()[ICI] == pytest.approx(waiting)
+        assert [*clock.times.values()] == [(pytest.approx(whole), pytest.approx(waiting))]
 
     def test_between_slices(self) -> None:
         """A transfer starts where it is sent and is waited for where it is received."""
