@@ -70,244 +70,177 @@ from .sharding import constrain as _constrain
 class reads:  # used as a module is
     """The shardings in which ops read a tensor."""
 
-    next_generation = staticmethod(_reads.next_generation)
+    next_generation = _reads.next_generation
 
 
 class body:  # used as a module is
     """Functions recorded on stand-ins: bodies."""
 
-    inside = staticmethod(_body.inside)
-    names = staticmethod(_body.names)
-    on_stand_ins = staticmethod(_body.on_stand_ins)
-    stand_in = staticmethod(_body.stand_in)
+    inside, names, on_stand_ins, stand_in = _body.inside, _body.names, _body.on_stand_ins, _body.stand_in
 
 
 class recordings:  # used as a module is
     """Calls recorded without data."""
 
-    recorded = staticmethod(_abstract.recorded)
+    recorded = _abstract.recorded
 
 
 class executables:  # used as a module is
     """Programs of subgraphs, found, made and launched."""
 
-    formed = staticmethod(_executables.formed)
-    launch = staticmethod(_executables.launch)
-    planned_for = staticmethod(_executables.planned_for)
-    file_of = staticmethod(_stored.file_of)
-    why_not_kept = staticmethod(_stored.why_not_kept)
-    cause = staticmethod(_cache.cause)
-    find = staticmethod(_cache.find)
-    most_similar = staticmethod(_cache.most_similar)
-    num_equal = staticmethod(_cache.num_equal)
-    part = staticmethod(_cache.part)
-    explain = staticmethod(_failing.explain)
-    num_flops = staticmethod(_compile_log.num_flops)
-    short = staticmethod(_compile_log.short)
-    compile_graph = staticmethod(_compiler.compile_graph)
+    formed, launch, planned_for = _executables.formed, _executables.launch, _executables.planned_for
+    file_of, why_not_kept = _stored.file_of, _stored.why_not_kept
+    cause, find, most_similar, num_equal = _cache.cause, _cache.find, _cache.most_similar, _cache.num_equal
+    part = _cache.part
+    explain = _failing.explain
+    num_flops, short = _compile_log.num_flops, _compile_log.short
+    compile_graph = _compiler.compile_graph
 
 
 class nans:  # used as a module is
     """The search for the op that makes a NaN or an infinity."""
 
-    INFINITE = _nans.INFINITE
-    NAN = _nans.NAN
-    guard = _nans.guard
+    INFINITE, NAN, guard = _nans.INFINITE, _nans.NAN, _nans.guard
 
 
 class dynamic:  # used as a module is
     """Ops that differ from run to run: by their places in the code, computed by the host, of padded data."""
 
-    START = _dynamic_places.START
-    add = staticmethod(_dynamic_places.add)
-    dims_of = staticmethod(_dynamic_places.dims_of)
-    dynamic_start_positions = staticmethod(_dynamic_places.dynamic_start_positions)
-    note_dynamic_start = staticmethod(_dynamic_places.note_dynamic_start)
-    has_host_kernel = staticmethod(_on_host.has_host_kernel)
-    is_forbidden = staticmethod(_host.is_forbidden)
-    KEPT = _unpadded.KEPT
-    unpadded_view = staticmethod(_unpadded.unpadded_view)
+    START, add, dims_of = _dynamic_places.START, _dynamic_places.add, _dynamic_places.dims_of
+    dynamic_start_positions = _dynamic_places.dynamic_start_positions
+    note_dynamic_start = _dynamic_places.note_dynamic_start
+    has_host_kernel = _on_host.has_host_kernel
+    is_forbidden = _host.is_forbidden
+    KEPT, unpadded_view = _unpadded.KEPT, _unpadded.unpadded_view
 
 
 class schedule:  # used as a module is
     """The order of a sync: roots, subgraphs, their runs."""
 
-    by_mesh = staticmethod(_schedule.by_mesh)
-    graph_of = staticmethod(_execute.graph_of)
-    roots_of = staticmethod(_execute.roots_of)
-    run = staticmethod(_execute.run)
-    run_schedule = staticmethod(_execute.run_schedule)
-    between = staticmethod(_prepare.between)
-    initialize_state = staticmethod(_initialization.initialize_state)
-    give_up = staticmethod(_failed.give_up)
-    bring = staticmethod(_placement.bring)
-    meshes_met = staticmethod(_placement.meshes_met)
+    by_mesh = _schedule.by_mesh
+    graph_of, roots_of, run = _execute.graph_of, _execute.roots_of, _execute.run
+    run_schedule = _execute.run_schedule
+    between = _prepare.between
+    initialize_state = _initialization.initialize_state
+    give_up = _failed.give_up
+    bring, meshes_met = _placement.bring, _placement.meshes_met
 
 
 class calls:  # used as a module is
     """Aten calls: their kinds, plans and lowerings."""
 
-    VIEW = _overloads.VIEW
-    is_foreach = staticmethod(_overloads.is_foreach)
-    kind_of = staticmethod(_overloads.kind_of)
-    PLANS = _resolve.PLANS
-    SPECIALS = _resolve.SPECIALS
-    new_plan = staticmethod(_resolve.new_plan)
-    no_rule = staticmethod(_resolve.no_rule)
+    VIEW, is_foreach, kind_of = _overloads.VIEW, _overloads.is_foreach, _overloads.kind_of
+    PLANS, SPECIALS, new_plan = _resolve.PLANS, _resolve.SPECIALS, _resolve.new_plan
+    no_rule = _resolve.no_rule
     HOST_HANDLERS = _copies.HOST_HANDLERS
-    dispatch = staticmethod(_call.dispatch)
-    fill = staticmethod(_lowerings.fill)
+    dispatch = _call.dispatch
+    fill = _lowerings.fill
 
 
 class stretches:  # used as a module is
     """Ops of a graph that repeat."""
 
-    numbered = staticmethod(_stretches.numbered)
-    repeated = staticmethod(_stretches.repeated)
-    symbol = staticmethod(_stretches.symbol)
-    carried_bytes = staticmethod(_long_graphs.carried_bytes)
-    cuts = staticmethod(_long_graphs.stretches)
-    is_within_line = staticmethod(_long_graphs.is_within_line)
-    why_not = staticmethod(_scan_layers.why_not)
+    numbered, repeated, symbol = _stretches.numbered, _stretches.repeated, _stretches.symbol
+    carried_bytes, cuts = _long_graphs.carried_bytes, _long_graphs.stretches
+    is_within_line = _long_graphs.is_within_line
+    why_not = _scan_layers.why_not
 
 
 class regions:  # used as a module is
     """Ops with a body."""
 
-    body_numbers = staticmethod(_region.body_numbers)
-    draws_in = staticmethod(_region.draws_in)
-    is_annotation = staticmethod(_region.is_annotation)
-    kinds_of = staticmethod(_region.kinds_of)
-    called_op = staticmethod(_called.called_op)
-    build = staticmethod(_build.build)
-    has_complex = staticmethod(_constants.has_complex)
-    hide = staticmethod(_constants.hide)
+    body_numbers, draws_in, is_annotation = _region.body_numbers, _region.draws_in, _region.is_annotation
+    kinds_of = _region.kinds_of
+    called_op = _called.called_op
+    build = _build.build
+    has_complex, hide = _constants.has_complex, _constants.hide
     EACH = _loop_counter.EACH
-    loop_op = staticmethod(_loop_op.loop_op)
-    constrain = staticmethod(_constrain.constrain)
-    cut = staticmethod(_constrain.cut)
-    on_device = staticmethod(_constrain.on_device)
-    wait_for_all = staticmethod(_constrain.wait_for_all)
-    lower_region = staticmethod(_lower.lower_region)
-    unreported = staticmethod(_lower.unreported)
+    loop_op = _loop_op.loop_op
+    constrain, cut, on_device = _constrain.constrain, _constrain.cut, _constrain.on_device
+    wait_for_all = _constrain.wait_for_all
+    lower_region, unreported = _lower.lower_region, _lower.unreported
 
 
 class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
-    process = staticmethod(_setting.process)
-    readable = staticmethod(_setting.readable)
+    process, readable = _setting.process, _setting.readable
 
 
 class running:  # used as a module is
     """Room for programs in flight, and signals that wait."""
 
-    later = staticmethod(_interrupt.later)
-    make_room = staticmethod(_in_flight.make_room)
-    spare = staticmethod(_lent.spare)
-    parsed = staticmethod(_sealed_json.parsed)
-    text = staticmethod(_sealed_json.text)
-    keep_programs = staticmethod(_spans.keep_programs)
-    kept_programs = staticmethod(_spans.kept_programs)
-    end_recording = staticmethod(_spans.end_recording)
+    later = _interrupt.later
+    make_room = _in_flight.make_room
+    spare = _lent.spare
+    parsed, text = _sealed_json.parsed, _sealed_json.text
+    keep_programs, kept_programs = _spans.keep_programs, _spans.kept_programs
+    end_recording = _spans.end_recording
 
 
 class rules:  # used as a module is
     """Rules of ops, and functions that they share."""
 
-    RULES = _ops.RULES
-    ON_CPU = _ops.ON_CPU
-    blocks = staticmethod(_blocks.blocks)
-    wide = staticmethod(_floats.wide)
+    RULES, ON_CPU = _ops.RULES, _ops.ON_CPU
+    blocks = _blocks.blocks
+    wide = _floats.wide
     CHUNKS = _linear_cross_entropy.CHUNKS
-    spmd_linear_cross_entropy = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy)
-    spmd_linear_cross_entropy_backward = staticmethod(_linear_cross_entropy.spmd_linear_cross_entropy_backward)
-    run_of = staticmethod(_dynamic_start.run_of)
-    per_dim = staticmethod(_windows.per_dim)
-    aten_slice = staticmethod(_shape.aten_slice)
+    spmd_linear_cross_entropy = _linear_cross_entropy.spmd_linear_cross_entropy
+    spmd_linear_cross_entropy_backward = _linear_cross_entropy.spmd_linear_cross_entropy_backward
+    run_of = _dynamic_start.run_of
+    per_dim = _windows.per_dim
+    aten_slice = _shape.aten_slice
     SUMS = _partial.SUMS
-    lower = staticmethod(_registry.lower)
-    collective = staticmethod(_collective.function_of)
+    lower = _registry.lower
+    collective = _collective.function_of
 
 
 class partitioning:  # used as a module is
     """Partition rules of ops, and the known shardings that they ask for."""
 
     WORDS = _words.WORDS
-    partition = staticmethod(_partition.partition)
-    per_shard = staticmethod(_partition.per_shard)
-    axes_of_dims = staticmethod(_sharded.axes_of_dims)
-    in_front = staticmethod(_sharded.in_front)
-    note_unused = staticmethod(_sharded.note_unused)
-    reshaped = staticmethod(_sharded.reshaped)
-    same = staticmethod(_sharded.same)
+    partition, per_shard = _partition.partition, _partition.per_shard
+    axes_of_dims, in_front, note_unused = _sharded.axes_of_dims, _sharded.in_front, _sharded.note_unused
+    reshaped, same = _sharded.reshaped, _sharded.same
 
 
 class storages:  # used as a module is
     """Storages and tensors, beyond what one tensor says."""
 
-    ASIDE = _storage.ASIDE
-    take_up = staticmethod(_storage.take_up)
-    OURS = _tensor.OURS
-    tensors_of = staticmethod(_tensor.tensors_of)
-    watcher = staticmethod(_watching.watcher)
-    watching = staticmethod(_watching.watching)
-    recorded = staticmethod(_watching.recorded)
-    UNDO = _storage.UNDO
-    forget_reads = staticmethod(_storage.forget_reads)
-    is_run_here = staticmethod(_recorders.is_run_here)
-    longest_step = staticmethod(_recorders.longest_step)
-    has_several_recorders = staticmethod(_recorders.has_several_recorders)
+    ASIDE, take_up = _storage.ASIDE, _storage.take_up
+    OURS, tensors_of = _tensor.OURS, _tensor.tensors_of
+    watcher, watching, recorded = _watching.watcher, _watching.watching, _watching.recorded
+    UNDO, forget_reads = _storage.UNDO, _storage.forget_reads
+    is_run_here, longest_step = _recorders.is_run_here, _recorders.longest_step
+    has_several_recorders = _recorders.has_several_recorders
 
 
 class user_lines:  # used as a module is
     """Lines of the user, and what the program calls its values."""
 
-    describe = staticmethod(_source.describe)
-    forward_line = staticmethod(_source.forward_line)
-    is_library = staticmethod(_source.is_library)
-    line_of = staticmethod(_source.line_of)
-    lines_of = staticmethod(_source.lines_of)
-    node_line = staticmethod(_source.node_line)
-    source_of = staticmethod(_source.source_of)
-    plain_name = staticmethod(_module_paths.plain_name)
+    describe, forward_line, is_library = _source.describe, _source.forward_line, _source.is_library
+    line_of, lines_of, node_line = _source.line_of, _source.lines_of, _source.node_line
+    source_of = _source.source_of
+    plain_name = _module_paths.plain_name
 
 
 class walks:  # used as a module is
     """Walks over a graph and its values."""
 
-    UNPADDED = _graph.UNPADDED
-    between = staticmethod(_graph.between)
-    buffers_of = staticmethod(_graph.buffers_of)
-    depending = staticmethod(_graph.depending)
-    is_data = staticmethod(_graph.is_data)
-    next_serial = staticmethod(_graph.next_serial)
-    origin = staticmethod(_graph.origin)
-    pack_numbers = staticmethod(_graph.pack_numbers)
-    refill = staticmethod(_graph.refill)
-    replace_operands = staticmethod(_graph.replace_operands)
-    result_index = staticmethod(_graph.result_index)
-    results = staticmethod(_graph.results)
-    topological = staticmethod(_graph.topological)
-    up_to = staticmethod(_graph.up_to)
-    value_name = staticmethod(_graph.value_name)
+    UNPADDED, between, buffers_of = _graph.UNPADDED, _graph.between, _graph.buffers_of
+    depending, is_data, next_serial = _graph.depending, _graph.is_data, _graph.next_serial
+    origin, pack_numbers, refill = _graph.origin, _graph.pack_numbers, _graph.refill
+    replace_operands, result_index, results = _graph.replace_operands, _graph.result_index, _graph.results
+    topological, up_to, value_name = _graph.topological, _graph.up_to, _graph.value_name
 
 
 class record_calls:  # used as a module is
     """Ops recorded by hand."""
 
-    graph_task = _record.graph_task
-    record = staticmethod(_record.record)
-    record_here = staticmethod(_record.record_here)
-    operand = staticmethod(_reads.operand)
-    record_op = staticmethod(_reads.record_op)
-    shard_gradient = staticmethod(_reads.shard_gradient)
-    join = staticmethod(_reads.join)
-    latest_generation = staticmethod(_reads.latest_generation)
-    next_generation = staticmethod(_reads.next_generation)
-    read_in = staticmethod(_reads.read_in)
-    enter_thread = staticmethod(_threads.enter_thread)
-    read = staticmethod(_views.read)
-    write = staticmethod(_views.write)
-    keep = staticmethod(_reads.keep)
-    renew = staticmethod(_reads.renew)
+    graph_task, record, record_here = _record.graph_task, _record.record, _record.record_here
+    operand, record_op, shard_gradient = _reads.operand, _reads.record_op, _reads.shard_gradient
+    join, latest_generation, next_generation = _reads.join, _reads.latest_generation, _reads.next_generation
+    read_in = _reads.read_in
+    enter_thread = _threads.enter_thread
+    read, write = _views.read, _views.write
+    keep, renew = _reads.keep, _reads.renew

@@ -59,8 +59,8 @@ class Clock(ABC):
             if line.opcode == "while":
                 self._loop(computation, line)
             elif line.opcode.endswith("-start") and (within := [*collectives_within(self.module, line)]):
-                for inner, one, kind in within:  # one after the other, on their stream
-                    self.start((computation.name, line.name), inner, one, kind)
+                for inner, collective, of_kind in within:  # one after the other, on their stream
+                    self.start((computation.name, line.name), inner, collective, of_kind)
             elif line.opcode in ("call", "conditional", "async-start"):
                 for _, name in line.called[:1]:  # of a conditional the first branch stands for all
                     self.computation(self.module.computations[name])
