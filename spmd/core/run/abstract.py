@@ -31,6 +31,7 @@ class Recording:
     has_values: reads of what no program computes return (see `read`).
     """
 
+    # A step that is planned reads nothing, as its programs would be others; a script that is planned reads ones.
     has_values = False
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):

@@ -60,6 +60,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     if type(storage.value) is not DeviceData and plan is not None:
         node = origin(storage.value)
         assert node is not None, "only device data has none"
+        # Before the sync, so that a step that is planned ends at the user's read, not at a program behind it.
         plan.read(storage.value, AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"))
     if type(storage.value) is not DeviceData:
         if config.sync_on_read == "needed":

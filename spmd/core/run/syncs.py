@@ -123,6 +123,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
             note()
     watch.notify(len(storages))
     if (plan := recording()) is not None:
+        # After all programs of the sync, as a recording may end the script that is recorded here.
         plan.synced()
 
 
