@@ -76,6 +76,7 @@ def remat(policy: Any) -> tuple[Any, list[Tensor]]:
 
 
 OFFLOADED = policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["hidden"])
+PRODUCTS = ["aten.addmm", "aten.linear"]  # of the layers, by the rank of their input
 CASES: dict[str, Any] = {
     "everything": "everything",
     "nothing": "nothing",
@@ -87,6 +88,8 @@ CASES: dict[str, Any] = {
     "both": policies.save_from_both_policies("dots", policies.save_only_these_names("hidden")),
     "offloaded names": OFFLOADED,
     "offloaded dots": policies.offload_dot_with_no_batch_dims,
+    "ops": policies.save_and_offload_only_these_ops(ops_which_can_be_saved=PRODUCTS),
+    "offloaded ops": policies.save_and_offload_only_these_ops(ops_which_can_be_offloaded=PRODUCTS),
 }
 
 
@@ -114,7 +117,7 @@ class TestPolicies:
         assert before >= LAYERS * 2 * wide
         assert bytes_of["nothing"] <= before - (LAYERS - 2) * 2 * wide
         assert bytes_of["no names"] == bytes_of["nothing"]
-        for name in ("names", "all names", "dots", "dots_with_no_batch_dims"):
+        for name in ("names", "all names", "dots", "dots_with_no_batch_dims", "ops"):
             kept = bytes_of[name] - bytes_of["nothing"]
             assert (LAYERS - 2) * wide <= kept <= (LAYERS + 2) * wide, name
 
@@ -140,6 +143,27 @@ class TestPolicies:
         for one, other in zip(actual, plain()[1], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
+    def test_attention_is_not_computed_twice(self) -> None:
+        """A policy on the op of attention keeps what its backward pass reads, too."""
+        query = torch.randn(2, 2, 64, 16).to("xla").requires_grad_()
+        attend = partial(nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach())
+        flops = {}
+        for name, policy in {
+            "nothing": policies.nothing_saveable,
+            "attention": policies.save_and_offload_only_these_ops(
+                ops_which_can_be_saved=["aten._scaled_dot_product_fused_attention_overrideable"]
+            ),
+        }.items():
+            spmd.remat(lambda x: attend(x.sin()).exp(), policy=policy)(query).sum().backward()
+            grad = query.grad
+            assert grad is not None
+            spmd.sync()
+            program = cache.last_program()
+            assert program is not None
+            flops[name] = program.record.flops
+            query.grad = None
+        assert flops["nothing"] - flops["attention"] >= 2 * 2 * 2 * 2 * 64 * 64 * 16  # its two products
+
     def test_wrong_ones(self) -> None:
         with pytest.raises(ValueError, match=r"remat: expected one of 'everything', 'nothing', 'dots'.*got 'dot'"):
             spmd.remat(lambda x: x, policy="dot")
@@ -150,6 +174,10 @@ class TestPolicies:
         with pytest.raises(ValueError, match=r"\['a'\] are among both"):
             policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a", "b"]
+            )
+        with pytest.raises(ValueError, match=r"\['aten.mm'\] are among both ops"):
+            policies.save_and_offload_only_these_ops(
+                ops_which_can_be_saved=["aten.mm"], ops_which_can_be_offloaded=["aten.mm"]
             )
         with pytest.raises(TypeError, match="expected several names"):
             policies.save_and_offload_only_these_names(names_which_can_be_saved="ab")
