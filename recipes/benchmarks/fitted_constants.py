@@ -45,9 +45,10 @@ class Keeper:
         texts: list[str] = []
 
         class Read(Module):
-            def __init__(self, text: str):
-                texts.append(text)
-                super().__init__(text)
+            @classmethod
+            def of(cls, executable: Any) -> Module:
+                texts.append(executable.as_text())
+                return Module.of(executable)
 
         def terms_of(module: Module, chip: Any, slices: tuple[int, ...], devices: Sequence[Any]) -> Any:
             places = () if chip.is_gpu else tuple(tuple(device.coords) for device in devices)

@@ -11,7 +11,8 @@ compile has a process of its own. Ours is a plain PyTorch model (`recipes/llama.
 by `spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Collectives and the bytes that they move are counted
 once per iteration of a loop; hidden bytes are moved while the chip computes something else, in the compiler's schedule.
 Cycles are the compiler's estimate, with the same trip counts; it estimates none for Pallas kernels, and attention is
-one on both sides.
+one on both sides. The step and its waiting are by the clock of plans, of both sides; JAX's is compiled with the options
+that ours takes by default.
 """
 
 import argparse
@@ -113,6 +114,8 @@ def ours(row: Row, layers: int | None) -> dict[str, Any]:
         "hidden": plan.hidden_bytes,
         "cycles": plan.cycles,
         "cycles_once": plan.cycles_once,
+        "waiting": sum(row.waiting for row in plan.collectives),
+        "step": plan.seconds or 0.0,
         "flops": plan.flops,
         "compile": plan.compile_seconds,
         "verdict": plan.verdict if plan.verdict else "" if plan.fits else f"{plan.peak / GIB:.1f} GiB do not fit",
@@ -227,10 +230,19 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
         lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed, **how).lower()
         started = time.perf_counter()
         try:
-            compiled = lowered.compile()
+            compiled = lowered.compile(compiler_options=_options(mesh))
         except jax.errors.JaxRuntimeError as error:
             return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
     return {"compile": time.perf_counter() - started, "verdict": "", **read(compiled, _mesh(row))}
+
+
+def _options(mesh: Any) -> dict[str, Any]:
+    """Those of ours: of programs over several TPUs, less what is unsafe beside kernels (docs/debugging.md)."""
+    from spmd.core.programs import options
+
+    device = mesh.devices.flat[0]
+    found = options.of_tpus(device.device_kind) if device.platform == "tpu" else {}
+    return found | ({"xla_tpu_overlap_compute_collective_tc": "False"} if found else {})
 
 
 def _devices(row: Row) -> Any:
@@ -249,16 +261,25 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`. mesh: of ours."""
     from types import SimpleNamespace
 
+    from spmd.core import topology
     from spmd.core.checks.hlo import Module
     from spmd.tools.hlo.costs import cycles, repeated_flops
     from spmd.tools.hlo.hlo_collectives import collectives
+    from spmd.tools.planning.chips import chip_of
+    from spmd.tools.planning.step_time import terms_of
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())
     exchanged = [one.row for one in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    sharding = mesh.sharding((), 0)
+    devices = [topology.all_devices(sharding.target)[device] for device in sharding.device_ids]
+    chip, slices = chip_of(devices[0]), tuple(topology.slices(sharding.target)[i] for i in sharding.device_ids)
+    terms = terms_of(module, chip, slices, devices)[0] if chip is not None and once else ()
     return {
+        "waiting": sum(term.seconds for term in terms if term.name.startswith("waiting")),
+        "step": sum(term.seconds for term in terms),
         "state": memory.argument_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
         "peak": memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
@@ -311,6 +332,8 @@ COLUMNS = (
     ("hidden", "of which hidden {}iB", 1 << 20),
     ("cycles", "cycles M", 1e6),
     ("cycles_once", "loops once M", 1e6),
+    ("step", "step ms", 1e-3),
+    ("waiting", "of which waiting for collectives ms", 1e-3),
     ("flops", "operations {}", 1e9),
     ("compile", "compile s", 1),
     ("seconds", "all s", 1),

@@ -36,7 +36,9 @@ class Collective:
         is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other, implements a
             reduce-scatter so.
         link: its network, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
-        is_async: it overlaps with computation, as the program is scheduled.
+        is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore" where these cores of a
+            TPU run it, next to the others.
+        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that nothing covers.
     """
 
     kind: str
@@ -50,6 +52,9 @@ class Collective:
     is_sliced: bool = False
     link: str = ""
     is_async: bool = False
+    core: str = ""
+    seconds: float = 0.0
+    waiting: float = 0.0
 
     @property
     def moved_bytes(self) -> int:

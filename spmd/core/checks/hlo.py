@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import math
 import re
+import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 from . import scalars
 
@@ -86,6 +88,9 @@ class Computation:
         return found
 
 
+_LAST: "weakref.WeakKeyDictionary[Any, Module]" = weakref.WeakKeyDictionary()
+
+
 class Module:
     """An optimised program, parsed from its text.
 
@@ -112,6 +117,14 @@ class Module:
                 last = current.lines[-1]
                 current.lines[-1] = dataclasses.replace(last, rest=last.rest + line)
         self._count()
+
+    @classmethod
+    def of(cls, executable: Any) -> "Module":
+        """The program of a `jax.stages.Compiled`. That of the last one is kept, as several checks read it in turn."""
+        if executable not in _LAST:
+            _LAST.clear()
+            _LAST[executable] = cls(executable.as_text())
+        return _LAST[executable]
 
     def _count(self) -> None:
         """Follows the calls from the entry computation; the body of a loop is counted once for each iteration."""

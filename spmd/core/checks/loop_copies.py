@@ -21,7 +21,7 @@ def costs_more(executable: Any, graph: Graph) -> bool:
     for loop in loops:
         shapes = [root.meta.shape for root in loop.body.roots[len(loop.body.roots) - len(loop.ys) :]]
         stacks.update((loop.iterations + extra, *shape) for shape in shapes for extra in (0, 1))
-    module = Module(executable.as_text())
+    module = Module.of(executable)
     outer = [each for each in module.computations.values() if each.count and not each.is_inner]
     spare = 0
     for group in graph.stack_groups:

@@ -39,6 +39,26 @@ _OVERLAPPED = (
 )
 _OVERLAPPED_OF_V5E = "xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 
+# Options by which collectives run on the SparseCore of the chips that have one, beside the other cores
+# (docs/decisions/overlap.md; the fastest published steps of MaxText set them).
+_OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_"
+_SPARSE_CORE = {
+    **{
+        _OFFLOAD + name: "True"
+        for name in (
+            "all_gather", "2d_all_gather", "3d_all_gather", "reduce_scatter", "nd_reduce_scatter", "all_reduce",
+        )
+    },
+    "xla_tpu_enable_sparse_core_reduce_scatter_v2": "True",
+    "xla_tpu_prefer_async_allgather_to_allreduce": "True",
+    "xla_tpu_enable_all_gather_offload_tracing": "True",
+    "xla_tpu_enable_reduce_scatter_offload_tracing": "True",
+    "xla_tpu_use_tc_device_shape_on_sc": "True",
+    "xla_sc_disable_megacore_partitioning": "True",
+    _OVERLAPPED_OF_V5E: "False",
+}  # fmt: skip
+_WITH_SPARSE_CORE = ("TPU v5", "TPU v6 lite", "TPU7x")
+
 # The compiler of GPUs that are not here cannot measure kernels to choose one.
 _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 
@@ -57,10 +77,7 @@ _NEEDED = "auto"
 def _needed(graph: Graph) -> dict[str, str | float]:
     platform = graph.mesh.platform
     if platform == "tpu":
-        overlapped = [*_OVERLAPPED] if len(graph.mesh.device_ids) > 1 else []
-        if overlapped and _kind(graph) == "TPU v5 lite":
-            overlapped.append(_OVERLAPPED_OF_V5E)
-        found: dict[str, str | float] = {name: "True" for name in overlapped if is_known_to_libtpu(name)}
+        found = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
         if not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
             found |= _PLANNED
         return found
@@ -75,6 +92,14 @@ def _needed(graph: Graph) -> dict[str, str | float]:
         return {**_FREEING}
     # In the bodies of loops there is no optimization barrier to keep.
     return {**_BY_MEMORY} if "spmd.renew" in {node.op.name for node in walk(graph.nodes)} else {}
+
+
+def of_tpus(kind: str) -> dict[str, str | float]:
+    """The options for programs over several TPUs of a kind, as far as the installed libtpu has them."""
+    wanted = dict.fromkeys(_OVERLAPPED, "True") | (_SPARSE_CORE if kind in _WITH_SPARSE_CORE else {})
+    if kind == "TPU v5 lite":
+        wanted[_OVERLAPPED_OF_V5E] = "True"
+    return {name: value for name, value in wanted.items() if is_known_to_libtpu(name)}
 
 
 def _kind(graph: Graph) -> str:

@@ -28,20 +28,23 @@ def line_cycles(line: Instruction) -> int:
     return 0 if found is None else int(found[1])
 
 
-# The operations that the author of a kernel states (Pallas' `CostEstimate`).
-_KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
+# The operations that the author of a kernel states (Pallas' `CostEstimate`), of a buffer with all of its rows.
+_STATED = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
 def repeated_flops(module: Module) -> int:
-    """The floating-point operations that XLA's own count omits: those of matrix products, convolutions and kernels with
-    a cost estimate in the iterations of loops after the first, and all of attention kernels without one."""
+    """The floating-point operations that XLA's own count omits: those of matrix products, convolutions and kernels in
+    the iterations of loops after the first, less what a kernel states and does not compute."""
     return sum(
-        (computation.count - 1) * _line_flops(computation, line)
-        + computation.count * _attention_flops(computation, line)
+        computation.count * _line_flops(computation, line) - _counted_by_xla(computation, line)
         for computation in module.computations.values()
         if computation.count
         for line in computation.lines
     )
+
+
+def _counted_by_xla(computation: Computation, line: Instruction) -> int:
+    return _stated_flops(line) if line.opcode == "custom-call" else _line_flops(computation, line)
 
 
 def kernels(module: Module) -> tuple[int, int]:
@@ -58,11 +61,9 @@ def kernels(module: Module) -> tuple[int, int]:
 
 
 def kernel_flops(computation: Computation, line: Instruction) -> int:
-    """The operations of one run of a kernel without cycles: by its own cost estimate, or by its shapes where it is
-    attention; 0 for another line."""
-    if not _is_kernel(line):
-        return 0
-    return _line_flops(computation, line) or _attention_flops(computation, line)
+    """The operations that one run of a kernel without cycles computes: of the library's own by what their scope says,
+    of a user's by his cost estimate; 0 for another line."""
+    return _line_flops(computation, line) if _is_kernel(line) else 0
 
 
 def is_attention(line: Instruction) -> bool:
@@ -80,25 +81,42 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 # backward ones compute the scores again.
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
 _PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1)}
+_GROUPED = re.compile(r"t?gmm\b")
 
-
-def _attention_flops(computation: Computation, line: Instruction) -> int:
-    """The operations of one run of jax's splash attention, which states none; 0 for another line."""
-    part = _SPLASH.match(line.name) if line.opcode == "custom-call" else None
-    if part is None:
-        return 0
-    shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
-    query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
-    of_keys, of_values = _PRODUCTS[part[1]]
-    pairs = math.prod(query[:-1]) * key[-2]
-    return 2 * pairs * (of_keys * query[-1] + of_values * value[-1]) // (2 if "/causal/" in line.scope else 1)
+# What a kernel computes, in the scope of its call (`core/ops/kernels`): the scores of a head in the blocks that the
+# mask leaves; the rows of a grouped product in the blocks up to the last group.
+_SCORES, _ROWS = re.compile(r"\bscores=(\d+)"), re.compile(r"\brows=(\d+)")
 
 
 def _line_flops(computation: Computation, line: Instruction) -> int:
     if line.opcode in ("dot", "convolution"):
         return product_flops(computation, line)
-    found = _KERNEL_FLOPS.search(line.rest) if line.opcode == "custom-call" else None
-    return 0 if found is None else int(found[1])
+    if line.opcode != "custom-call":
+        return 0
+    if (part := _SPLASH.match(line.name)) is not None:
+        return _attention_flops(computation, line, *_PRODUCTS[part[1]])
+    rows = _ROWS.search(line.scope) if _GROUPED.match(line.name) else None
+    return _stated_flops(line) if rows is None else 2 * int(rows[1]) * math.prod(_weight_of(computation, line))
+
+
+def _stated_flops(line: Instruction) -> int:
+    stated = _STATED.search(line.rest)
+    return 0 if stated is None else int(stated[1])
+
+
+def _attention_flops(computation: Computation, line: Instruction, of_keys: int, of_values: int) -> int:
+    """The operations of one run of a part of jax's splash attention; without a scope that says less, of all scores."""
+    shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
+    query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
+    computed = _SCORES.search(line.scope)
+    scores = query[-2] * key[-2] if computed is None else int(computed[1])
+    return 2 * math.prod(query[:-2]) * scores * (of_keys * query[-1] + of_values * value[-1])
+
+
+def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:
+    """The sides of the weight of one group: of the operand, or the result, with a dim of groups."""
+    shapes = [line.shape, *(computation.by_name[name].shape for name in line.operands)]
+    return next(dims for shape in shapes for _, dims, _ in arrays(shape) if len(dims) == 3)[1:]
 
 
 def product_flops(computation: Computation, line: Instruction) -> int:

@@ -1,10 +1,9 @@
 """Every collective of an optimised program: kind, mesh axes, bytes, count, and the op that it came from."""
 
-import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,9 +65,12 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
             if node is None:
                 node = _reader_of_argument(line.scope, graph)
             # Of a chain the first link is the start, the last one the end.
-            is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
+            start = start_of(computation, line)
+            is_async = links[chain] > 2 if chain else _is_overlapped(*start)
             count, together = computation.count, joined(computation, line, num_nodes)
-            row = Collective(kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async)
+            row = Collective(
+                kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core_of(start[1])
+            )
             found.append(Placed(row, node, computation, line, together))
     return found
 
@@ -113,13 +115,56 @@ def links_of(module: Module) -> Counter[str]:
     return Counter(filter(None, map(chain_of, lines)))
 
 
+Key = tuple[str, str]
+
+
+def key_of(computation: Computation, line: Instruction) -> Key:
+    """The name of a collective, the same for all lines that it is spread over."""
+    chain = chain_of(line)
+    return ("", chain) if chain else (computation.name, line.name)
+
+
+def collectives_within(module: Module, call: Instruction) -> Iterator[tuple[Computation, Instruction, str]]:
+    """The collectives that a line calls, with their computation and kind: of a fusion, of an asynchronous call."""
+    for _, name in call.called:
+        inner = module.computations[name]
+        for line in inner.lines:
+            kind = collective_kind(line)
+            if kind is not None:
+                yield inner, line, kind_in(inner, kind)
+            elif line.opcode in ("fusion", "call"):
+                yield from collectives_within(module, line)
+
+
+def start_of(computation: Computation, line: Instruction) -> tuple[Computation, Instruction]:
+    """The line of the schedule that starts a collective: the line itself, or the asynchronous call around it."""
+    start = computation, line
+    while computation.caller is not None and computation.caller[1].opcode not in ("while", "conditional"):
+        computation, line = computation.caller
+        start = (computation, line) if line.opcode.endswith("-start") else start
+    return start
+
+
+_THREAD = re.compile(r'async_execution_thread="(\w+)"')
+
+
+def core_of(start: Instruction) -> str:
+    """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all other lines."""
+    found = _THREAD.search(start.rest) if start.opcode.endswith("-start") else None
+    return "" if found is None or found[1] == "main" else found[1]
+
+
 def _is_overlapped(computation: Computation, line: Instruction) -> bool:
     """True if something is computed between the start of a collective and its end; lines are in execution order."""
-    if not line.opcode.endswith("-start"):
-        return False
-    after = computation.lines[computation.lines.index(line) + 1 :]
-    between = itertools.takewhile(lambda one: line.name not in one.operands or not one.opcode.endswith("-done"), after)
-    return any(one.opcode in _WORK for one in between)
+    name = line.name
+    for one in computation.lines[computation.lines.index(line) + 1 :] if line.opcode.endswith("-start") else ():
+        if one.opcode in _WORK:
+            return True
+        if name in one.operands and one.opcode.endswith("-done"):
+            return False
+        if name in one.operands and one.opcode.endswith("-update"):
+            name = one.name
+    return False
 
 
 _WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "sort", "scatter", "reduce"}
@@ -183,7 +228,7 @@ def _scope_before(computation: Computation, line: Instruction) -> str:
         seen.add((inside.name, one.name))
         if one.opcode == "parameter" and inside.caller is not None:
             outside, call = inside.caller
-            place = int(one.arguments) if call.opcode == "fusion" else 0
+            place = 0 if call.opcode == "while" else int(one.arguments)
             todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
         else:
             todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]

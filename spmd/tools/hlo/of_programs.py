@@ -22,7 +22,7 @@ def of_program(program: Program, graph: Graph) -> dict[str, Any]:
     counted = executables.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
-    module = Module(text) if counts or " while(" in text or not is_counted else None
+    module = Module.of(program.executable) if counts or " while(" in text or not is_counted else None
     counted += 0 if module is None else repeated_flops(module) if is_counted else flops_of(module)
     if counts and module is not None:
         found = collectives(module, graph)

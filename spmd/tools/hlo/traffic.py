@@ -1,21 +1,30 @@
 """A program's collectives as a table with the user's lines (`hlo_collectives` finds them)."""
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ...core import Collective
 from ...core.extend import Graph, Node, user_lines
-from .hlo_collectives import Exchange, Placed
+from .hlo_collectives import Exchange, Key, Placed, key_of
 
 Exchanges = tuple[Exchange, ...]
 
 
-def exchanges(found: Iterable[Placed], graph: Graph) -> Exchanges:
-    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
-    those belong to the run that recorded the ops, and the program may be reused by others."""
+Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
 
-    return tuple(_merged((dataclasses.replace(one.row, op=_op(one, graph)), one.node) for one in found))
+
+def exchanges(found: Iterable[Placed], graph: Graph, times: Times | None = None) -> Exchanges:
+    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
+    those belong to the run that recorded the ops, and the program may be reused by others.
+
+    times: by the clock of a plan.
+    """
+
+    def row(one: Placed) -> Collective:
+        seconds, waiting = (times or {}).get(key_of(one.computation, one.line), (0.0, 0.0))
+        return dataclasses.replace(one.row, op=_op(one, graph), seconds=seconds, waiting=waiting)
+
+    return tuple(_merged((row(one), one.node) for one in found))
 
 
 def _op(one: Placed, graph: Graph) -> str:
@@ -45,8 +54,11 @@ def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda 
 
 
 def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
-    """Yields rows that are equal but for their counts as one."""
-    counted: Counter[Exchange] = Counter()
+    """Yields rows that are equal but for their counts and times as one."""
+    sums: dict[Exchange, tuple[int, float, float]] = {}
     for row, node in found:
-        counted[dataclasses.replace(row, count=1), node] += row.count
-    return ((dataclasses.replace(row, count=count), node) for (row, node), count in counted.items())
+        key = dataclasses.replace(row, count=1, seconds=0.0, waiting=0.0), node
+        count, seconds, waiting = sums.get(key, (0, 0.0, 0.0))
+        sums[key] = count + row.count, seconds + row.seconds, waiting + row.waiting
+    for (row, node), (count, seconds, waiting) in sums.items():
+        yield dataclasses.replace(row, count=count, seconds=seconds, waiting=waiting), node

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ...core import Collective
 from ...core.extend import Computation, Instruction, Module, num_bytes
-from ..hlo.hlo_collectives import collective_kind
+from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of
 from .chips import Chip
 
 HOST = "waiting for the host"
@@ -23,7 +23,8 @@ WAITING = {
 class Clock(ABC):
     """A run of the schedule, on a stream that computes, one of collectives, and one for each way to and from the host.
 
-    spent: the seconds by name. now: of the run; free: the end of the last transfer of each stream.
+    spent: the seconds by name. times: of each collective the seconds of its transfers, and those of them that nothing
+    covers. now: of the run; free: the end of the last transfer of each stream.
     """
 
     # The names of what a run spends its time on, in the order of a table, with the constants that each depends on.
@@ -34,8 +35,10 @@ class Clock(ABC):
         self.host_rate = chip.host_bytes * host  # bytes per second to or from the host's memory; 0: not known
         self.now = 0.0
         self.free: defaultdict[str, float] = defaultdict(float)
-        self.ends: dict[tuple[str, str], tuple[float, str]] = {}  # of a started transfer, with its link
+        self.ends: dict[Key, tuple[float, str, Key | None]] = {}  # of a started transfer, with its link and collective
         self.spent = dict.fromkeys(self.constants, 0.0)
+        self.times: defaultdict[Key, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        self.rounds: defaultdict[str, float] = defaultdict(float)  # of a loop that ends by its data, one iteration
 
     def run(self) -> dict[str, float]:
         """Returns the seconds by name."""
@@ -55,6 +58,9 @@ class Clock(ABC):
         for line in computation.lines:
             if line.opcode == "while":
                 self._loop(computation, line)
+            elif line.opcode.endswith("-start") and (within := [*collectives_within(self.module, line)]):
+                for inner, one, kind in within:  # one after the other, on their stream
+                    self.start((computation.name, line.name), inner, one, kind)
             elif line.opcode in ("call", "conditional", "async-start"):
                 for _, name in line.called[:1]:  # of a conditional the first branch stands for all
                     self.computation(self.module.computations[name])
@@ -62,10 +68,12 @@ class Clock(ABC):
                 self.start((computation.name, line.name), computation, line, kind)
                 if not line.opcode.endswith("-start"):
                     self.wait((computation.name, line.name))
-            elif (moved := host_copy(line)) is not None:
-                link, data = moved
+            elif (copied := host_copy(line)) is not None:
+                link, data = copied
                 seconds = data / self.host_rate if self.host_rate else 0.0
                 self._start((computation.name, line.name), link, seconds)
+            elif line.opcode.endswith("-update") and (computation.name, line.operands[0]) in self.ends:
+                self.ends[computation.name, line.name] = self.ends.pop((computation.name, line.operands[0]))
             elif line.opcode.endswith("-done"):
                 self.wait((computation.name, line.operands[0]))
             else:
@@ -79,35 +87,49 @@ class Clock(ABC):
     def _loop(self, computation: Computation, line: Instruction) -> None:
         """One iteration in full, and the others like it."""
         iterations = self.module.iterations(computation, line)
-        before, started = self.spent.copy(), self.now
+        before, times, started = self.spent.copy(), self.times.copy(), self.now
         for _, name in line.called:
             self.computation(self.module.computations[name])
+        if line.name in self.module.unknown:
+            self.rounds[line.name] += self.now - started
         more = iterations - 1
         for name in self.constants:
             self.spent[name] += (self.spent[name] - before[name]) * more
+        for key, (seconds, waiting) in self.times.items():
+            ahead, idle = times.get(key, (0.0, 0.0))
+            self.times[key] = seconds + (seconds - ahead) * more, waiting + (waiting - idle) * more
         shift = (self.now - started) * more
         self.now += shift
         for stream in self.free:
             self.free[stream] += shift
-        self.ends = {key: (end + shift, link) for key, (end, link) in self.ends.items()}
+        self.ends = {key: (end + shift, link, of) for key, (end, link, of) in self.ends.items()}
 
-    def start(self, key: tuple[str, str], computation: Computation, line: Instruction, kind: str) -> None:
+    def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
         data = sum(num_bytes(computation.by_name[name].shape) for name in line.operands if name in computation.by_name)
         seconds, link = self.seconds_of(line, kind, data)
-        self._start(key, link, seconds)
+        self._start(key, link, seconds, key_of(computation, line))
 
-    def _start(self, key: tuple[str, str], link: str, seconds: float) -> None:
+    def _start(self, key: Key, link: str, seconds: float, collective: Key | None = None) -> None:
         """Starts a transfer. Collectives of both links follow each other."""
         if seconds:
             stream = link if "host" in link else "collectives"
             self.free[stream] = max(self.free[stream], self.now) + seconds
-            self.ends[key] = self.free[stream], link
+            self.ends[key] = self.free[stream], link, collective
+        if seconds and collective is not None:
+            self._count(collective, seconds, 0.0)
 
-    def wait(self, key: tuple[str, str]) -> None:
+    def wait(self, key: Key) -> None:
         """Waits for the end of a transfer."""
-        end, link = self.ends.pop(key, (0.0, "ici"))
-        self.spend(WAITING[link], max(0.0, end - self.now))
+        end, link, collective = self.ends.pop(key, (0.0, "ici", None))
+        waiting = max(0.0, end - self.now)
+        self.spend(WAITING[link], waiting)
+        if collective is not None:
+            self._count(collective, 0.0, waiting)
+
+    def _count(self, collective: Key, seconds: float, waiting: float) -> None:
+        before = self.times[collective]
+        self.times[collective] = before[0] + seconds, before[1] + waiting
 
 
 # The copies that XLA starts and waits for: (result, operand, ...), and ((operands), result, ...) of slices.

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from ...core import DEVICE, Collective, Meta, Move, Sharding, counters, topology
 from ...core.extend import Graph, Line, Module, Node, Program, executables, stretches, user_lines
 from ..hlo.costs import cycles, kernels
-from ..hlo.traffic import table
+from ..hlo.hlo_collectives import collectives, node_index, scope_of
+from ..hlo.traffic import Exchanges, exchanges, table
 from ..hlo.unrequested_moves import Placement, listed
 from .checked_marks import checked
 from .chips import chip_of
@@ -26,6 +27,7 @@ class Figures:
     not fit, else "".
 
     loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
+    unknown_loops: the user's line of each loop that ends by its data, and the seconds of one iteration.
     """
 
     argument_bytes: int = 0
@@ -39,7 +41,7 @@ class Figures:
     cycles_once: int = 0
     compile_seconds: float = 0.0
     error: str = ""
-    unknown_loops: int = 0
+    unknown_loops: tuple[tuple[str, float], ...] = ()
     kernel_flops: int = 0
     unknown_kernels: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
@@ -58,7 +60,7 @@ def figures_of(
 
     above: the bytes of a collective from which on its move is listed; check: compile with annotations that remove it.
     """
-    read: dict[int, tuple[Program, Figures]] = {}
+    read: dict[int, tuple[Program, Figures, Exchanges]] = {}
     found = []
     for graph in graphs:
         started = counters.now()
@@ -70,15 +72,15 @@ def figures_of(
             continue
         is_new = id(program) not in read
         if is_new:
-            read[id(program)] = program, _figures_of_program(program, graph.mesh)
-        figures = read[id(program)][1]
+            read[id(program)] = program, *_figures_of_program(program, graph.recorded or graph)
+        _, figures, exchanged = read[id(program)]
         found.append(
             replace(
                 figures,
                 compile_seconds=figures.compile_seconds if is_new else 0.0,
                 loops=program.loops,
                 no_loops=_why_no_loops(program, graph),
-                collectives=table(program.exchanges, graph, paths),
+                collectives=table(exchanged, graph, paths),
                 unused_axes=() if program.record is None else program.record.unused_axes,
                 moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
             )
@@ -86,19 +88,25 @@ def figures_of(
     return found
 
 
-def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
-    """The figures that do not depend on the place of the program in the step."""
+def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchanges]:
+    """The figures that do not depend on the place of the program in the step, and its collectives with their times."""
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
-    module = Module(program.executable.as_text())
+    module = Module.of(program.executable)
     iterations, once = cycles(module)
     kernel_flops, unknown_kernels = kernels(module)
+    mesh = graph.mesh
     chip = chip_of(next(iter(mesh.jax.device_set)))
     target = mesh.target if mesh.target is not None else topology.stand_in()
     nodes, devices = topology.slices(target), topology.all_devices(target)
     of_device = tuple(nodes[device] for device in mesh.device_ids)
-    return Figures(
+    terms: tuple[Term, ...] = ()
+    clock, exchanged = None, program.exchanges
+    if chip is not None and (once or chip.is_gpu):
+        terms, clock = terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
+        exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
+    figures = Figures(
         argument_bytes=record.argument_bytes,
         result_bytes=record.output_bytes,
         in_place_bytes=record.alias_bytes,
@@ -109,15 +117,23 @@ def _figures_of_program(program: Program, mesh: Sharding) -> Figures:
         cycles=iterations,
         cycles_once=once,
         compile_seconds=record.seconds,
-        unknown_loops=len(module.unknown),
+        unknown_loops=tuple(
+            (line, clock.rounds[name] if clock is not None else 0.0) for name, line in _unknown(module, graph)
+        ),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
-        terms=(
-            terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
-            if chip is not None and (once or chip.is_gpu)
-            else ()
-        ),
+        terms=terms,
     )
+    return figures, exchanged
+
+
+def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str]]:
+    """The loops that end by their data, each with the user's line."""
+    for computation in module.computations.values() if module.unknown else ():
+        for line in computation.lines:
+            if line.opcode == "while" and line.name in module.unknown:
+                index = node_index(scope_of(computation, line), len(graph.nodes))
+                yield line.name, "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
 
 
 def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:

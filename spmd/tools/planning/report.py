@@ -15,7 +15,7 @@ from .layout import Finding, Row
 from .program_files import Recordings, save
 from .step_time import Term
 
-VERSION = 1  # of the JSON
+VERSION = 2  # of the JSON
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,22 @@ class Plan:
         return self.flops / (self.seconds * self.peak_flops) if self.seconds and self.peak_flops else None
 
     @property
+    def bottleneck(self) -> str:
+        """The parts of `seconds` from 5 % on in words, with what hides the longest wait; "" without `seconds`."""
+        terms = sorted(self.terms, key=lambda term: -term.seconds)
+        shares = [(term, term.seconds / (self.seconds or 1.0)) for term in terms]
+        return "; ".join(f"{share:.0%} {self._in_words(term)}" for term, share in shares if share >= 0.05)
+
+    def _in_words(self, term: Term) -> str:
+        links = [row for row in self.collectives if row.waiting and (row.link or "ici") in term.name]
+        if not term.name.startswith("waiting") or not links:
+            return term.name
+        longest = max(links, key=lambda row: row.waiting)
+        of_weights = longest.kind == "all-gather" and longest.op == "spmd.gather"
+        advice = ": a larger batch a device hides them" if of_weights else ""
+        return f"waiting for collectives, most for {longest.kind}s over {' x '.join(longest.axes)}{advice}"
+
+    @property
     def formula(self) -> str:
         """The computation of `seconds` and `utilisation` from the terms and operations, as text with the numbers."""
         if self.seconds is None or self.utilisation is None or self.seconds_range is None:
@@ -155,7 +171,7 @@ class Plan:
         """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
         values = json.loads(text)
         version = values.pop("version", None) if isinstance(values, dict) else None
-        if version != VERSION:
+        if version not in (1, VERSION):  # a plan of version 1 has no times of collectives
             raise ValueError(
                 f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
             )

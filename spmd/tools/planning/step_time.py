@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ...core.extend import Module
 from .chips import Chip, calibrated
+from .clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,10 @@ class Term:
 _SPREAD = 0.1
 
 
-def terms_of(module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]) -> tuple[Term, ...]:
-    """The parts of the time of one run of a program; none where a TPU's compiler gave no cycles.
+def terms_of(
+    module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]
+) -> tuple[tuple[Term, ...], Clock]:
+    """The parts of the time of one run of a program, and the clock with the expected times of its collectives.
 
     slices, devices: of the program, in its order: the slice (node) of each, and jax's own. Constants are measured ones
     where `python -m spmd calibrate` has measured this kind of device.
@@ -47,11 +50,12 @@ def terms_of(module: Module, chip: Chip, slices: tuple[int, ...], devices: Seque
         clock = partial(rates.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
     clocks = [clock(each) for each in _with(measured, rates.EXPECTED, rates.BEST, rates.WORST)]
     expected, best, worst = (clock.run() for clock in clocks)
-    return tuple(
+    terms = tuple(
         Term(name, seconds, best[name], worst[name], _source(clocks[0].constants[name], measured))
         for name, seconds in expected.items()
         if seconds or worst[name]
     )
+    return terms, clocks[0]
 
 
 def _source(constants: Sequence[str], measured: Container[str]) -> str:

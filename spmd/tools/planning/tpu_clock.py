@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from ...core.extend import Computation, Instruction, Module
 from ..hlo.costs import is_attention, kernel_flops, line_cycles
-from ..hlo.hlo_collectives import chain_of, collective_kind, groups_of, kind_between_slices, kind_in, links_of
+from ..hlo.hlo_collectives import chain_of, collectives_within, groups_of, key_of, kind_between_slices, links_of
 from .chips import Chip
 from .clock import HOST, WAITING, Clock, ring_bytes
 
@@ -71,19 +71,20 @@ class TpuClock(Clock):
         if line.opcode == "send" and (kind := kind_between_slices(line)) is not None:
             return self.start(("", _rendezvous(line)), computation, line, kind)
         if line.opcode == "recv":
-            self.ends[computation.name, line.name] = self.ends.pop(("", _rendezvous(line)), (0.0, "dcn"))
+            self.ends[computation.name, line.name] = self.ends.pop(("", _rendezvous(line)), (0.0, "dcn", None))
             return None
-        inside = self._collectives_in(line)
-        for inner, one, kind, chain in inside:
-            if not chain or ("", chain) not in self.ends:
-                self.start(("", chain or one.name), inner, one, kind)
+        inside = [*collectives_within(self.module, line)] if line.opcode == "fusion" else []
+        for inner, one, kind in inside:
+            if (key := key_of(inner, one)) not in self.ends:
+                self.start(key, inner, one, kind)
         assert self.chip.clock is not None, "a TPU's"
         self.spend(CYCLES, line_cycles(line) / self.chip.clock * self.rates.cycles)
         self._kernel(line, kernel_flops(computation, line) / self.chip.peak_flops)
-        for _, one, _, chain in inside:
+        for inner, one, _ in inside:
+            chain = chain_of(one)
             self.left[chain] -= 1
             if not chain or not self.left[chain]:
-                self.wait(("", chain or one.name))
+                self.wait(key_of(inner, one))
         return None
 
     def _kernel(self, line: Instruction, seconds: float) -> None:
@@ -92,17 +93,6 @@ class TpuClock(Clock):
             self.spend(ATTENTION, seconds / self.rates.attention)
         else:
             self.spend(KERNELS, seconds / self.rates.kernels)
-
-    def _collectives_in(self, line: Instruction) -> list[tuple[Computation, Instruction, str, str]]:
-        """The collectives inside a fusion, with their computation, kind and chain."""
-        if line.opcode != "fusion":
-            return []
-        inner = self.module.computations[line.called[0][1]]
-        return [
-            (inner, one, kind_in(inner, kind), chain_of(one))
-            for one in inner.lines
-            if (kind := collective_kind(one)) is not None
-        ]
 
     def seconds_of(self, line: Instruction, kind: str, data: int) -> tuple[float, str]:
         if line.opcode == "send":
@@ -119,6 +109,8 @@ class TpuClock(Clock):
         rings = self._rings(line, found[0])
         share = sum(1.0 if is_closed else 0.5 for _, is_closed in rings) * 2 / self.chip.links
         hops = sum(length / 2 for length, _ in rings)
+        if one_way := line.rest.count('"phase_rings"'):  # the rings of a SparseCore, each by one link
+            share, hops = min(share, one_way / self.chip.links), float(size - 1)
         moved = ring_bytes(kind, size, data)
         return moved / (self.chip.link_bytes * share * self.rates.link) + self.rates.hop * hops, "ici"
 
@@ -130,7 +122,7 @@ class TpuClock(Clock):
         num_dims = int(named[1]) if named is not None else active[1].count("1") if active is not None else len(sides)
         if num_dims < len(sides):
             return [(math.prod(sides), True)] * num_dims
-        wrapped = 16 if len(self.torus) < 3 else 4  # the sides whose ends are linked are multiples of it
+        wrapped = 16 if self.chip.links == 4 else 4  # the sides whose ends are linked are multiples of it
         return [(side, side % wrapped == 0) for side in sides] or [(len(group), False)]
 
 

@@ -104,7 +104,7 @@ def table_of(plan: Plan) -> Any:
     sections = (
         memory,
         plan.num_programs and Text(compiled),
-        Text(plan.formula),
+        Text("\n".join(filter(None, [plan.formula, plan.bottleneck and f"time: {plan.bottleneck}"]))),
         plan.terms and _time(plan),
         (any(row.rule for row in plan.layout) or not plan.num_programs) and _layout(plan),
         plan.collectives and _collectives(plan),
@@ -134,12 +134,20 @@ def _merged(rows: Iterable[_Row], path: str, key: Callable[[_Row], Any]) -> list
 
 
 def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
-    """Merges rows that differ only by the number of a layer: (the first, path of all, count, bytes moved)."""
+    """Merges rows that differ only by the number of a layer: (the first with the times of all, path of all, count,
+    bytes moved)."""
     groups = _merged(
-        rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.link, row.op, row.line)
+        rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.core, row.link, row.op, row.line)
     )
     found = [
-        (group[0], path, sum(row.count for row in group), sum(row.moved_bytes for row in group))
+        (
+            dataclasses.replace(
+                group[0], seconds=sum(row.seconds for row in group), waiting=sum(row.waiting for row in group)
+            ),
+            path,
+            sum(row.count for row in group),
+            sum(row.moved_bytes for row in group),
+        )
         for path, group in groups
     ]
     return sorted(found, key=lambda one: -one[3])
@@ -306,11 +314,13 @@ COLLECTIVES = ("kind", "axes", "count", "bytes", "moved")
 
 
 def collective_rows(plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """For equal collectives the texts of `COLLECTIVES`, the module with the op, and the user's line."""
+    """For equal collectives the texts of `COLLECTIVES`, the module with the op and the times, and the user's line."""
     for row, path, count, moved in equal_collectives(plan.collectives):
         axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
         texts = (kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))
-        yield texts, f"{path} {row.op}".strip(), row.line
+        core = ", on the SparseCore" if row.core == "sparsecore" else ""
+        times = f"{row.seconds * 1e3:,.3g} ms, {row.waiting * 1e3:,.3g} of them waiting{core}" if row.seconds else ""
+        yield texts, ", ".join(filter(None, [f"{path} {row.op}".strip(), times])), row.line
 
 
 def _collectives(plan: Plan) -> Text:

@@ -232,10 +232,10 @@ class TestGrouped:
                 jax.ShapeDtypeStruct(shape, dtype) for shape in ((2048, inner), (8, inner, outer), (2048, outer))
             )
             kernel.name, kernel.result = "gmm", (2048, outer)
-            jax.eval_shape(grouped._gmm, rows, weights, sizes)
+            jax.eval_shape(partial(grouped._gmm, 1), rows, weights, sizes)
             kernel.name, kernel.result = "tgmm", (8, inner, outer)
             turned = jax.ShapeDtypeStruct((inner, 2048), dtype)
-            jax.eval_shape(grouped._tgmm, turned, columns, sizes)
+            jax.eval_shape(partial(grouped._tgmm, 1), turned, columns, sizes)
         for name, (rows, inner, outer) in asked:
             right, result = rows * outer, inner * outer
             if name == "gmm":
@@ -244,6 +244,22 @@ class TestGrouped:
             taken = 2 * (left + right) * jnp.dtype(dtype).itemsize + 3 * 4 * result
             assert taken <= 15 << 20 and not (inner % 128 or outer % 128), (name, rows, inner, outer, taken)
         assert len(asked) == 10
+
+    @pytest.mark.parametrize("name", ["gmm", "tgmm"])
+    def test_rows_that_are_computed(self, name, monkeypatch):
+        """The rows in the scope, which plans count, are those of the blocks that the kernel visits: a block once for
+        each group that it has rows of, none behind the last group."""
+        sizes = np.array([700, 300, 1500, 36, 512, 1048])  # each end but the last is inside of a block of 512
+        total = sizes.sum()
+        starts = np.cumsum(sizes) - sizes
+        visits = sum(-(-(start + size) // 512) - start // 512 for start, size in zip(starts, sizes, strict=True))
+        operands = [(total, 128), (6, 128, 256)] if name == "gmm" else [(128, total), (total, 256)]
+        arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in operands]
+        monkeypatch.setattr(grouped, "_has_kernel", lambda *_: True)
+        product = grouped._rows_by_group if name == "gmm" else grouped._groups_of_rows
+        ends = jax.ShapeDtypeStruct((6,), jnp.int32)
+        lowered = jax.jit(product).trace(*arrays, ends).lower(lowering_platforms=("tpu",))
+        assert f"rows={visits * 512}/" in lowered.as_text(debug_info=True)
 
     def test_kernels_compute_columns_too(self, monkeypatch):
         monkeypatch.setattr(grouped, "INTERPRET", True)

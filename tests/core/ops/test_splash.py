@@ -100,6 +100,37 @@ class TestNumbers:
         assert splash._is_there()
 
 
+class TestComputed:
+    """The scores that a head computes, which plans count: those of the blocks that a mask of all elements leaves."""
+
+    @pytest.mark.parametrize(
+        ("lengths", "shards", "is_causal"),
+        [
+            ((1024, 1024), 1, True), ((512, 2048), 1, True), ((2048, 512), 1, True), ((384, 512), 1, True),
+            ((512, 2048), 4, True), ((256, 1024), 2, True), ((1024, 512), 1, False),
+        ],
+    )  # fmt: skip
+    def test_blocks_of_the_mask(self, lengths: tuple[int, int], shards: int, is_causal: bool) -> None:
+        case = splash._Case(2, lengths, shards, is_causal, 1.0, False, True)
+        height, width = case.block
+        rows, columns = np.arange(lengths[0] * shards)[:, None], np.arange(lengths[1])
+        mask = (rows >= columns) | (not is_causal)
+        blocks = mask.reshape(shards, -1, height, lengths[1] // width, width).any((2, 4))
+        assert case.num_scores == blocks.sum((1, 2)).max() * height * width
+        if shards == 1:
+            info = case.kernel(jnp.int32(0)).fwd_mask_info
+            of_kernel = blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
+            assert of_kernel == blocks.sum()
+
+    def test_scope_is_in_the_program(self) -> None:
+        """A causal mask of 1,024 leaves three of the four blocks of 512."""
+        with compiler_context():
+            query = jax.ShapeDtypeStruct((1, 2, 1024, 64), jnp.bfloat16)
+            run = partial(splash._forward, is_causal=True, scale=1.0)
+            lowered = jax.jit(run).trace(query, query, query).lower(lowering_platforms=("tpu",))
+        assert f"scores={3 * 512 * 512}/" in lowered.as_text(debug_info=True)
+
+
 OP = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 BACKWARD = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
 

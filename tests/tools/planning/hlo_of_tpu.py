@@ -22,7 +22,7 @@ def part(number: int) -> str:
 
 
 def attention(scope: str) -> str:
-    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide."""
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope."""
     target = 'custom_call_target="tpu_custom_call"'
     path = 'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{}"\n}}, '
     path += f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
@@ -36,10 +36,13 @@ def attention(scope: str) -> str:
 %splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
 
 
-def grouped_product(flops: int) -> str:
-    """A kernel that states so many operations."""
+def kernel(name: str, flops: int, scope: str = "") -> str:
+    """A kernel that states so many operations, on rows of 16 and a weight of 16 x 64 for each of 4 groups."""
     stated = f'backend_config={{"custom_call_config":{{"cost_estimate":{{"flops":{flops}}}}}}}'
-    return f'%gmm.1 = bf16[8,64]{{1,0}} custom-call(%x), custom_call_target="tpu_custom_call", {stated}'
+    target = f'custom_call_target="tpu_custom_call", metadata={{op_name="jit(spmd)/{scope}/pallas_call"}}'
+    return f"""%rows = bf16[4096,16]{{1,0}} constant(0)
+%weight = bf16[4,16,64]{{2,1,0}} constant(0)
+%{name}.1 = bf16[4096,64]{{1,0}} custom-call(%rows, %weight), {target}, {stated}"""
 
 
 def between_slices(work: str) -> str:

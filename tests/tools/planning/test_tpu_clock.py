@@ -43,21 +43,27 @@ class TestCompute:
         assert found[CYCLES] == pytest.approx(0.25) and sum(found.values()) == found[CYCLES]
 
     def test_attention(self) -> None:
-        """Two products of 2 x 8 x 64 x 64 x (16 or 32), of which a causal mask leaves half; the backward parts have
-        four and three."""
-        for scope, share in (("causal", 2), ("full", 1)):
+        """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. Of a kernel whose scope
+        does not say the scores in the blocks of its mask all 64 x 64 count."""
+        for scope, share in ((f"scores={64 * 64 * 3 // 4}", 4 / 3), ("user", 1)):
             parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(scope)))
             forward, keys, queries = 8192 * 8 * (16 + 32), 8192 * 8 * 2 * (16 + 32), 8192 * 8 * (2 * 16 + 32)
-            assert kernels(parsed) == ((forward + keys + queries) // share, 0)
-            assert repeated_flops(parsed) == (forward + keys + queries) // share
+            assert kernels(parsed) == ((forward + keys + queries) / share, 0)
+            assert repeated_flops(parsed) == (forward + keys + queries) / share
             found = spent(hlo_of_tpu.attention(scope))
             assert found[ATTENTION] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
             assert found[KERNELS] == 0
 
     def test_another_kernel(self) -> None:
-        """A grouped product states its operations."""
-        found = spent(hlo_of_tpu.grouped_product(10**9))
-        assert found[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and found[ATTENTION] == 0
+        """Of a user's kernel what it states; of a grouped product the rows in the blocks up to the last group, not
+        those of its buffer, which it states."""
+        times = spent(hlo_of_tpu.kernel("mine", 10**9))
+        assert times[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and times[ATTENTION] == 0
+        for name in ("gmm", "tgmm"):
+            text = hlo_of_tpu.kernel(name, 2 * 4096 * 16 * 64, "rows=1536")
+            computed = 2 * 1536 * 16 * 64
+            assert spent(text)[KERNELS] == pytest.approx(computed / V5E.peak_flops)
+            assert repeated_flops(Module(hlo_of_tpu.program(text))) == computed - 2 * 4096 * 16 * 64
 
 
 class TestLinks:

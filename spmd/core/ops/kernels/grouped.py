@@ -8,6 +8,7 @@ all rows for every group.
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ INTERPRET = False
 
 
 Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+OfShard = Callable[[jax.Array, jax.Array, jax.Array, int], jax.Array]
 
 
 def rows_by_group(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
@@ -62,11 +64,13 @@ def row_axes(*rows: tuple[jax.Array, int], groups: jax.Array | None) -> tuple[An
 def on_shards(mesh: Any, axes: sharded.Axes) -> tuple[Product, Product]:
     """`rows_by_group` and `groups_of_rows`, on each device of its own rows."""
 
-    def product(of_shard: Product, words: str, rows: int, left: Any, right: Any, ends: Any, *shape: int) -> jax.Array:
+    shards = sharded.num_shards(mesh, axes)
+
+    def product(of_shard: OfShard, words: str, rows: int, left: Any, right: Any, ends: Any, *shape: int) -> jax.Array:
         def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> tuple[jax.Array]:
             length = left.shape[rows]
             start = lax.axis_index(axes) * length if axes else 0
-            return (of_shard(left, right, _sizes(ends, start, length)),)
+            return (of_shard(left, right, _sizes(ends, start, length), shards),)
 
         return per_shard(body, words, mesh, {"n": axes}, [shape])(left, right, ends)[0]
 
@@ -87,15 +91,15 @@ def _sizes(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
     return jnp.diff(inside, prepend=jnp.zeros(1, jnp.int32))
 
 
-# -- On one device.
+# -- On one device, of so many that share the rows and with them the groups.
 
 
-def _rows_by_group(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
-    return (_gmm if _has_kernel(rows, weights) else _ragged)(rows, weights, sizes)
+def _rows_by_group(rows: jax.Array, weights: jax.Array, sizes: jax.Array, shards: int = 1) -> jax.Array:
+    return (partial(_gmm, shards) if _has_kernel(rows, weights) else _ragged)(rows, weights, sizes)
 
 
-def _groups_of_rows(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
-    return (_tgmm if _has_kernel(left, right) else _ragged)(left, right, sizes)
+def _groups_of_rows(left: jax.Array, right: jax.Array, sizes: jax.Array, shards: int = 1) -> jax.Array:
+    return (partial(_tgmm, shards) if _has_kernel(left, right) else _ragged)(left, right, sizes)
 
 
 def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
@@ -112,14 +116,14 @@ def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
     return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=wide(left.dtype))
 
 
-def _gmm(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
-    result = _kernel("gmm", _to_blocks(rows, 0), weights, sizes, sides=weights.shape[1:])
+def _gmm(shards: int, rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
+    result = _kernel("gmm", _to_blocks(rows, 0), weights, sizes, weights.shape[1:], shards)
     inside = jnp.arange(len(rows))[:, None] < jnp.sum(sizes)  # after them the kernel writes nothing
     return jnp.where(inside, result[: len(rows)], 0)
 
 
-def _tgmm(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
-    return _kernel("tgmm", _to_blocks(left, 1), _to_blocks(right, 0), sizes, sides=(len(left), right.shape[1]))
+def _tgmm(shards: int, left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    return _kernel("tgmm", _to_blocks(left, 1), _to_blocks(right, 0), sizes, (len(left), right.shape[1]), shards)
 
 
 def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
@@ -128,11 +132,15 @@ def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
     return jnp.pad(array, widths) if any(more for _, more in widths) else array
 
 
-def _kernel(name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, *, sides: tuple[int, ...]) -> jax.Array:
+def _kernel(
+    name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, sides: tuple[int, ...], shards: int
+) -> jax.Array:
     # Imported here, as few programs are for TPUs.
     kernel = getattr(importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm"), name)
     most = _COLUMNS if left.dtype == jnp.bfloat16 else _COLUMNS // 2
     first, second = (min(most, -(-side // 128) * 128) for side in sides)
     tiling = _ROWS, first, min(second, _RESULT // first // 128 * 128) if name == "tgmm" else second
-    with jax.enable_x64(False):  # the kernels' own indices are of 32 bits
+    # A block of rows is computed once for each group that it has rows of. `costs.kernel_flops` reads the scope.
+    computed = left.shape[name == "tgmm"] + (-(-len(sizes) // shards) - 1) * _ROWS
+    with jax.enable_x64(False), jax.named_scope(f"rows={computed}"):  # the kernels' own indices are of 32 bits
         return kernel(left, right, sizes, preferred_element_type=jnp.float32, tiling=tiling, interpret=INTERPRET)

@@ -169,9 +169,7 @@ class _Case:
     def kernel(self, shard: jax.Array) -> Any:
         """The kernel with the mask of one shard's rows."""
         result, masks = _module("kernel"), _module("mask")
-        rows, columns = (
-            next(size for size in _BLOCKS[self.is_large :] if length % size == 0) for length in self.lengths
-        )
+        rows, columns = self.block
         sizes = result.BlockSizes(
             block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns, block_q_dq=rows, block_kv_dq=columns
         )
@@ -196,9 +194,23 @@ class _Case:
         dims = {"data_next": 1, "mask_next": 1, "block_mask": 1, "q_sequence": 0}
         return info._replace(**{name: cut(name, dim) for name, dim in dims.items()})
 
+    @property
+    def block(self) -> tuple[int, ...]:
+        """The rows and columns of one block of scores."""
+        return tuple(next(size for size in _BLOCKS[self.is_large :] if length % size == 0) for length in self.lengths)
+
+    @property
+    def num_scores(self) -> int:
+        """The scores of a head in the blocks that the mask leaves, of the shard with most of them, which is the last:
+        a block is computed whole."""
+        (length, columns), (height, width) = self.lengths, self.block
+        last = length * self.num_row_shards
+        ends = range(last - length + height, last + 1, height) if self.is_causal else [columns] * (length // height)
+        return sum(-(-min(end, columns) // width) for end in ends) * height * width
+
     def scope(self) -> Any:
-        """The scope that says in the compiled program which scores are computed (`costs.kernel_flops` reads it)."""
-        return jax.named_scope("causal" if self.is_causal else "full")
+        """The scope that says in the compiled program what is computed (`costs.kernel_flops` reads it)."""
+        return jax.named_scope(f"scores={self.num_scores}")
 
     def scaled(self, x: jax.Array) -> jax.Array:
         """x times the scale, rounded to its dtype: the kernel takes scaled queries."""
