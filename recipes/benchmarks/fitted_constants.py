@@ -15,10 +15,27 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from recipes.benchmarks import published_rows as rows
+from spmd.core import topology
 from spmd.core.checks.hlo import Module
 from spmd.tools.planning import figures, gpu_clock, tpu_clock
-from spmd.tools.planning.chips import CHIPS
+from spmd.tools.planning.chips import CHIPS, describe_gpu
 from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuRates
+
+
+def _describe() -> None:
+    """Adds the GPU of published steps that the library does not have."""
+    h100 = topology.GPUS["h100"]
+    gpu = dataclasses.replace(
+        h100, kind="NVIDIA H100 96GB HBM2e", memory_bytes=rows.H100_HBM2E_MEMORY, bandwidth=rows.H100_HBM2E_BANDWIDTH
+    )
+    link, network = CHIPS[h100.kind].link_bytes, CHIPS[h100.kind].network_bytes
+    describe_gpu(
+        rows.H100_HBM2E, gpu.description, peak_flops=rows.H100_HBM2E_PEAK, link_bytes=link, network_bytes=network
+    )
+
+
+_describe()
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,22 @@ _SPARSE_CORE_ALL = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": True,
     "xla_tpu_enable_all_gather_offload_tracing": True,
 }
-_DENSE_V6E = {"xla_tpu_scoped_vmem_limit_kib": 98_304, **_FUSED}
-_EXPERTS_V6E = {"xla_tpu_scoped_vmem_limit_kib": 81_920, **_FUSED, **_DATA_PARALLEL}
+# The library's defaults that the compilers of these rows did not have.
+_WITHOUT_SPARSE_CORE = {
+    **{
+        f"xla_tpu_enable_sparse_core_collective_offload_{name}": False
+        for name in (
+            "all_gather", "2d_all_gather", "3d_all_gather", "reduce_scatter", "nd_reduce_scatter", "all_reduce",
+        )
+    },
+    "xla_tpu_enable_sparse_core_reduce_scatter_v2": False,
+    "xla_tpu_prefer_async_allgather_to_allreduce": False,
+}  # fmt: skip
+_DENSE_V6E = {"xla_tpu_scoped_vmem_limit_kib": 98_304, **_WITHOUT_SPARSE_CORE, **_FUSED}
+_EXPERTS_V6E = {"xla_tpu_scoped_vmem_limit_kib": 81_920, **_WITHOUT_SPARSE_CORE, **_FUSED, **_DATA_PARALLEL}
 _LLAMA_V6E = {**_DENSE_V6E, **_LAYOUT, **_DATA_PARALLEL, **_OFFLOADED}
 _V5P = {
+    **_WITHOUT_SPARSE_CORE,
     **_DATA_PARALLEL,
     "xla_tpu_megacore_fusion_allow_ags": False,
     "xla_enable_async_collective_permute": True,
@@ -125,6 +137,11 @@ _QWEN_TPU7X = {
 
 # -- Rows.
 
+# The H100 of torchtitan's page of 2024-12: 96 GB of HBM2e at 2.4 TB/s, and 500 W instead of 700. It says that the peak
+# is between those of the cards SXM and NVL (989 and 835 Tflop/s) and not known: the middle is taken.
+H100_HBM2E = "h100_hbm2e"
+H100_HBM2E_PEAK, H100_HBM2E_BANDWIDTH, H100_HBM2E_MEMORY = 912e12, 2.4e12, 96 * 10**9
+
 INPUT, QUERY, KEY, VALUE, CONTEXT, OUT, MLP_OUT = (
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwo"
 )  # fmt: skip
@@ -163,6 +180,7 @@ class Row:
     the devices that heads are sharded over. weights, moment: dtypes of the weights and of the optimizer's first moment
     ("": that of the weights). capacity: the capacity factor of experts that drop tokens; 0: none does. memory: the
     published peak of a device in bytes. steps: False for one of many micro-batches, which adds to the gradients.
+    logits: "chunks", as the library computes large ones by itself, or "whole".
     unknown: what the source does not say; such a row is told, and in neither half.
     """
 
@@ -183,11 +201,12 @@ class Row:
     capacity: float = 0.0
     memory: float = 0.0
     steps: bool = True
+    logits: str = "chunks"
     unknown: str = ""
 
     @property
     def is_gpu(self) -> bool:
-        return "100:" in self.target
+        return "100" in self.target
 
     @property
     def published(self) -> float:
@@ -276,25 +295,28 @@ ROWS = (
     ),
     Row(
         "llama3-8b-a100-64-layer", "llama3-8b", "8xa100:8", 64, 1, 8192, _TITAN, rate=2904,
-        recompute=Recompute(layers="alternate"),
+        recompute=Recompute(layers="alternate"), logits="whole",
     ),
-    Row("llama3-8b-a100-64-op", "llama3-8b", "8xa100:8", 64, 1, 8192, _TITAN, rate=2973, recompute=Recompute(ops=True)),
-    Row("llama3-70b-a100-64", "llama3-70b", "8xa100:8", 64, 1, 8192, _TITAN, rate=331),
     Row(
-        "llama3.1-8b-h100-8", "llama3-8b", "h100:8", 8, 2, 8192, _TITAN, rate=6667, recompute=Recompute(ops=True),
-        memory=77.0 * _GIB,
+        "llama3-8b-a100-64-op", "llama3-8b", "8xa100:8", 64, 1, 8192, _TITAN, rate=2973,
+        recompute=Recompute(ops=True), logits="whole",
+    ),
+    Row("llama3-70b-a100-64", "llama3-70b", "8xa100:8", 64, 1, 8192, _TITAN, rate=331, logits="whole"),
+    Row(
+        "llama3.1-8b-h100-8", "llama3-8b", f"{H100_HBM2E}:8", 8, 2, 8192, _TITAN, rate=6667,
+        recompute=Recompute(ops=True), memory=77.0 * _GIB, logits="whole",
     ),
     Row(
         "llama-1b-h100-tensor-2", "llama3-1b", "h100:2", 2, 4, 4096, _NANOTRON, rate=33_200, tensor=2, steps=False,
-        recompute=Recompute(layers="none"), memory=43_651 * _MIB,
+        recompute=Recompute(layers="none"), logits="whole", memory=43_651 * _MIB,
     ),
     Row(
         "llama-1b-h100-tensor-4", "llama3-1b", "h100:4", 4, 2, 4096, _NANOTRON, rate=27_800, tensor=4, steps=False,
-        recompute=Recompute(layers="none"), memory=25_808 * _MIB,
+        recompute=Recompute(layers="none"), logits="whole", memory=25_808 * _MIB,
     ),
     Row(
         "llama-1b-h100-tensor-8", "llama3-1b", "h100:8", 8, 4, 4096, _NANOTRON, rate=5_690, tensor=8, steps=False,
-        recompute=Recompute(layers="none"), memory=60_096 * _MIB,
+        recompute=Recompute(layers="none"), logits="whole", memory=60_096 * _MIB,
     ),
     Row(
         "gpt2-16b-v4-32", "gpt2-16b", "v4:2x4x4", 32, 8, 1024, "PyTorch/XLA 2.0 post", seconds=7.333,

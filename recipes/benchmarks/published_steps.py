@@ -48,6 +48,8 @@ def plan_of(row: Row, options: Mapping[str, Any], layers: int | None = None) -> 
     import spmd
     from recipes.benchmarks.published_models import model_of, optimizer_of
 
+    if row.logits == "whole":
+        spmd.config.max_logits_bytes = 0
     mesh = _mesh(row)
     model = model_of(row, mesh, layers)
     module, optimizer = model.module, optimizer_of(row, model.module)
@@ -83,8 +85,16 @@ def planned(row: Row, programs: Path, layers: int | None) -> dict[str, Any]:
     from spmd.core.base.config import is_known_to_libtpu
 
     known = {name: value for name, value in row.options.items() if is_known_to_libtpu(name)}
-    with fitted.Keeper() as keeper:
-        plan = plan_of(row, known, layers)
+    plan = None
+    while plan is None:
+        try:
+            with fitted.Keeper() as keeper:
+                plan = plan_of(row, known, layers)
+        except ValueError as error:  # libtpu has the option, and takes it at its start alone
+            refused = [name for name in known if f"has no option {name!r}" in str(error)]
+            if not refused:
+                raise
+            del known[refused[0]]
     fitted.keep(keeper.programs, programs)
     return {
         "fits": plan.fits, "verdict": plan.verdict, "peak": plan.peak, "memory": plan.memory, "host": plan.host,

@@ -145,24 +145,22 @@ class TestPolicies:
 
     def test_attention_is_not_computed_twice(self) -> None:
         """A policy on the op of attention keeps what its backward pass reads, too."""
-        query = torch.randn(2, 2, 64, 16).to("xla").requires_grad_()
-        attend = partial(nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach())
-        flops = {}
-        for name, policy in {
-            "nothing": policies.nothing_saveable,
-            "attention": policies.save_and_offload_only_these_ops(
-                ops_which_can_be_saved=["aten._scaled_dot_product_fused_attention_overrideable"]
-            ),
-        }.items():
-            spmd.remat(lambda x: attend(x.sin()).exp(), policy=policy)(query).sum().backward()
-            grad = query.grad
-            assert grad is not None
+        attention = ["aten._scaled_dot_product_fused_attention_overrideable"]
+        flops = []
+        for policy in (
+            "everything",
+            policies.save_and_offload_only_these_ops(ops_which_can_be_saved=attention),
+            "nothing",
+        ):
+            query = torch.randn(1, 2, 2048, 16).to("xla").requires_grad_()
+            attend = partial(nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach())
+            loss = spmd.remat(lambda x, attend=attend: attend(x.sin()).exp(), policy=policy)(query).sum()
+            loss.backward()
             spmd.sync()
             program = cache.last_program()
             assert program is not None
-            flops[name] = program.record.flops
-            query.grad = None
-        assert flops["nothing"] - flops["attention"] >= 2 * 2 * 2 * 2 * 64 * 64 * 16  # its two products
+            flops.append(program.record.flops)
+        assert flops[1] == pytest.approx(flops[0], rel=0.01) and flops[2] > 1.3 * flops[0]
 
     def test_wrong_ones(self) -> None:
         with pytest.raises(ValueError, match=r"remat: expected one of 'everything', 'nothing', 'dots'.*got 'dot'"):
