@@ -1,7 +1,6 @@
-"""Constants of a TPU's clock, fitted to the published steps of the one half.
+"""Programs of plans, kept as text, their times by the constants of a clock, and constants fitted to published steps.
 
-`python -m recipes.benchmarks.published_steps --fit` calls it. The programs of the plans are kept, so that no step is
-compiled again for other constants.
+`python -m recipes.benchmarks.published_steps` calls it: no step is compiled again for other constants.
 """
 
 import dataclasses
@@ -16,16 +15,32 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from recipes.benchmarks import published_rows as rows
+from spmd.core import topology
 from spmd.core.checks.hlo import Module
-from spmd.tools.planning import figures
-from spmd.tools.planning.chips import CHIPS
-from spmd.tools.planning.clock import WAITING
-from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuClock, TpuRates
+from spmd.tools.planning import figures, gpu_clock, tpu_clock
+from spmd.tools.planning.chips import CHIPS, describe_gpu
+from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuRates
+
+
+def _describe() -> None:
+    """Adds the GPU of published steps that the library does not have."""
+    h100 = topology.GPUS["h100"]
+    gpu = dataclasses.replace(
+        h100, kind="NVIDIA H100 96GB HBM2e", memory_bytes=rows.H100_HBM2E_MEMORY, bandwidth=rows.H100_HBM2E_BANDWIDTH
+    )
+    link, network = CHIPS[h100.kind].link_bytes, CHIPS[h100.kind].network_bytes
+    describe_gpu(
+        rows.H100_HBM2E, gpu.description, peak_flops=rows.H100_HBM2E_PEAK, link_bytes=link, network_bytes=network
+    )
+
+
+_describe()
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A program of a plan. slices, places: of each of its devices, the slice and the coordinates."""
+    """A program of a plan. slices, places: of each of its devices, the slice (node) and a TPU's coordinates."""
 
     text: str
     kind: str
@@ -33,8 +48,11 @@ class Kept:
     places: tuple[tuple[int, ...], ...]
 
 
+Programs = Sequence[tuple[Module, Kept]]
+
+
 class Keeper:
-    """A context that keeps the programs of the plans for TPUs that are made in it."""
+    """A context that keeps the programs of the plans that are made in it."""
 
     def __init__(self) -> None:
         self.programs: list[Kept] = []
@@ -50,9 +68,8 @@ class Keeper:
                 return Module.of(executable)
 
         def terms_of(module: Module, chip: Any, slices: tuple[int, ...], devices: Sequence[Any]) -> Any:
-            if not chip.is_gpu:
-                places = tuple(tuple(device.coords) for device in devices)
-                self.programs.append(Kept(texts[-1], devices[0].device_kind, slices, places))
+            places = () if chip.is_gpu else tuple(tuple(device.coords) for device in devices)
+            self.programs.append(Kept(texts[-1], devices[0].device_kind, slices, places))
             return self._before[1](module, chip, slices, devices)
 
         figures.Module, figures.terms_of = Read, terms_of
@@ -66,62 +83,66 @@ def keep(programs: Sequence[Kept], path: Path) -> None:
     path.write_bytes(gzip.compress(pickle.dumps([*programs])))
 
 
+def read(path: Path) -> Programs:
+    return [(Module(kept.text), kept) for kept in pickle.loads(gzip.decompress(path.read_bytes()))]
+
+
+def seconds_by_term(programs: Programs, rates: Any) -> dict[str, float]:
+    """The seconds of programs, one after the other, by what they are spent on. rates: of the chip's clock."""
+    sums: dict[str, float] = {}
+    for module, kept in programs:
+        chip = CHIPS[kept.kind]
+        clock = (
+            gpu_clock.GpuClock(module, chip, kept.slices, rates)
+            if chip.is_gpu
+            else tpu_clock.TpuClock(module, chip, kept.slices, kept.places, rates)
+        )
+        for name, seconds in clock.run().items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    return sums
+
+
+def seconds_of(programs: Programs, rates: Any) -> float:
+    return sum(seconds_by_term(programs, rates).values())
+
+
+def times(programs: Programs) -> tuple[float, float, float]:
+    """The seconds of programs: expected, at best and at worst."""
+    clock = gpu_clock if programs and CHIPS[programs[0][1].kind].is_gpu else tpu_clock
+    expected, low, high = (seconds_of(programs, rates) for rates in (clock.EXPECTED, clock.BEST, clock.WORST))
+    return expected, low, high
+
+
 @dataclass(frozen=True)
 class Step:
-    """A published step with the programs of its plan. is_open: its source does not say what is recomputed, and the plan
-    recomputes all layers."""
+    """A published step with the programs of its plan."""
 
     name: str
     seconds: float
-    is_open: bool
-    programs: Sequence[tuple[Module, Kept]]
-
-
-def step_of(name: str, seconds: float, is_open: bool, path: Path) -> Step:
-    programs = pickle.loads(gzip.decompress(path.read_bytes()))
-    return Step(name, seconds, is_open, [(Module(one.text), one) for one in programs])
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """Constants of the clock, and the part of an open step's recomputation that its source is assumed to have had."""
-
-    rates: TpuRates
-    recomputed: float
-
-    def seconds(self, step: Step) -> float:
-        found = [
-            TpuClock(module, CHIPS[one.kind], one.slices, one.places, self.rates).run() for module, one in step.programs
-        ]
-        waiting = sum(spent[name] for spent in found for name in {*WAITING.values()})
-        computed = sum(sum(spent.values()) for spent in found) - waiting
-        # Forward once more is a quarter of forward, backward and recomputation.
-        return waiting + computed * (1 - (1 - self.recomputed) / 4 * step.is_open)
+    programs: Programs
 
 
 # The constants that are fitted: the value before any fit, and the factor by which it may be wrong.
 FIRST = {"cycles": (1.0, 1.1), "attention": (0.45, 1.35), "kernels": (0.45, 1.35), "link": (0.75, 1.25)}
-BEFORE = dataclasses.replace(EXPECTED, **{name: value for name, (value, _) in FIRST.items()})
 _ERROR = 0.15  # the expected error of a step, relative
 
 
-def fit(steps: Sequence[Step]) -> Fitted:
+def fit(steps: Sequence[Step]) -> TpuRates:
     """The most probable constants: least squares of the logarithms, in which an outlier counts linearly (pseudo-Huber),
     within the range that a plan states."""
     start = [math.log(value) for value, _ in FIRST.values()]
     ends = [sorted(math.log(getattr(rates, name)) for rates in (BEST, WORST)) for name in FIRST]
 
     def residuals(point: np.ndarray) -> list[float]:
-        found = _at(point)
-        errors = [math.log(found.seconds(step) / step.seconds) / _ERROR for step in steps]
+        rates = _at(point)
+        errors = [math.log(seconds_of(step.programs, rates) / step.seconds) / _ERROR for step in steps]
         limited = [math.copysign(math.sqrt(2 * (math.hypot(1, error) - 1)), error) for error in errors]
         spreads = [math.log(spread) for _, spread in FIRST.values()]
-        return [*limited, *((at - of) / by for at, of, by in zip(point, start, spreads, strict=False))]
+        return [*limited, *((at - of) / by for at, of, by in zip(point, start, spreads, strict=True))]
 
-    low, high = ([*side, one] for side, one in zip(zip(*ends, strict=True), (0.0, 1.0), strict=True))
-    return _at(least_squares(residuals, [*start, 0.5], bounds=(low, high), diff_step=1e-2).x)
+    return _at(least_squares(residuals, start, bounds=tuple(zip(*ends, strict=True)), diff_step=1e-2).x)
 
 
-def _at(point: Sequence[float]) -> Fitted:
-    named = {name: float(np.exp(at)) for name, at in zip(FIRST, point, strict=False)}
-    return Fitted(dataclasses.replace(BEFORE, **named), float(point[-1]))
+def _at(point: Sequence[float]) -> TpuRates:
+    named = {name: float(np.exp(at)) for name, at in zip(FIRST, point, strict=True)}
+    return dataclasses.replace(EXPECTED, **named)

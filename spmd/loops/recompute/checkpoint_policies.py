@@ -118,6 +118,30 @@ def save_and_offload_only_these_names(
     return Policy((Rule("save", names=saved), Rule("offload", names=offloaded)))
 
 
+def save_and_offload_only_these_ops(
+    *, ops_which_can_be_saved: Iterable[str] = (), ops_which_can_be_offloaded: Iterable[str] = ()
+) -> Policy:
+    """Saves the results of some ops on the device, and those of others in the host's memory between the passes.
+
+    An op is named without its overload, as "aten.mm". The backward pass of attention reads its output and the
+    logarithms of its sums: a policy on "aten._scaled_dot_product_fused_attention_overrideable", the op of the device
+    xla, saves both, as MaxText's "context" does.
+
+    Raises ValueError for an op in both.
+
+    >>> from spmd import checkpoint_policies
+    >>> policy = checkpoint_policies.save_and_offload_only_these_ops(ops_which_can_be_offloaded=["aten.mm"])
+    >>> policy.decide("aten.mm")
+    'offload'
+    """
+    caller = "save_and_offload_only_these_ops"
+    saved, offloaded = _checked(caller, ops_which_can_be_saved), _checked(caller, ops_which_can_be_offloaded)
+    both = sorted({*saved} & {*offloaded})
+    if both:
+        raise ValueError(f"{caller}: a result is saved or offloaded, but {both} are among both ops")
+    return Policy((Rule("save", ops=saved), Rule("offload", ops=offloaded)))
+
+
 def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") -> Policy:
     """Saves the values that either policy saves; a value that one saves and the other offloads is saved.
 

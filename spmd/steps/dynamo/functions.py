@@ -54,8 +54,8 @@ TAKEN = (
 PURE = tuple(
     f"spmd.loops.recompute.checkpoint_policies.{name}"
     for name in (
-        "as_policy", "save_and_offload_only_these_names", "save_any_names_but_these", "save_from_both_policies",
-        "save_only_these_names",
+        "as_policy", "save_and_offload_only_these_names", "save_and_offload_only_these_ops",
+        "save_any_names_but_these", "save_from_both_policies", "save_only_these_names",
     )
 )  # fmt: skip
 

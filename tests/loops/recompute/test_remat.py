@@ -76,6 +76,7 @@ def remat(policy: Any) -> tuple[Any, list[Tensor]]:
 
 
 OFFLOADED = policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["hidden"])
+PRODUCTS = ["aten.addmm", "aten.linear"]  # of the layers, by the rank of their input
 CASES: dict[str, Any] = {
     "everything": "everything",
     "nothing": "nothing",
@@ -87,6 +88,8 @@ CASES: dict[str, Any] = {
     "both": policies.save_from_both_policies("dots", policies.save_only_these_names("hidden")),
     "offloaded names": OFFLOADED,
     "offloaded dots": policies.offload_dot_with_no_batch_dims,
+    "ops": policies.save_and_offload_only_these_ops(ops_which_can_be_saved=PRODUCTS),
+    "offloaded ops": policies.save_and_offload_only_these_ops(ops_which_can_be_offloaded=PRODUCTS),
 }
 
 
@@ -114,7 +117,7 @@ class TestPolicies:
         assert before >= LAYERS * 2 * wide
         assert bytes_of["nothing"] <= before - (LAYERS - 2) * 2 * wide
         assert bytes_of["no names"] == bytes_of["nothing"]
-        for name in ("names", "all names", "dots", "dots_with_no_batch_dims"):
+        for name in ("names", "all names", "dots", "dots_with_no_batch_dims", "ops"):
             kept = bytes_of[name] - bytes_of["nothing"]
             assert (LAYERS - 2) * wide <= kept <= (LAYERS + 2) * wide, name
 
@@ -140,6 +143,25 @@ class TestPolicies:
         for one, other in zip(actual, plain()[1], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
+    def test_attention_is_not_computed_twice(self) -> None:
+        """A policy on the op of attention keeps what its backward pass reads, too."""
+        attention = ["aten._scaled_dot_product_fused_attention_overrideable"]
+        flops = []
+        for policy in (
+            "everything",
+            policies.save_and_offload_only_these_ops(ops_which_can_be_saved=attention),
+            "nothing",
+        ):
+            query = torch.randn(1, 2, 2048, 16).to("xla").requires_grad_()
+            attend = partial(nn.functional.scaled_dot_product_attention, key=query.detach(), value=query.detach())
+            loss = spmd.remat(lambda x, attend=attend: attend(x.sin()).exp(), policy=policy)(query).sum()
+            loss.backward()
+            spmd.sync()
+            program = cache.last_program()
+            assert program is not None
+            flops.append(program.record.flops)
+        assert flops[1] == pytest.approx(flops[0], rel=0.01) and flops[2] > 1.3 * flops[0]
+
     def test_wrong_ones(self) -> None:
         with pytest.raises(ValueError, match=r"remat: expected one of 'everything', 'nothing', 'dots'.*got 'dot'"):
             spmd.remat(lambda x: x, policy="dot")
@@ -150,6 +172,10 @@ class TestPolicies:
         with pytest.raises(ValueError, match=r"\['a'\] are among both"):
             policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=["a"], names_which_can_be_offloaded=["a", "b"]
+            )
+        with pytest.raises(ValueError, match=r"\['aten.mm'\] are among both ops"):
+            policies.save_and_offload_only_these_ops(
+                ops_which_can_be_saved=["aten.mm"], ops_which_can_be_offloaded=["aten.mm"]
             )
         with pytest.raises(TypeError, match="expected several names"):
             policies.save_and_offload_only_these_names(names_which_can_be_saved="ab")
