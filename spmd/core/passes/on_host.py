@@ -47,7 +47,10 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     found: set[Node] = set()
     stack = [value]
     while stack:
-        maker = origin(stack.pop())
+        operand = stack.pop()
+        maker = origin(operand)
+        if type(operand) is DeviceData and operand.is_abstract:
+            return None
         if maker is not None and maker not in found:
             if len(found) == _FEW or not has_host_kernel(maker, largest):
                 return None

@@ -12,8 +12,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..base import counters, in_flight
 from ..base.pace import pace
+from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..sharding.value import Sharding
@@ -25,7 +28,10 @@ class Recording:
 
     layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it is known. unknown:
     the device data that are such results and whose sharding is not known; they count as replicated. made: all results.
+    has_values: reads of what no program computes return (see `read`).
     """
+
+    has_values = False
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
         self.layouts = {} if layouts is None else layouts
@@ -47,6 +53,14 @@ class Recording:
         self.made += outputs
         in_flight.note_recorded()
         return outputs
+
+    def read(self, value: Value, error: AbstractError) -> np.ndarray:
+        """Returns the host's array for a value that is read and that no program computes; here there is none, which is
+        an error. It is called before the read's sync, where that is needed, and after it."""
+        raise error
+
+    def synced(self) -> None:
+        """Is called at the end of each sync."""
 
 
 _active: Recording | None = None

@@ -56,10 +56,11 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
         _come_together(storage, call)
     if type(storage.value) is not DeviceData and storage.meta.numel == 1:
         _settle_by_host(storage)
-    if type(storage.value) is not DeviceData and recording() is not None:
+    plan = recording()
+    if type(storage.value) is not DeviceData and plan is not None:
         node = origin(storage.value)
         assert node is not None, "only device data has none"
-        raise AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}")
+        plan.read(storage.value, AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"))
     if type(storage.value) is not DeviceData:
         if config.sync_on_read == "needed":
             _run_needed(storage)
@@ -170,7 +171,7 @@ def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lea
             (device_data,) = device_data.operands
         if type(device_data) is not DeviceData:
             return None
-        _check(device_data, call)
+        device_data = _readable(device_data, call)
         if on_device:
             _upload(storage, device_data)
         array = None if device_data.host is not None else device_data.placed()[0]
@@ -179,12 +180,17 @@ def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lea
         return Lease(device_data, device_data.host, array, device_data.sharding)
 
 
-def _check(device_data: DeviceData, call: str) -> None:
-    """Raises the error of data that cannot be read."""
+def _readable(device_data: DeviceData, call: str) -> DeviceData:
+    """The data, or in a recording what stands for it; raises the error of data that cannot be read."""
     if device_data.is_abstract:
-        why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
-        raise AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
+        plan = recording()
+        why = "it has a shape, a layout and no data" if plan is None else _IN_A_PLAN
+        error = AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
+        if plan is None:
+            raise error
+        return DeviceData(device_data.meta, host=plan.read(device_data, error), sharding=device_data.sharding)
     device_data.check()
+    return device_data
 
 
 def _upload(storage: Storage, device_data: DeviceData) -> None:
@@ -210,7 +216,7 @@ def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
         with LOCK:
             device_data = storage.value
             if type(device_data) is DeviceData:
-                _check(device_data, call)
+                device_data = _readable(device_data, call)
                 _upload(storage, device_data)
                 array, row = device_data.held()
                 lender.lend(array)

@@ -122,6 +122,8 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         for note in after_wait:
             note()
     watch.notify(len(storages))
+    if (plan := recording()) is not None:
+        plan.synced()
 
 
 def _is_far_state(storage: Storage) -> bool:

@@ -231,10 +231,10 @@ def tensors(tree: Any) -> Any:
         parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
         what = f"a loader's batch of {parts}"
         processes.agree_once(what, what.encode(), user_line())
-    source = user_frame()
+    source, plan = user_frame(), recording()
 
     def tensor(_: Path, placed: Placed) -> torch.Tensor:
-        if recording() is not None:
+        if plan is not None and not plan.has_values:
             return abstract(placed.meta, placed.sharding)
         data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)
         return wrap(placed.meta, Storage(data, placed.meta, placed.sharding if placed.is_annotated else None))
