@@ -21,11 +21,11 @@ class Span(NamedTuple):
 
     ops: tuple[int, int]
     numbers: tuple[int, int]
-    path: str
+    module: nn.Module
 
 
 class Calls:
-    """The calls of modules while a step is recorded."""
+    """The calls of modules while a step is recorded. paths: of the modules, by id; the calls of others have none."""
 
     def __init__(self, modules: Sequence[nn.Module]):
         self.paths = _paths(modules)
@@ -48,19 +48,16 @@ class Calls:
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         serial, number = self._open.pop()
-        path = self.paths.get(id(module))
-        if path is not None:
-            now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
-            self.spans.append(Span((serial, now[0]), (number, now[1]), path))
+        now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
+        self.spans.append(Span((serial, now[0]), (number, now[1]), module))
 
     def path_of(self, node: Node) -> str:
         """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
-        if node.sequence >= 0:
-            number = node.sequence & _SEQUENCE
-            around = [(span.numbers, span.path) for span in self.spans if span.numbers[0] <= number < span.numbers[1]]
-        else:
-            around = [(span.ops, span.path) for span in self.spans if span.ops[0] <= node.serial < span.ops[1]]
-        return min(around, key=lambda found: found[0][1] - found[0][0])[1] if around else ""
+        by_number = node.sequence >= 0
+        at = node.sequence & _SEQUENCE if by_number else node.serial
+        calls = ((span.numbers if by_number else span.ops, self.paths.get(id(span.module))) for span in self.spans)
+        around = [(end - start, path) for (start, end), path in calls if start <= at < end and path is not None]
+        return min(around, key=lambda call: call[0])[1] if around else ""
 
 
 def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:

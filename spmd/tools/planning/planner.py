@@ -1,8 +1,9 @@
 """spmd.plan: records a step twice without data, and compiles the programs of the second recording."""
 
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing,
 from .names import Calls, Roles, path_of
 from .program_files import compile_all, recordings, save
 from .progress import stage
-from .report import Plan, advice
+from .report import Plan, advice, timed
 from .step_time import summed
 
 
@@ -93,7 +94,7 @@ def plan(
     >>> plan.optimizer_state // plan.parameters
     2
     """
-    line = user_line()
+    line, started = user_line(), time.monotonic()
     if not callable(step):
         raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
     mesh = get_global_mesh() if rules is not None and mesh is None else mesh
@@ -102,13 +103,13 @@ def plan(
         raise TypeError(f"plan: got {have} without {lack}; rules shard a model over a mesh: pass both or neither")
     lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
     if isinstance(step, nn.Module) and not (args or kwargs):
-        return _table(step, lay, target, line)
+        return timed(_table(step, lay, target, line), started)
     options = dict(compiler_options or {})
     with compiled_with(options):
         result = planned(step, args, kwargs, target, lay, line, check_marks=check_marks)
     words = " ".join(f"{name}={value}" for name, value in options.items())
     return replace(
-        result,
+        timed(result, started),
         compiler_options={name: str(value) for name, value in options.items()},
         notes=(*result.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
         recorded=result.recorded and replace(result.recorded, options=options),
@@ -182,16 +183,18 @@ def planned(
     with stage("plan"):
         while True:
             with stage("recording the step"):
-                step_recorded = _record(step, args, kwargs, layouts, lay)
-            target = _checked(target, step_recorded.programs)
+                recording = Recording(layouts)
+                step_recorded = _record(step, args, kwargs, recording, lay)
+            target = checked(target, step_recorded.programs)
             with topology.standing_in(target):
                 try:
-                    found = _chosen(step_recorded, line)
+                    read = {device_data for graph in step_recorded.programs for device_data in graph.inputs}
+                    found = chosen(read, recording, line)
                 except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
-                    result = _planned(step_recorded, target, line)
+                    result = compiled(step_recorded, target, line)
                     return replace(result, verdict=result.verdict or error_text(error))
                 if not found:
-                    return _planned(step_recorded, target, line, check_marks=check_marks)
+                    return compiled(step_recorded, target, line, check_marks=check_marks)
             layouts |= found
 
 
@@ -200,14 +203,13 @@ class Recorded:
     """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
 
     rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
-    None: there are no rules. earlier: all programs of both steps, which `unknown` refers to (see `abstract.Recording`).
-    made: the results of this step's programs, which later ones may read. mesh: None: that of the programs.
+    None: there are no rules. earlier: all programs of the recording. made: the results of this step's programs, which
+    later ones may read. mesh: None: that of the programs.
     """
 
     programs: list[Graph]
     earlier: list[Graph]
     made: set[DeviceData]
-    unknown: dict[DeviceData, tuple[int, int]]
     roles: dict[DeviceData, str]
     state: dict[str, int]
     paths: Callable[[Node], str]
@@ -217,10 +219,7 @@ class Recorded:
     mesh: Sharding | None = None
 
 
-def _record(
-    step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: ApplyRules | None
-) -> Recorded:
-    recording = Recording(layouts)
+def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> Recorded:
     with abstractly(step, (args, kwargs), recording) as reachable:
         calls = Calls(reachable.modules)
         roots = roots_of(reachable.modules)
@@ -231,26 +230,11 @@ def _record(
         with calls.noted():
             result = step(*args, **kwargs)
             syncs.sync()
-        programs = recording.programs[first:]
-        roles = Roles(Reachable(step, (args, kwargs)))
-        inputs = {device_data for graph in programs for device_data in graph.inputs}
-        names = {device_data: roles.name_of(device_data) for device_data in inputs}
-        rows, findings = rows_of(roots, patterns)
-        findings = [replace(found, line=_read_at(found.subject, names, programs)) for found in findings]
+        programs, results = recording.programs[first:], recording.made[first_made:]
+        layout = rows_of(roots, patterns)
+        found = recorded_step(recording, programs, results, Reachable(step, (args, kwargs)), calls, layout, sites)
         if lay is not None:
-            findings += rules_of_nothing(lay.rules, roots, lay.rules.line)
-        found = Recorded(
-            programs,
-            recording.programs,
-            set(recording.made[first_made:]),
-            recording.unknown,
-            {device_data: roles.of(device_data) for device_data in inputs},
-            bytes_of(roles),
-            lambda node: path_of(node, calls, names),
-            rows,
-            findings,
-            sites,
-        )
+            found.findings.extend(rules_of_nothing(lay.rules, roots, lay.rules.line))
         del result
     if not programs:
         raise ValueError(
@@ -259,6 +243,32 @@ def _record(
             "may be on xla, meta or the CPU"
         )
     return found
+
+
+def recorded_step(
+    recording: Recording,
+    programs: list[Graph],
+    results: Sequence[DeviceData],
+    reachable: Reachable,
+    calls: Calls,
+    layout: tuple[list[Row], list[Finding]],
+    sites: set[str] | None = None,
+) -> Recorded:
+    """The programs of a step, with their results, by what is reachable at the end of it."""
+    roles, (rows, findings) = Roles(reachable), layout
+    inputs = {device_data for graph in programs for device_data in graph.inputs}
+    names = {device_data: roles.name_of(device_data) for device_data in inputs}
+    return Recorded(
+        programs,
+        recording.programs,
+        set(results),
+        {device_data: roles.of(device_data) for device_data in inputs},
+        bytes_of(roles),
+        lambda node: path_of(node, calls, names),
+        rows,
+        [replace(found, line=_read_at(found.subject, names, programs)) for found in findings],
+        sites,
+    )
 
 
 def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph]) -> str:
@@ -285,10 +295,10 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
     state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
     mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
-    recorded = Recorded([], [], set(), {}, {}, state, lambda node: "", rows, findings, None, mesh)
+    recorded = Recorded([], [], set(), {}, state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
-        result = _planned(recorded, target, line)
+        result = compiled(recorded, target, line)
     note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
     peak = parameters + buffers
     notes = (*_idle([mesh], target), note)
@@ -306,7 +316,7 @@ def bytes_of(roles: Roles) -> dict[str, int]:
     return sizes
 
 
-def _checked(target: Target, programs: Sequence[Graph]) -> Target:
+def checked(target: Target, programs: Sequence[Graph]) -> Target:
     """The target of the step's meshes, else the given one. Raises ValueError where these do not agree."""
     own = {graph.mesh.target for graph in programs if len(graph.mesh.device_ids) > 1 or graph.mesh.target is not None}
     named = {name for name in own if name is not None}
@@ -329,19 +339,19 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
     return target
 
 
-def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
-    """The compiler's shardings of earlier programs' results that the steady step reads and that have no annotation."""
-    read = {device_data for graph in recorded.programs for device_data in graph.inputs}
+def chosen(read: Set[DeviceData], recording: Recording, line: Line) -> dict[tuple[int, int], Sharding]:
+    """The compiler's shardings of results of earlier programs that are read and that have no annotation."""
     found: dict[tuple[int, int], Sharding] = {}
-    for number in sorted({recorded.unknown[device_data][0] for device_data in read & recorded.unknown.keys()}):
-        graph = recorded.earlier[number]
+    for number in sorted({recording.unknown[device_data][0] for device_data in read & recording.unknown.keys()}):
+        graph = recording.programs[number]
         with stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
             results = executables.planned_for(graph, line).results
         found |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
     return found
 
 
-def _planned(recorded: Recorded, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
+def compiled(recorded: Recorded, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
+    """The figures of a recorded step, whose programs are compiled for them."""
     programs = recorded.programs
     above = config.moves_above if recorded.sites is None else 0  # rules are complete where nothing else is moved
     figures = figures_of(programs, recorded.paths, line, above, check=check_marks)

@@ -2,12 +2,19 @@
 
 import dataclasses
 import json
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+
+try:
+    import resource
+except ImportError:  # Windows has not
+    resource = None  # type: ignore[assignment]
 
 from ...core import Collective, Move
 from ...core.extend import Graph
@@ -40,7 +47,9 @@ class Plan:
         collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
         num_programs, num_ops: the programs of a step, and the ops recorded in them. num_lowered: those that are
             compiled: of a loop of equal layers, the ops of one iteration.
-        compile_seconds: the time of compiling. line: the user's line that made the plan.
+        compile_seconds: the time of compiling. planning_seconds: of all that the plan did, compiling among it.
+            planning_bytes: the most memory of the host that the process has had by then. line: the user's line that
+            made the plan.
         peak_flops, clock, constants: of the chip, and their source. terms: the parts of a step's time (see
             `seconds`), each with its range and source.
         notes: remarks on the figures.
@@ -94,6 +103,8 @@ class Plan:
     recorded: Recordings | None = field(default=None, repr=False, compare=False)
     terms: tuple[Term, ...] = ()
     num_lowered: int = 0
+    planning_seconds: float = 0.0
+    planning_bytes: int = 0
 
     @property
     def fits(self) -> bool:
@@ -171,7 +182,7 @@ class Plan:
         """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
         values = json.loads(text)
         version = values.pop("version", None) if isinstance(values, dict) else None
-        if version not in (1, VERSION):  # a plan of version 1 has no times of collectives
+        if version not in (1, VERSION):  # version 1 has no times, of collectives and of planning
             raise ValueError(
                 f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
             )
@@ -219,6 +230,13 @@ class Plan:
 
     def __str__(self) -> str:
         return text_of(self)
+
+
+def timed(plan: Plan, started: float) -> Plan:
+    """Adds what the plan took from a time of `time.monotonic` until now."""
+    unit = 1 if sys.platform == "darwin" else 1024  # of the kernel's figure, in bytes
+    num_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if resource is not None else 0
+    return dataclasses.replace(plan, planning_seconds=time.monotonic() - started, planning_bytes=num_bytes)
 
 
 def _finding(fields: dict[str, Any]) -> Finding:

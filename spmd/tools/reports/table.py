@@ -101,6 +101,8 @@ def table_of(plan: Plan) -> Any:
         memory.add_row(*row)
     programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
     compiled = f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"
+    if plan.planning_bytes:
+        compiled += f", planned in {plan.planning_seconds:.2f} s with {size(plan.planning_bytes)} of the host's memory"
     sections = (
         memory,
         plan.num_programs and Text(compiled),
