@@ -5,8 +5,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from .core import topology
 from .jobs.frameworks.choice import use
 from .jobs.launching import installation, local_processes
 from .names.compat import script
@@ -14,6 +16,7 @@ from .tensors.launch import initialize
 from .tensors.simulated import simulate
 from .tools.debug import catalog
 from .tools.planning.chips import calibration_file
+from .tools.planning.script_plan import plan_script
 from .tools.profiler import capture, summary
 from .tools.profiler.calibration import calibrate
 
@@ -26,6 +29,14 @@ _EXAMPLES = """examples:
   {prog} train.py --batch-size 32
   {prog} --devices 8 train.py      8 simulated CPU devices
   {prog} -m package.train --epochs 1
+"""
+
+_PLAN = """Plans the training step of a script: memory, operations, collectives and time of each device. The script
+runs as by `run`, unmodified, and nothing is computed: what it reads is ones. Its second step is planned."""
+
+_PLAN_EXAMPLES = """examples:
+  {prog} --target v5p:4x8x8 train.py --device=xla      for 256 chips
+  {prog} --target h100:8 --json -m package.train > plan.json
 """
 
 _LAUNCH = """Runs a script as several processes on this machine, each as `python -m spmd run --initialize`: all record
@@ -46,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a script, of PyTorch/XLA's too, on the device xla", add_help=False)
+    commands.add_parser("plan", help="plan a script's training step: memory, collectives, time", add_help=False)
     commands.add_parser("launch", help="run a script as several processes on this machine", add_help=False)
     commands.add_parser("doctor", help="versions, devices, cache, limits, and what clashes on this machine")
     where = commands.add_parser("where", help="where an op is lowered, per overload")
@@ -59,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["run"]:  # before argparse, which would take options of the script for its own
         return _run(arguments[1:], "python -m spmd run")
+    if arguments[:1] == ["plan"]:
+        return _plan(arguments[1:], "python -m spmd plan")
     if arguments[:1] == ["launch"]:
         return _launch(arguments[1:], "python -m spmd launch")
     given = parser.parse_args(arguments)
@@ -113,6 +127,28 @@ def _run(arguments: list[str], prog: str) -> int:
         simulate(given.devices)
     use()
     return script.run(given.program, of_program, is_module=given.module)
+
+
+def _plan(arguments: list[str], prog: str) -> int:
+    parser = _parser(prog, "[--target DEVICES] [--devices N] [--json]", _PLAN, _PLAN_EXAMPLES)
+    parser.add_argument("--target", metavar="DEVICES", help='"v5p:4x8x8", "h100:8", "cpu:8" (default: those here)')
+    parser.add_argument("--devices", type=int, metavar="N", help="simulate N (default: as many as the target has)")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout")
+    ours, of_program = script.split(arguments)
+    given = _parse(parser, ours)
+    out = os.fdopen(os.dup(1), "w") if given.json else sys.stdout
+    if given.json:
+        os.dup2(2, 1)  # what the script prints, and what its processes print
+    run_script = partial(script.run, given.program, of_program, is_module=given.module)
+    try:
+        if given.devices or given.target:
+            simulate(given.devices or topology.num_devices(given.target))
+        use()
+        result = plan_script(run_script, given.program, given.target)
+    except ValueError as error:
+        sys.exit(str(error))
+    print(result.to_json() if given.json else result, file=out, flush=True)
+    return 0
 
 
 def _profile(address: str, folder: str, seconds: float) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .finder import install, preload
 
-_WITH_VALUE = ("--devices", "--processes", "--logs")
+_WITH_VALUE = ("--devices", "--processes", "--logs", "--target")
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
