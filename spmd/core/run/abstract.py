@@ -6,6 +6,9 @@ those of a run. Afterwards storages, device data and the list of live storages a
 
 # Why a plan records by the same code as a run, and only stops at what would run: a plan of another recording would be
 # one of another program, and its figures those of no step.
+#
+# Why a read is the recording's to answer: the read of a step's loss is a mistake of the caller of a plan, but a script
+# that is planned as it is logs and evaluates, and the sync that its read starts bounds its programs as in a run.
 
 import contextlib
 import threading

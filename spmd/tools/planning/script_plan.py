@@ -34,7 +34,7 @@ class _StepEnd(BaseException):
     """Ends a script whose steady step is recorded."""
 
 
-class _Mark(NamedTuple):
+class _SyncEnd(NamedTuple):
     """The lengths of what a recording keeps, after a sync; line: of the sync."""
 
     programs: int
@@ -59,7 +59,7 @@ class ScriptRecording(Recording):
         self.calls = Calls(())
         self.steps: Counter[torch.optim.Optimizer] = Counter()
         self.begun: dict[torch.optim.Optimizer, int] = {}
-        self.last = _Mark(0, 0, user_line())
+        self.last = _SyncEnd(0, 0, user_line())
         self.window, self.num_ops = (self.last, self.last), 0
         self.is_unsynced = False
         self.step: Recorded | None = None
@@ -79,7 +79,7 @@ class ScriptRecording(Recording):
 
     def synced(self) -> None:
         """Notes the beginning of a step; ends the script at the end of one."""
-        before, self.last = self.last, _Mark(len(self.programs), len(self.calls.spans), user_line())
+        before, self.last = self.last, _SyncEnd(len(self.programs), len(self.calls.spans), user_line())
         if self.step is not None:
             return
         is_new, fewest = self.steps.keys() != self.begun.keys(), self._fewest()
@@ -120,7 +120,7 @@ class ScriptRecording(Recording):
         if self.is_unsynced and self._fewest():
             syncs.sync()
 
-    def between(self, start: _Mark, end: _Mark) -> Recorded:
+    def between(self, start: _SyncEnd, end: _SyncEnd) -> Recorded:
         """The programs between two syncs, initial values aside, with the user's objects at this moment."""
         programs = [graph for graph in self.programs[start.programs : end.programs] if graph.inputs]
         self.calls.spans[:] = self.calls.spans[start.calls : end.calls]
