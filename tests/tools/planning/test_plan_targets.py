@@ -200,7 +200,7 @@ class TestPlan:
         plan = spmd.plan(step, tokens())
         assert Plan.from_json(plan.to_json()) == plan
         assert json.loads(plan.to_json())["parameters"] == plan.parameters
-        with pytest.raises(ValueError, match="expected a plan of version 1, got None"):
+        with pytest.raises(ValueError, match="expected a plan of version 2, got None"):
             Plan.from_json("{}")
 
     def test_diff(self) -> None:
