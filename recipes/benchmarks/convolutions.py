@@ -97,15 +97,15 @@ class Side:
 
 def row(name: str, theirs: Side, ours: Side) -> list[str]:
     """Returns a row of the table: the steps after the first two, which compile."""
-    cells, ratios = [name], []
+    texts, ratios = [name], []
     for side in (theirs, ours):
         wall, processor = (statistics.median(seconds[2:]) * 1e3 for seconds in (side.wall, side.processor))
-        cells.append(f"{wall:.0f} ({processor:.0f})")
+        texts.append(f"{wall:.0f} ({processor:.0f})")
     for kind in (statistics.median, min):
         wall = kind(ours.wall[2:]) / kind(theirs.wall[2:])
         processor = kind(ours.processor[2:]) / kind(theirs.processor[2:])
         ratios.append(f"{wall:.2f} ({processor:.2f})")
-    return [*cells, *ratios, f"{theirs.loss:.4f} {ours.loss:.4f}"]
+    return [*texts, *ratios, f"{theirs.loss:.4f} {ours.loss:.4f}"]
 
 
 def main() -> None:

@@ -181,7 +181,7 @@ class Row:
     ("": that of the weights). capacity: the capacity factor of experts that drop tokens; 0: none does. memory: the
     published peak of a device in bytes. steps: False for one of many micro-batches, which adds to the gradients.
     logits: "chunks", as the library computes large ones by itself, or "whole".
-    unknown: what the source does not say; such a row is told, and in neither half.
+    unknown: what the source does not say; such a row is shown, and in neither half.
     """
 
     name: str

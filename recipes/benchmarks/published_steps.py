@@ -97,7 +97,7 @@ def planned(row: Row, programs: Path, layers: int | None) -> dict[str, Any]:
             del known[refused[0]]
     fitted.keep(keeper.programs, programs)
     return {
-        "fits": plan.fits, "verdict": plan.verdict, "peak": plan.peak, "memory": plan.memory, "host": plan.host,
+        "fits": plan.fits, "message": plan.verdict, "peak": plan.peak, "memory": plan.memory, "host": plan.host,
         "arguments": plan.arguments, "temporaries": plan.temporaries, "flops": plan.flops,
         "kernel_flops": plan.kernel_flops, "moved": plan.moved_bytes, "hidden": plan.hidden_bytes,
         "compile": plan.compile_seconds, "unknown_options": sorted({*row.options} - {*known}),
@@ -145,7 +145,7 @@ def show(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
         table.add_column(column, justify="left" if column in ("row", "backward", "half") else "right")
     for step in steps:
         row = step.row
-        half = "told only" if row.unknown else "held out" if row.name in outside else "chosen by"
+        half = "shown only" if row.unknown else "held out" if row.name in outside else "chosen by"
         table.add_row(
             f"{row.name}, {row.batch} x {row.sequence:,}", str(row.recompute), f"{row.published:.3f} s",
             f"{step.seconds:.3f} s", f"{step.low:.3f} to {step.high:.3f}", f"{step.high / step.low:.2f}",
@@ -185,7 +185,7 @@ def _show_rest(steps: Sequence[Result], figures: Mapping[str, Any]) -> None:
         if row_figures.get("unknown_options"):
             print(f"{row.name}: not known to this libtpu: {', '.join(row_figures['unknown_options'])}")
         if row_figures and not row_figures["fits"]:
-            print(f"{row.name}: does not fit: {row_figures['verdict'] or row_figures['peak']}")
+            print(f"{row.name}: does not fit: {row_figures['message'] or row_figures['peak']}")
     for name, reason in LEFT_OUT.items():
         print(f"left out: {name}: {reason}")
 

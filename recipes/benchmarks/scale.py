@@ -238,7 +238,7 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
 
 
 def _options(mesh: Any) -> dict[str, Any]:
-    """Those of ours: of programs over several TPUs, less what is unsafe beside kernels (docs/debugging.md)."""
+    """The options of a program of ours over several TPUs with a kernel in it (docs/debugging.md)."""
     from spmd.core.programs import options
 
     device = mesh.devices.flat[0]

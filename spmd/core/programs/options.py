@@ -39,7 +39,7 @@ _OVERLAPPED = (
 )
 _OVERLAPPED_OF_V5E = "xla_tpu_enable_async_collective_fusion_fuse_all_gather"
 
-# Options by which collectives run on the SparseCore of the chips that have one, beside the other cores
+# Options by which collectives run on the SparseCore of the chips that have one, next to the other cores
 # (docs/decisions/overlap.md; the fastest published steps of MaxText set them).
 _OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_"
 _SPARSE_CORE = {

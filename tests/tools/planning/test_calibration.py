@@ -61,7 +61,7 @@ class TestRead:
         places = [SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0)[:2]) for x in range(2) for y in range(2)]
         lines = f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(0.25)}\n{gather(4)}"
         program = Module(hlo_of_tpu.program(lines))
-        found = step_time.terms_of(program, CHIPS["TPU v5 lite"], (0,) * 4, places)
+        found, _ = step_time.terms_of(program, CHIPS["TPU v5 lite"], (0,) * 4, places)
         return {term.name: term for term in found}
 
     def test_measured_ones_first(self, file: Path) -> None:

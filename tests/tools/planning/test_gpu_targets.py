@@ -107,7 +107,7 @@ class TestTime:
     """The time of a step, by hand."""
 
     def test_collectives_wait_where_nothing_hides_them(self) -> None:
-        terms = {term.name: term for term in terms_of(Module(PROGRAM), H100, (0,) * 8, ())}
+        terms = {term.name: term for term in terms_of(Module(PROGRAM), H100, (0,) * 8, ())[0]}
         product = 3 * 2 * 4096**3 / (989.4e12 * 0.70)
         # 32 x 32 tiles over 132 cores: 7.76 rounds take the time of 8.
         assert terms["products"].seconds == pytest.approx(product * 8 / (1024 / 132))
@@ -122,7 +122,7 @@ class TestTime:
     def test_the_network_between_nodes(self) -> None:
         """Eight devices of two nodes have half of the node's networks, each one of its own."""
         near, far = (
-            {term.name: term.seconds for term in terms_of(Module(PROGRAM), H100, nodes, ())}
+            {term.name: term.seconds for term in terms_of(Module(PROGRAM), H100, nodes, ())[0]}
             for nodes in ((0,) * 8, (0, 0, 0, 0, 1, 1, 1, 1))
         )
         moved = 4096 * 4096 * 2 * 7 / 8

@@ -95,10 +95,11 @@ def chosen(x: torch.Tensor) -> dict[str, Any]:
     return options.options_of(graph_of(roots, devices.default_sharding()))
 
 
-@pytest.mark.parametrize(("kind", "names"), [("TPU v5 lite", 4), ("TPU v5", 3), ("TPU7x", 3)])
+@pytest.mark.parametrize(("kind", "names"), [("TPU v4", 3), ("TPU v5 lite", 4), ("TPU v5", 5), ("TPU7x", 5)])
 def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int) -> None:
     """Collectives are hidden behind computation by the options that this libtpu has, where there are several chips;
-    gathers are fused with products on v5e alone, as libtpu warns of wrong results on others, or refuses it."""
+    gathers are fused with products on v5e alone, as libtpu warns of wrong results on others, or refuses it; chips with
+    a SparseCore run them there."""
     monkeypatch.setattr(Sharding, "platform", "tpu")
     monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: "async" in option)
     x = torch.ones(4, 4, device="xla")
@@ -106,8 +107,12 @@ def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int)
     monkeypatch.setattr(Sharding, "device_ids", (0, 1))
     monkeypatch.setattr(options, "_kind", lambda graph: kind)
     wanted = {name for name in options._OVERLAPPED if "async" in name}
-    assert set(chosen(x)) == (wanted | {options._OVERLAPPED_OF_V5E} if names == 4 else wanted)
-    assert set(chosen(x).values()) == {"True"}
+    has_sparse_core = names == 5
+    more = {name for name in options._SPARSE_CORE if "async" in name} if has_sparse_core else set()
+    fused = {options._OVERLAPPED_OF_V5E} if names == 4 else set()
+    assert set(chosen(x)) == wanted | more | fused
+    assert chosen(x).get(options._OVERLAPPED_OF_V5E) == {4: "True", 5: "False"}.get(names)
+    assert {value for name, value in chosen(x).items() if name != options._OVERLAPPED_OF_V5E} == {"True"}
     with mock.patch.object(spmd.config, "compiler_options", "auto xla_enable_async_all_gather=false"):
         assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == names
 
