@@ -120,7 +120,7 @@ class Module:
 
     @classmethod
     def of(cls, executable: Any) -> "Module":
-        """The program of a `jax.stages.Compiled`. That of the last one is kept, as several checks read it one after the other."""
+        """The program of a `jax.stages.Compiled`. The last one is kept, as several checks read the same."""
         if executable not in _LAST:
             _LAST.clear()
             _LAST[executable] = cls(executable.as_text())

@@ -95,7 +95,7 @@ def chosen(x: torch.Tensor) -> dict[str, Any]:
     return options.options_of(graph_of(roots, devices.default_sharding()))
 
 
-@pytest.mark.parametrize(("kind", "names"), [("TPU v4", 3), ("TPU v5 lite", 4), ("TPU v5", 5), ("TPU7x", 5)])
+@pytest.mark.parametrize(("kind", "names"), [("TPU v5 lite", 4), ("TPU v5", 3), ("TPU7x", 3), ("TPU v4", 3)])
 def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int) -> None:
     """Collectives are hidden behind computation by the options that this libtpu has, where there are several chips;
     gathers are fused with products on v5e alone, as libtpu warns of wrong results on others, or refuses it; chips with
@@ -106,15 +106,13 @@ def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int)
     assert not chosen(x)
     monkeypatch.setattr(Sharding, "device_ids", (0, 1))
     monkeypatch.setattr(options, "_kind", lambda graph: kind)
-    wanted = {name for name in options._OVERLAPPED if "async" in name}
-    has_sparse_core = names == 5
-    more = {name for name in options._SPARSE_CORE if "async" in name} if has_sparse_core else set()
-    fused = {options._OVERLAPPED_OF_V5E} if names == 4 else set()
-    assert set(chosen(x)) == wanted | more | fused
-    assert chosen(x).get(options._OVERLAPPED_OF_V5E) == {4: "True", 5: "False"}.get(names)
-    assert {value for name, value in chosen(x).items() if name != options._OVERLAPPED_OF_V5E} == {"True"}
+    fused = options._OVERLAPPED_OF_V5E
+    on_sparse_core = {name for name in options._SPARSE_CORE if "async" in name} if kind in ("TPU v5", "TPU7x") else set()
+    overlapped = {name for name in options._OVERLAPPED if "async" in name} | ({fused} if names == 4 else set())
+    assert set(chosen(x)) == overlapped | on_sparse_core and len(overlapped) == names
+    assert {name for name, value in chosen(x).items() if value != "True"} == on_sparse_core & {fused}
     with mock.patch.object(spmd.config, "compiler_options", "auto xla_enable_async_all_gather=false"):
-        assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == names
+        assert chosen(x)["xla_enable_async_all_gather"] == "False" and len(chosen(x)) == names + len(on_sparse_core)
 
 
 def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
