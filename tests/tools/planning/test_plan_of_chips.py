@@ -107,7 +107,9 @@ def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int)
     monkeypatch.setattr(Sharding, "device_ids", (0, 1))
     monkeypatch.setattr(options, "_kind", lambda graph: kind)
     fused = options._OVERLAPPED_OF_V5E
-    on_sparse_core = {name for name in options._SPARSE_CORE if "async" in name} if kind in ("TPU v5", "TPU7x") else set()
+    on_sparse_core = (
+        {name for name in options._SPARSE_CORE if "async" in name} if kind in ("TPU v5", "TPU7x") else set()
+    )
     overlapped = {name for name in options._OVERLAPPED if "async" in name} | ({fused} if names == 4 else set())
     assert set(chosen(x)) == overlapped | on_sparse_core and len(overlapped) == names
     assert {name for name, value in chosen(x).items() if value != "True"} == on_sparse_core & {fused}
