@@ -37,6 +37,7 @@ class Clock(ABC):
         self.free: defaultdict[str, float] = defaultdict(float)
         self.ends: dict[Key, tuple[float, str, Key | None]] = {}  # of a started transfer, with its link and collective
         self.spent = dict.fromkeys(self.constants, 0.0)
+        self.transfers: list[tuple[float, float, Key]] = []  # of collectives: begin and end, which may be to come
         self.times: defaultdict[Key, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         self.rounds: defaultdict[str, float] = defaultdict(float)  # of a loop that ends by its data, one iteration
 
@@ -103,6 +104,7 @@ class Clock(ABC):
         for stream in self.free:
             self.free[stream] += shift
         self.ends = {key: (end + shift, link, of) for key, (end, link, of) in self.ends.items()}
+        self.transfers = [(begin + shift, end + shift, of) for begin, end, of in self.transfers]
 
     def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
@@ -114,18 +116,21 @@ class Clock(ABC):
         """Starts a transfer. Collectives of both links follow each other."""
         if seconds:
             stream = link if "host" in link else "collectives"
-            self.free[stream] = max(self.free[stream], self.now) + seconds
-            self.ends[key] = self.free[stream], link, collective
-        if seconds and collective is not None:
-            self._count(collective, seconds, 0.0)
+            begin = max(self.free[stream], self.now)
+            self.free[stream] = begin + seconds
+            self.ends[key] = begin + seconds, link, collective
+            if collective is not None:
+                self.transfers.append((begin, begin + seconds, collective))
+                self._count(collective, seconds, 0.0)
 
     def wait(self, key: Key) -> None:
         """Waits for the end of a transfer."""
         end, link, collective = self.ends.pop(key, (0.0, "ici", None))
-        waiting = max(0.0, end - self.now)
-        self.spend(WAITING[link], waiting)
-        if collective is not None:
-            self._count(collective, 0.0, waiting)
+        # Those that it stands behind are waited for, too: each for the time in which it is transferred.
+        for begin, stop, of in self.transfers if collective is not None else ():
+            self._count(of, 0.0, max(0.0, min(stop, end) - max(begin, self.now)))
+        self.spend(WAITING[link], max(0.0, end - self.now))
+        self.transfers = [transfer for transfer in self.transfers if transfer[1] > self.now]
 
     def _count(self, collective: Key, seconds: float, waiting: float) -> None:
         before = self.times[collective]

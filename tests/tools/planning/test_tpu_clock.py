@@ -117,6 +117,18 @@ class TestLinks:
         assert clock.run()[ICI] == pytest.approx(waiting)
         assert [*clock.times.values()] == [(pytest.approx(whole), pytest.approx(waiting))]
 
+    def test_behind_another(self) -> None:
+        """A gather that stands behind another waits for both; each has the time in which it is transferred."""
+        first, _ = hlo_of_tpu.PAIRS["a call on the SparseCore"]
+        lines = [first, first.replace("%s =", "%t ="), "%d = f32[4096,1024]{1,0} call-done(%t)",
+                 "%e = f32[4096,1024]{1,0} call-done(%s)"]  # fmt: skip
+        second = hlo_of_tpu.CALLED.replace("%called", "%other").replace("%g", "%h")
+        lines[1] = lines[1].replace("%called", "%other")
+        clock = clock_of("\n".join(lines), before=hlo_of_tpu.CALLED + second)
+        whole = pytest.approx(3 * BYTES / (V5E.link_bytes / 2))
+        assert clock.run()[ICI] == pytest.approx(2 * whole.expected)
+        assert [*clock.times.values()] == [(whole, whole)] * 2
+
     def test_between_slices(self) -> None:
         """A transfer starts where it is sent and is waited for where it is received."""
         whole = 2 * BYTES * 1 // 2 / V5E.network_bytes
