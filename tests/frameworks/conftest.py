@@ -9,6 +9,8 @@ from accelerate.state import AcceleratorState, PartialState
 import spmd
 from spmd.core.torch_state import unasked_cpu
 
+UNUSED = PartialState.default_device  # this is imported when tests are collected, before any has run
+
 
 @pytest.fixture(scope="class")
 def use() -> Iterator[None]:
@@ -29,8 +31,12 @@ def use() -> Iterator[None]:
 
 @pytest.fixture
 def unused() -> Iterator[None]:
-    """A test in which nothing has been chosen, and which may choose the CPU without asking for it."""
+    """A test in which nothing has been chosen, and which may choose the CPU without asking for it; also where an
+    earlier test, an example of a docstring, has called `use`."""
+    device, PartialState.default_device = PartialState.default_device, UNUSED
+    spmd.compat.uninstall()
     AcceleratorState._reset_state(reset_partial_state=True)
     unasked_cpu.forget()
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
+    PartialState.default_device = device
