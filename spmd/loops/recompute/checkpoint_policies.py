@@ -110,11 +110,9 @@ def save_and_offload_only_these_names(
     >>> policy.decide("spmd.checkpoint_name", "residual")
     'offload'
     """
-    caller = "save_and_offload_only_these_names"
-    saved, offloaded = _checked(caller, names_which_can_be_saved), _checked(caller, names_which_can_be_offloaded)
-    both = sorted({*saved} & {*offloaded})
-    if both:
-        raise ValueError(f"{caller}: a value is saved or offloaded, but {both} are among both names")
+    saved, offloaded = _apart(
+        "save_and_offload_only_these_names", names_which_can_be_saved, names_which_can_be_offloaded
+    )
     return Policy((Rule("save", names=saved), Rule("offload", names=offloaded)))
 
 
@@ -134,11 +132,7 @@ def save_and_offload_only_these_ops(
     >>> policy.decide("aten.mm")
     'offload'
     """
-    caller = "save_and_offload_only_these_ops"
-    saved, offloaded = _checked(caller, ops_which_can_be_saved), _checked(caller, ops_which_can_be_offloaded)
-    both = sorted({*saved} & {*offloaded})
-    if both:
-        raise ValueError(f"{caller}: a result is saved or offloaded, but {both} are among both ops")
+    saved, offloaded = _apart("save_and_offload_only_these_ops", ops_which_can_be_saved, ops_which_can_be_offloaded)
     return Policy((Rule("save", ops=saved), Rule("offload", ops=offloaded)))
 
 
@@ -151,6 +145,15 @@ def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") 
     ('save', 'save', 'recompute')
     """
     return Policy((*as_policy(policy_1).rules, *as_policy(policy_2).rules))
+
+
+def _apart(caller: str, saved: Iterable[str], offloaded: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Both sorted; raises ValueError for what is in both."""
+    kept, moved = _checked(caller, saved), _checked(caller, offloaded)
+    if both := sorted({*kept} & {*moved}):
+        kind = caller.rpartition("_")[2]  # names or ops
+        raise ValueError(f"{caller}: a value is saved or offloaded, but {both} are among both {kind}")
+    return kept, moved
 
 
 def _checked(caller: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -150,8 +150,8 @@ _THREAD = re.compile(r'async_execution_thread="(\w+)"')
 
 def core_of(start: Instruction) -> str:
     """The cores of the chip that run an asynchronous call: "sparsecore", or "" for those of all other lines."""
-    found = _THREAD.search(start.rest) if start.opcode.endswith("-start") else None
-    return "" if found is None or found[1] == "main" else found[1]
+    thread = _THREAD.search(start.rest) if start.opcode.endswith("-start") else None
+    return "" if thread is None or thread[1] == "main" else thread[1]
 
 
 def _is_overlapped(computation: Computation, line: Instruction) -> bool:

@@ -74,7 +74,7 @@ ENTRY %main (x: (s32[], f32[8,4], s32[2], f32[2,4])) -> (s32[], f32[8,4], s32[2]
 
 
 class Executable:
-    """What a detector reads of a compiled program."""
+    """A compiled program, as far as a detector reads it."""
 
     def __init__(self, text: str):
         self.as_text = lambda: text

@@ -43,7 +43,7 @@ def module(request: pytest.FixtureRequest) -> Module:
 
 
 class TestReading:
-    """What is moved, by which cores, beside what."""
+    """The collectives, and the cores that run them."""
 
     def test_sparse_core(self) -> None:
         """The weights' gathers and their gradients' reductions, which is all, are asynchronous calls."""
