@@ -123,7 +123,7 @@ class Step:
 
 
 # The constants that are fitted: the value before any fit, and the factor by which it may be wrong.
-FIRST = {"cycles": (1.0, 1.1), "attention": (0.45, 1.35), "kernels": (0.45, 1.35), "link": (0.75, 1.25)}
+FIRST = {"cycles": (1.0, 1.1), "attention": (0.45, 1.35), "kernels": (0.85, 1.15), "link": (0.75, 1.25)}
 _ERROR = 0.15  # the expected error of a step, relative
 
 

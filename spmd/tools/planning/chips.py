@@ -19,7 +19,7 @@ class Chip:
             all links to other chips, of a GPU to the others of its node, in one direction. source: of these constants.
         flops_per_cycle: of all matrix units of a TPU. links: of a TPU to its neighbours, two for each dim of the
             torus.
-        bandwidth: of a GPU's memory, in bytes per second. f32_flops: its float32 operations per second outside of
+        bandwidth: of the memory, in bytes per second. f32_flops: a GPU's float32 operations per second outside of
             matrix units. f64_flops: the float64 ones. cores: its streaming multiprocessors. network_bytes: per second,
             in one direction, of the network between nodes or slices, for each device. host_bytes: per second, in one
             direction, to the host's memory, for each device; 0: not known.
@@ -55,7 +55,7 @@ class Chip:
 
 
 _GIB = 1 << 30
-_DOCS = "peak, links: cloud.google.com/tpu/docs/"
+_DOCS = "peak, links, bandwidth: cloud.google.com/tpu/docs/"
 _MEMORY = "; memory: what libtpu 0.0.42's compiler calls available"
 
 
@@ -72,11 +72,12 @@ def _tpu(
     links: int,
     link_bits: float,
     network_bits: float,
+    bandwidth: float,
     host: float = 16e9,
 ) -> Chip:
     return Chip(
         name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units, links=links,
-        network_bytes=network_bits / 8, host_bytes=host,
+        network_bytes=network_bits / 8, bandwidth=bandwidth, host_bytes=host,
     )  # fmt: skip
 
 
@@ -94,12 +95,12 @@ def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f
 # (jax-ml.github.io/scaling-book/tpus); of a GPU by its generation.
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 6, 2400e9, 50e9),
-    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 4, 1600e9, 25e9),
-    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 6, 4800e9, 50e9),
-    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9, 32e9),
+    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 6, 2400e9, 50e9, 1.2e12),
+    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 4, 1600e9, 25e9, 0.82e12),
+    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 6, 4800e9, 50e9, 2.765e12),
+    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9, 1.64e12, 32e9),
     # Two devices a chip: half of its peak and links each.
-    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9),
+    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9, 7.38e12 / 2),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
     topology.GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
