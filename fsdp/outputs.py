@@ -60,6 +60,17 @@ class BatchSplit:
         self.mesh = mesh
         self.axes = axes
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
+        self._of_length: dict[int, Any] = {}  # the entry of the spec of dim 1, by its size
+
+    def note_sequences(self, inputs: Any) -> None:
+        """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs of that length and
+        three dims or more have it, too."""
+        self._of_length = {}
+        for tensor in tensors(inputs):
+            sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None
+            entry = None if sharding is None else sharding.partition_spec(tensor.dim())[1]
+            if entry is not None and set(self.axes).isdisjoint(entry if isinstance(entry, tuple) else (entry,)):
+                self._of_length[tensor.shape[1]] = entry
 
     def __call__(self, output: Any, dim: int = 0, *, is_batch: bool = False) -> None:
         """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where
@@ -68,7 +79,8 @@ class BatchSplit:
         given = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
         for tensor in given:
             if tensor.shape[dim] % self.ways == 0:
-                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes))
+                rows = self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
+                spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, rows))
             else:
                 whole.append(tuple(tensor.shape))
         if is_batch and whole and len(whole) == len(given):
@@ -76,6 +88,6 @@ class BatchSplit:
 
 
 @functools.cache
-def _spec(rank: int, dim: int, axes: tuple[str, ...]) -> spmd.PartitionSpec:
-    """The spec that shards one dim over axes."""
-    return spmd.PartitionSpec(*(axes if i == dim else None for i in range(rank)))
+def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: Any = None) -> spmd.PartitionSpec:
+    """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""
+    return spmd.PartitionSpec(*(axes if i == dim else rows if i == 1 else None for i in range(rank)))

@@ -263,6 +263,7 @@ class Unit:
             return args, kwargs
         if self.is_root:
             unmarked = [tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None]
+            self.split.note_sequences((args, kwargs))
             self.split(unmarked, is_batch=True)
         if not self._passes:
             self.restore()

@@ -97,7 +97,7 @@ PICKLED = {
 }
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
-    "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "steps.exported_graphs",
+    "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "parallel", "steps.exported_graphs",
     "steps.export_from_device",
 )  # fmt: skip
 # Imported when another module is.
@@ -132,7 +132,8 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-_installed = {package for package in ("adaptive", "jobs", "names", "steps", "tools") if _is_installed(package)}
+_PACKAGES = ("adaptive", "jobs", "names", "parallel", "steps", "tools")
+_installed = set(filter(_is_installed, _PACKAGES))
 
 
 def is_here(module: str) -> bool:

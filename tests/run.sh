@@ -95,7 +95,7 @@ fi
 files() { # the files and folders of a part of a group; nullglob drops what does not exist
     case $1 in
         core | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | examples) echo "tests/$1" ;;
-        packages) echo tests/{adaptive,jobs,loops,manual,names,steps,tools} ;;
+        packages) echo tests/{adaptive,jobs,loops,manual,names,parallel,steps,tools} ;;
         library) echo tests/{spmd,fsdp,golden,properties} ;;
         whole) echo "$(files models) $(files processes) $(files frameworks) $(files examples) $(files rest)" ;;
         codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;

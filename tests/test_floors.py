@@ -19,7 +19,7 @@ CORE_FOLDERS = (
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
     "spmd.mesh", "spmd.tensors", "spmd.adaptive.padding", "spmd.adaptive",
-    "spmd.loops.recompute", "spmd.loops.interop", "spmd.loops", "spmd.rules", "spmd.manual",
+    "spmd.loops.recompute", "spmd.loops.interop", "spmd.loops", "spmd.rules", "spmd.manual", "spmd.parallel",
     "spmd.jobs", "spmd.tools", "spmd.names", "spmd.jobs.data", "spmd.jobs.checkpoint", "spmd.jobs.launching",
     "spmd.steps", "spmd.steps.dynamo",
     "spmd.tools.hlo", "spmd.tools.explain", "spmd.tools.debug", "spmd.tools.show", "spmd.tools.planning",

@@ -372,8 +372,8 @@ class TestPublicApi:
         assert flags == {
             "calibration_file", "check_graphs", "check_shardings", "compiler_options", "fallback", "graphs_file",
             "hang_seconds", "hints", "loop_search_ops", "max_logits_bytes", "max_pending_ops", "max_program_ops",
-            "module_paths", "moves_above", "num_slices", "op_table_size", "pad_lengths", "partitioner", "print_graphs",
-            "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
+            "module_paths", "moves_above", "num_slices", "op_table_size", "pad_lengths", "parallel", "partitioner",
+            "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
             "program_cache_size", "scan_layers", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 

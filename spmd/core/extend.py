@@ -20,6 +20,7 @@ from .checks.hlo import Instruction as Instruction
 from .checks.hlo import Module as Module
 from .checks.hlo import arrays as arrays
 from .checks.hlo import num_bytes as num_bytes
+from .extension_subsystems import attention as attention
 from .extension_subsystems import body as body
 from .extension_subsystems import calls as calls
 from .extension_subsystems import dynamic as dynamic
@@ -71,6 +72,7 @@ from .ops import Promote as Promote
 from .ops.collective import Group as Group
 from .ops.dynamic_start import Gradient as Gradient
 from .ops.dynamic_start import TakeRun as TakeRun
+from .ops.kernels.flash import Dropout as Dropout
 from .passes.outcome import Changed as Changed
 from .passes.outcome import Cut as Cut
 from .passes.outcome import OnHost as OnHost

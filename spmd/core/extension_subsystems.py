@@ -17,6 +17,7 @@ from .lower import called as _called
 from .lower import constants as _constants
 from .lower import lower as _lower
 from .lower import region as _region
+from .ops import attention as _attention
 from .ops import blocks as _blocks
 from .ops import collective as _collective
 from .ops import dynamic_start as _dynamic_start
@@ -24,10 +25,14 @@ from .ops import floats as _floats
 from .ops import linear_cross_entropy as _linear_cross_entropy
 from .ops import partial as _partial
 from .ops import partition as _partition
+from .ops import promised as _promised
 from .ops import registry as _registry
 from .ops import shape as _shape
 from .ops import sharded as _sharded
 from .ops import windows as _windows
+from .ops.kernels import computed as _computed
+from .ops.kernels import cudnn as _cudnn
+from .ops.kernels import splash as _splash
 from .passes import dynamic_places as _dynamic_places
 from .passes import long_graphs as _long_graphs
 from .passes import nans as _nans
@@ -183,7 +188,7 @@ class rules:  # used as a module is
 
     RULES, ON_CPU = _ops.RULES, _ops.ON_CPU
     blocks = _blocks.blocks
-    wide = _floats.wide
+    wide, as_promised = _floats.wide, _promised.as_promised
     CHUNKS = _linear_cross_entropy.CHUNKS
     spmd_linear_cross_entropy = _linear_cross_entropy.spmd_linear_cross_entropy
     spmd_linear_cross_entropy_backward = _linear_cross_entropy.spmd_linear_cross_entropy_backward
@@ -202,6 +207,7 @@ class partitioning:  # used as a module is
     partition, per_shard = _partition.partition, _partition.per_shard
     axes_of_dims, in_front, note_unused = _sharded.axes_of_dims, _sharded.in_front, _sharded.note_unused
     reshaped, same = _sharded.reshaped, _sharded.same
+    note_finding, num_shards = _sharded.note_finding, _sharded.num_shards
 
 
 class storages:  # used as a module is
@@ -244,3 +250,16 @@ class record_calls:  # used as a module is
     enter_thread = _threads.enter_thread
     read, write = _views.read, _views.write
     keep, renew = _reads.keep, _reads.renew
+
+
+class attention:  # used as a module is
+    """Attention: its rules, the forms of it on one device, and the devices that compute it."""
+
+    forward, backward = _attention.aten_attention, _attention.aten_attention_backward
+    Place = _splash.Place
+    batched, of_four_dims, scale_of = _attention._batched, _attention._of_four_dims, _attention._scale
+    Block, is_computed = _computed.Block, _computed.is_computed
+    blocks_forward, blocks_backward = _attention._long_forward, _attention._long_backward
+    cudnn_takes, cudnn_forward, cudnn_backward = _cudnn.takes, _cudnn._forward, _cudnn._backward
+    splash_takes, splash_forward, splash_backward = _splash.takes, _splash._forward, _splash._backward
+    when_lowered = _splash._when_lowered

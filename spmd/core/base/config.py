@@ -44,6 +44,7 @@ class Flag:
         return value
 
 
+EXCHANGES = ("auto", "off", "ring", "gathered", "all-to-all")
 FLAGS = (
     Flag("partitioner", str, "gspmd", "the partitioner of XLA; results are the same", ("gspmd", "shardy")),
     Flag(
@@ -114,6 +115,7 @@ FLAGS = (
         "scan over equal layers: where it costs nothing, wherever possible, or never",
         ("auto", "always", "never"),
     ),
+    Flag("parallel", str, "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
     Flag(
         "max_logits_bytes",
         int,

@@ -21,6 +21,8 @@ from .op import OpSpec
 from .store import StackGroup, Store
 
 _serials = itertools.count()
+# The flags that make two programs of one graph.
+SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
 
 
 class DeviceData:
@@ -350,7 +352,7 @@ class Graph:
 
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
         """
-        settings = config.partitioner, config.compiler_options, config.scan_layers, config.max_logits_bytes
+        settings = [getattr(config, name) for name in SETTINGS]
         key: list[Any] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))

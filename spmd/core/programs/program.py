@@ -8,7 +8,7 @@ import numpy as np
 from ..base import counters
 from ..base.config import config
 from ..base.move import Move
-from ..graph.graph import Graph, Port, TupleElement, Value, origin, pack_numbers
+from ..graph.graph import SETTINGS, Graph, Port, TupleElement, Value, origin, pack_numbers
 from ..graph.loops import FOUND_LOOP
 from ..graph.op import OpSpec
 from ..graph.source import Line, lines_of, node_line
@@ -85,9 +85,6 @@ class Program:
         """True if the program was compiled for the sync at this line."""
         return self.line.code is line.code and self.line.number == line.number
 
-
-# The flags that make two programs of one graph.
-SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes")
 
 Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
 

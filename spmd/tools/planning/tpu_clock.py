@@ -33,9 +33,9 @@ class TpuRates:
     hop: float
 
 
-# Fitted to the chosen half of the published steps (`python -m recipes.benchmarks.published_steps --fit`), which moves none
-# of them by more than its uncertainty. Grouped products, of which that half has no step: what the compiler estimates for
-# dense ones of their size. BEST and WORST hold every step of that half.
+# The chosen half of the published steps (`python -m recipes.benchmarks.published_steps --fit`) moves none of them by
+# more than its uncertainty. Grouped products, of which that half has no step: what the compiler estimates for dense
+# ones of their size. BEST and WORST hold every step of that half.
 EXPECTED = TpuRates(1.0, 0.45, 0.85, 0.88, 0.7, 0.8, 1e-6)
 BEST = TpuRates(0.81, 0.56, 0.95, 0.95, 0.9, 0.95, 0.5e-6)
 WORST = TpuRates(1.21, 0.36, 0.68, 0.65, 0.5, 0.6, 2e-6)

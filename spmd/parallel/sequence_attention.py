@@ -1,0 +1,222 @@
+"""Attention over a sharded sequence: the exchange that brings keys to queries, and the forms that compute a chunk.
+
+The rules take scaled dot-product attention whose queries are sharded along their rows. By `config.parallel`
+keys travel around a ring, are gathered once, or heads are exchanged for rows.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from ..core import config
+from ..core.extend import Dropout, attention, partitioning, rules
+from .exchanges import AllToAll, Exchange, Gathered, PairStart, RingOfKeys
+from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
+from .pairs import DropoutOfColumns, Form, forms_of
+
+aten = torch.ops.aten
+
+# Keys and values of all devices that take at most so many bytes a device are gathered at once.
+MOST_GATHERED = 64 << 20
+
+
+@partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable.default)
+def forward(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, **named):
+    """Attention of rows over mesh axes."""
+    case = AttentionCase.of(query, key, value, attn_bias, dropout_p, is_causal, named)
+    if not isinstance(case, AttentionCase):
+        return case
+    draw, shape = named["draw"], (*query.shape[:-1], value.shape[-1])
+    output, logsumexp = case.forward(case.dropout(draw))
+    seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
+    return output.astype(query.dtype).reshape(shape), logsumexp.reshape(shape[:-1]), seed
+
+
+@partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
+def backward(
+    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+    dropout_p, is_causal, philox_seed, philox_offset, **named,
+):  # fmt: skip
+    """The gradients of attention of rows over mesh axes."""
+    wants_bias = attn_bias is not None and grad_input_mask[3]
+    case = AttentionCase.of(query, key, value, attn_bias, dropout_p, is_causal, named, wants_bias)
+    if not isinstance(case, AttentionCase):
+        return case
+    saved = attention.batched(grad_out), attention.batched(out), logsumexp.reshape(case.query.shape[:3])
+    grads = case.backward(case.dropout((philox_seed[0], philox_seed[1])), *saved)
+    shaped = zip(grads, (query, key, value), strict=True)
+    return rules.as_promised((*(grad.astype(x.dtype).reshape(x.shape) for grad, x in shaped), None), named["returns"])
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One attention with rows over mesh axes: operands with a batch dim, a bias of four dims or None."""
+
+    query: jax.Array
+    key: jax.Array
+    value: jax.Array
+    bias: jax.Array | None
+    dropout_p: float
+    is_causal: bool
+    scale: float
+    devices: Any  # the axes of batch, heads and rows
+
+    @staticmethod
+    def of(query, key, value, bias, dropout_p, is_causal, named, wants_bias=False) -> "AttentionCase | str | None":
+        """The case of these operands; a sentence or None if the core is to compute it."""
+        if config.parallel == "off" or partitioning.axes_of_dims((query, query.ndim - 2)) is None:
+            return None
+        scale = attention.scale_of(query, named.get("scale"))
+        query, key, value = map(attention.batched, (query, key, value))
+        devices = attention.Place.of(query, key)
+        if devices is None or not devices.rows:
+            return None
+        rows, columns = query.shape[2], key.shape[2]
+        chunks = devices.num_row_shards * (2 if is_causal else 1)
+        over = f"attention over {devices.rows} gathers keys"
+        if wants_bias:
+            return f"{over}: its bias has a gradient"
+        if rows != columns:
+            return f"{over}: {rows} rows of queries meet {columns} of keys"
+        if rows % chunks:
+            return f"{over}: {chunks} chunks do not divide {rows} rows"
+        bias = None if bias is None else attention.of_four_dims(bias)
+        case = AttentionCase(query, key, value, bias, dropout_p, is_causal, scale, devices)
+        partitioning.note_finding(f"attention over {' x '.join(devices.rows)}: {case.exchange}")
+        return case
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that brings keys to queries: "ring", "gathered" or "all-to-all"."""
+        devices, n = self.devices, self.devices.num_row_shards
+        shards = partitioning.num_shards(devices.mesh, (*devices.heads, *devices.rows))
+        divides = self.key.shape[1] % shards == 0 == self.query.shape[1] % shards
+        divides &= self._has_rows_of_heads
+        if config.parallel != "auto":
+            return config.parallel if divides or config.parallel != "all-to-all" else "ring"
+        # Bytes per device: keys and values of all others; or a part of its own queries, keys, values and results.
+        others = partitioning.num_shards(devices.mesh, (*devices.batch, *devices.heads))
+        gathered, queries = (
+            sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays) // others
+            for arrays in ((self.key, self.value), (self.query, self.query))
+        )
+        if divides and (gathered + queries) / n < gathered:
+            return "all-to-all"
+        return "gathered" if gathered <= MOST_GATHERED else "ring"
+
+    @property
+    def order(self) -> Order:
+        """The order of rows, and of heads, for exchanges by chunks."""
+        devices, n, rows = self.devices, self.devices.num_row_shards, self.query.shape[2]
+        if not self.is_causal:
+            return Consecutive(devices.rows, n, rows // n)
+        shards = 2 * partitioning.num_shards(devices.mesh, devices.heads)
+        if self.key.shape[1] % shards == 0 == n % 2 and self._has_rows_of_heads:
+            return HalfOfHeads(devices.rows, n, rows // n)
+        return ZigzagRows(devices.rows, n, rows // (2 * n))
+
+    @property
+    def _has_rows_of_heads(self) -> bool:
+        """False for a bias of heads which all rows share: heads are not exchanged."""
+        return self.bias is None or self.bias.shape[1] == 1 or self.bias.shape[2] > 1
+
+    @property
+    def length(self) -> int:
+        """The rows, and the columns, of a pair."""
+        return self.query.shape[2] if self.exchange == "all-to-all" else self.order.length
+
+    def _exchanged(self) -> Exchange:
+        if self.exchange == "all-to-all":
+            return AllToAll(self.devices.rows, self.is_causal)
+        return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order)
+
+    def dropout(self, draw: Any) -> Any:
+        """The dropout of all rows; None without."""
+        return Dropout.of(draw, self.query.shape[:3], self.dropout_p)
+
+    def forward(self, dropout: Any) -> Any:
+        """(output, logsumexp) in the accumulation dtype."""
+
+        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any) -> Any:
+            def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
+                query, dropout, of_rows = rows
+                return form.forward(query, *columns, bias.at(of_rows, place), _from(dropout, place), is_diagonal)
+
+            return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
+
+        shape = *self.query.shape[:3], self.value.shape[-1]
+        words = "b h s d, b h s d, b h s e, b h s -> b h s e, b h s"
+        return self._run(body, words, (shape, shape[:-1]), dropout, self.query, self.key, self.value)
+
+    def backward(self, dropout: Any, grad_out: Any, out: Any, logsumexp: Any) -> Any:
+        """The gradients of query, key and value, in the accumulation dtype."""
+
+        def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
+            def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
+                query, *saved, dropout, of_rows = rows
+                masked = bias.at(of_rows, place), _from(dropout, place)
+                return form.backward(query, *columns, *saved, *masked, is_diagonal)
+
+            return self._exchanged().backward(pair, (query, *rest, bias.rows), (key, value), dtype)
+
+        operands = self.query, self.key, self.value, grad_out, out, logsumexp
+        words = "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
+        return self._run(body, words, [x.shape for x in operands[:3]], dropout, *operands)
+
+    def _run(self, body: Any, words: str, shapes: Any, dropout: Any, *arrays: jax.Array) -> Any:
+        """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the platform."""
+        devices, dtype = self.devices, rules.wide(self.query.dtype)
+        over = {"b": devices.batch, "h": devices.heads, "s": devices.rows}
+        # A computed mask that batch and heads share is computed in each chunk; any other has its rows sharded.
+        bias = self.bias
+        is_shared = bias is not None and bias.shape[:2] == (1, 1) and attention.is_computed(bias)
+
+        def run(form: Form, *arrays: Any) -> Any:
+            def on_shard(of_shard: Any, *shards: Any) -> Any:
+                return body(form, Bias(bias if is_shared else of_shard, is_shared, self.length), dtype, *shards)
+
+            function = partitioning.per_shard(on_shard, f"b h s t, {words}", devices.mesh, over, shapes)
+            return function(None if is_shared else bias, *arrays, dropout)
+
+        operands = self.query, self.key, self.value, self.bias
+        forms = forms_of(*operands, self.dropout_p != 0, self.scale, self.query.shape[2] // self.length)
+        bodies: dict[str, Callable[..., Any]] = {name: partial(run, form) for name, form in forms.items()}
+        if "tpu" in bodies:
+            promised = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
+            bodies["tpu"] = partial(attention.when_lowered, bodies["tpu"], bodies["default"], promised)
+        return lax.platform_dependent(*arrays, **bodies) if len(bodies) > 1 else bodies["default"](*arrays)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """The bias of a device: its rows, of four dims, or a computed one of all rows; length: of a chunk."""
+
+    array: jax.Array | None
+    is_computed: bool
+    length: int
+
+    @property
+    def rows(self) -> jax.Array | None:
+        """The array whose rows are exchanged; None without one."""
+        return self.array if self.array is not None and not self.is_computed and self.array.shape[2] > 1 else None
+
+    def at(self, of_rows: jax.Array | None, place: PairStart) -> jax.Array | None:
+        """The bias of a pair of chunks. of_rows: the bias of the chunk of rows."""
+        if self.array is None:
+            return None
+        if self.is_computed:
+            return attention.Block(*place, self.length, self.length).of(self.array)
+        bias = self.array if of_rows is None else of_rows
+        return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, place.column, self.length, 3)
+
+
+def _from(dropout: Any, place: PairStart) -> Any:
+    """The dropout of a pair of chunks, of that of its rows."""
+    return None if dropout is None else DropoutOfColumns(dropout.words, dropout.probability, place.column)
