@@ -65,12 +65,14 @@ class BatchSplit:
     def note_sequences(self, inputs: Any) -> None:
         """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs of that length and
         three dims or more have it, too."""
-        self._of_length = {}
+        entries: dict[int, Any] = {}
         for tensor in tensors(inputs):
             sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None
             entry = None if sharding is None else sharding.partition_spec(tensor.dim())[1]
             if entry is not None and set(self.axes).isdisjoint(entry if isinstance(entry, tuple) else (entry,)):
-                self._of_length[tensor.shape[1]] = entry
+                entries[tensor.shape[1]] = entry
+        if entries != self._of_length:  # a compiled step watches it
+            self._of_length = entries
 
     def __call__(self, output: Any, dim: int = 0, *, is_batch: bool = False) -> None:
         """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where

@@ -89,7 +89,7 @@ class AttentionCase:
             return f"{over}: {chunks} chunks do not divide {rows} rows"
         bias = None if bias is None else attention.of_four_dims(bias)
         case = AttentionCase(query, key, value, bias, dropout_p, is_causal, scale, devices)
-        partitioning.note_finding(f"attention over {' x '.join(devices.rows)}: {case.exchange}")
+        partitioning.note_finding(f"attention over {' x '.join(devices.rows)}: {case.exchange}", "exchange")
         return case
 
     @property

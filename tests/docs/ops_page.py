@@ -1,7 +1,7 @@
 """Writes docs/ops.md: every op of torch, how it is lowered, its dtypes, and if a test on a mesh names it.
 
-    python tests/docs/ops_page.py            writes the page
-    python tests/docs/ops_page.py --check    writes nothing; fails where the page is out of date
+python tests/docs/ops_page.py            writes the page
+python tests/docs/ops_page.py --check    writes nothing; fails where the page is out of date
 """
 
 import ast

@@ -1,6 +1,6 @@
 """A training script in the shape of nanoGPT's: module level, settings by --key=value, and it knows nothing of plans.
 
-    python tests/examples/nanogpt_script.py --data_dir=FOLDER --device=xla
+python tests/examples/nanogpt_script.py --data_dir=FOLDER --device=xla
 """
 
 import math

@@ -85,7 +85,7 @@ def results(
 
 
 def findings() -> str:
-    return " ".join(line for record in spmd.metrics.compiles() for line in record.unused_axes)
+    return " ".join(words for record in spmd.metrics.compiles() for _, words in record.passes)
 
 
 def check(tensors: list[torch.Tensor], **how: Any) -> None:

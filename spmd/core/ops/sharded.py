@@ -61,7 +61,8 @@ class _Thread(threading.local):
     # By id, the arrays of the op that is lowered, themselves (which keeps the ids theirs) and their dims.
     arrays: dict[int, tuple[Any, Dims]] | None = None
     op: Any = None
-    unused: dict[str, str] | None = None  # sentences on axes that an op cannot use, each with the place of its op
+    # By (kind, sentence), the place of the op: axes that an op cannot use, exchanges.
+    unused: dict[tuple[str, str], str] | None = None
 
 
 _thread = _Thread()
@@ -240,9 +241,9 @@ def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[
 
 
 @contextlib.contextmanager
-def unused_axes() -> Iterator[dict[str, str]]:
+def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
     """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
-    before, unused = _thread.unused, dict[str, str]()
+    before, unused = _thread.unused, dict[tuple[str, str], str]()
     _thread.unused = unused
     try:
         yield unused
@@ -256,16 +257,16 @@ def note_unused(sentence: str, mesh: Any, axes: Axes) -> None:
         note_finding(sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes)))
 
 
-def note_finding(sentence: str) -> None:
-    """Notes why an op is not computed per shard."""
+def note_finding(sentence: str, kind: str = "unused axis") -> None:
+    """Notes why an op is not computed per shard, or, as another kind of finding, how it is."""
     if _thread.unused is not None:
-        _thread.unused.setdefault(sentence, "")
+        _thread.unused.setdefault((kind, sentence), "")
 
 
 def place_unused(describe: Callable[[Any], str], op: Any) -> None:
     """Notes the place of the op whose axes were noted last."""
     if _thread.unused:
-        _thread.unused |= {words: place or describe(op) for words, place in _thread.unused.items()}
+        _thread.unused |= {key: place or describe(op) for key, place in _thread.unused.items()}
 
 
 # --- specs ------------------------------------------------------------------------------------------------------------

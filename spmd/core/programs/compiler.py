@@ -82,7 +82,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     with interrupt.between_ops(), sharded.unused_axes() as unused:
         lowered = lower_graph(graph, chosen if is_checked else None)
     if unused:
-        found = (("unused axis", f"{words} at {place}") for words, place in unused.items())
+        found = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
         graph = dataclasses.replace(graph, notes=(*graph.notes, *found))
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])

@@ -49,7 +49,7 @@ class Figures:
     collectives: tuple[Collective, ...] = ()
     terms: tuple[Term, ...] = ()
     moves: tuple[Move, ...] = ()
-    unused_axes: tuple[str, ...] = ()
+    unused_axes: tuple[tuple[str, str], ...] = ()  # and exchanges: (kind, sentence)
 
 
 def figures_of(
@@ -81,7 +81,7 @@ def figures_of(
                 loops=program.loops,
                 no_loops=_why_no_loops(program, graph),
                 collectives=table(exchanged, graph, paths),
-                unused_axes=() if program.record is None else program.record.unused_axes,
+                unused_axes=() if program.record is None else tuple(filter(_is_finding, program.record.passes)),
                 moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
             )
         )
@@ -141,6 +141,10 @@ def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: boo
         return program.moves
     with stage("compiling with other annotations"):
         return checked(graph, program, above, line)
+
+
+def _is_finding(note: tuple[str, str]) -> bool:
+    return note[0] in ("unused axis", "exchange")
 
 
 def _why_no_loops(program: Program, graph: Graph) -> str:

@@ -37,8 +37,8 @@ class Finding:
 
     kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of its paths), "whole" (a
     large parameter that is replicated), "uneven" (a dim that is padded), "unused axis" (a mark over an axis that an op
-    cannot use), "reshard" (a value that the partitioner moved without an annotation), "given up" (the same, gathered
-    and cut again). subject: the rule or the path.
+    cannot use), "exchange" (how keys reach queries over a sharded sequence), "reshard" (a value that the partitioner
+    moved without an annotation), "given up" (the same, gathered and cut again). subject: the rule or the path.
     line: the user's line. move: of the last two, as data (`spmd.metrics.Move`).
     """
 
@@ -136,11 +136,11 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
             yield Finding("shadowed rule", rule, text, line)
 
 
-def unused_axes(sentences: Iterable[str]) -> Iterator[Finding]:
-    """Findings on marks over an axis that an op cannot use."""
-    for sentence in dict.fromkeys(sentences):
+def unused_axes(notes: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Findings on marks over an axis that an op cannot use, and on exchanges. notes: (kind, sentence)."""
+    for kind, sentence in dict.fromkeys(notes):
         words, _, op = sentence.partition(" at ")
-        yield Finding("unused axis", op.partition("(")[0], words, op.rpartition("), ")[2])
+        yield Finding(kind, op.partition("(")[0], words, op.rpartition("), ")[2])
 
 
 def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[Finding]:

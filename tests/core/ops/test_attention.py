@@ -278,10 +278,11 @@ ROWS: dict[str, dict[str, Any]] = {
 
 class TestRowsOfShards:
     """Rows of queries over a mesh axis, beside batch and heads: each device computes its own, and gathers keys and
-    values once."""
+    values once. Without the package of exchanges."""
 
     @pytest.fixture
-    def mesh(self) -> spmd.Mesh:
+    def mesh(self, monkeypatch: pytest.MonkeyPatch) -> spmd.Mesh:
+        monkeypatch.setattr(spmd.config, "parallel", "off")
         return spmd.Mesh(range(8), (2, 2, 2), ("data", "tensor", "context"))
 
     def sharded(self, mesh: spmd.Mesh, tensors: list[torch.Tensor]) -> list[torch.Tensor]:

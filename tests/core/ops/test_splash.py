@@ -178,7 +178,10 @@ class TestTPU:
             (("data", "tensor"), 1, "2x8x512x64"),
         ],
     )
-    def test_on_each_device(self, mesh: jax.sharding.Mesh, spec: Any, kv_heads: int, shape: str) -> None:
+    def test_on_each_device(
+        self, mesh: jax.sharding.Mesh, spec: Any, kv_heads: int, shape: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(spmd.config, "parallel", "off")  # the core's rule alone
         made = text(mesh, PartitionSpec(*spec), kv_heads)
         calls = [line for line in made.splitlines() if "@tpu_custom_call" in line]
         assert len(calls) == 3 and all(f"tensor<{shape}xbf16>" in line for line in calls)

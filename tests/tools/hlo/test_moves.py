@@ -184,7 +184,9 @@ class TestAsked:
 class TestAttention:
     """`nn.MultiheadAttention` under FSDP, its sequence cut where the batch was meant, gathers keys and values whole."""
 
-    def test_is_pointed_at(self, mesh8: Mesh) -> None:
+    def test_is_pointed_at(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "parallel", "off")
+
         class Block(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
