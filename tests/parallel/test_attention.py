@@ -15,6 +15,8 @@ from spmd import P
 from spmd.core.ops.kernels import splash
 from spmd.core.programs import cache
 
+pytestmark = pytest.mark.partitioned("attention over a sharded sequence")
+
 EXCHANGES = ("ring", "gathered", "all-to-all")
 LENGTH = 64
 Mask = Callable[[int, torch.device], torch.Tensor]
