@@ -253,9 +253,8 @@ class record_calls:  # used as a module is
 
 
 class attention:  # used as a module is
-    """Attention: its rules, the forms of it on one device, and the devices that compute it."""
+    """Attention: the forms of it on one device, and the devices that compute it."""
 
-    forward, backward = _attention.aten_attention, _attention.aten_attention_backward
     Place = _splash.Place
     batched, of_four_dims, scale_of = _attention._batched, _attention._of_four_dims, _attention._scale
     Block, is_computed = _computed.Block, _computed.is_computed

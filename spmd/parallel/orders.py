@@ -28,14 +28,14 @@ class Order(ABC):
     length: int
 
     @property
-    @abstractmethod
     def num_groups(self) -> int:
         """The groups of devices; those of one group have the same rows."""
+        return self.num_devices
 
     @property
-    @abstractmethod
     def group(self) -> jax.Array:
         """The group of this device."""
+        return lax.axis_index(self.axes)
 
     @abstractmethod
     def chunks(self, shard: Any) -> Chunks:
@@ -65,14 +65,6 @@ class Order(ABC):
 @dataclass(frozen=True, slots=True)
 class Consecutive(Order):
     """A device has its shard, as one chunk: without a causal mask."""
-
-    @property
-    def num_groups(self) -> int:
-        return self.num_devices
-
-    @property
-    def group(self) -> jax.Array:
-        return lax.axis_index(self.axes)
 
     def chunks(self, shard: Any) -> Chunks:
         return jax.tree.map(lambda x: x[None], shard)
@@ -148,14 +140,6 @@ class HalfOfHeads(Order):
 @dataclass(frozen=True, slots=True)
 class ZigzagRows(Order):
     """A device has the rows of two chunks, and all heads: for any number of heads, by two exchanges."""
-
-    @property
-    def num_groups(self) -> int:
-        return self.num_devices
-
-    @property
-    def group(self) -> jax.Array:
-        return lax.axis_index(self.axes)
 
     def chunks(self, shard: Any) -> Chunks:
         is_even, (even_route, odd_route) = self.group % 2 == 0, self._routes()
