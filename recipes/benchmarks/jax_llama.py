@@ -111,11 +111,13 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
     return (wide * scale).astype(x.dtype) * weight
 
 
-def rope(x: jax.Array, theta: float) -> jax.Array:
-    """Rotary position embedding of x [batch, length, heads..., width] (Su et al. 2021, arXiv:2104.09864)."""
+def rope(x: jax.Array, theta: float, positions: jax.Array | None = None) -> jax.Array:
+    """Rotary position embedding of x [batch, length, heads..., width] (Su et al. 2021, arXiv:2104.09864). positions:
+    [length]; None: the rows are in their order."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None] * frequencies
+    places = jnp.arange(x.shape[1]) if positions is None else positions
+    angles = places.astype(jnp.float32)[:, None] * frequencies
     angles = angles.reshape(x.shape[1], *(1,) * (x.ndim - 3), half)
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -148,7 +150,7 @@ def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
     return output.transpose(0, 2, 1, 3).reshape(query.shape)
 
 
-def _all_but_constrained(primitive: Any, *_: Any, **__: Any) -> bool:
+def all_but_constrained(primitive: Any, *_: Any, **__: Any) -> bool:
     """A checkpoint policy that keeps all values but gathered weights, which are the results of constraints."""
     # Not `save_anything_except_these_names`: the unnamed operand of the name would be kept, which has the same value.
     return primitive.name != "sharding_constraint"
@@ -207,7 +209,7 @@ class Step:
         specs = self.model.specs()
         embed = self.gathered(parameters["embed"], specs["embed"])
         x = self.constrained(jnp.take(embed, tokens, axis=0), "fsdp", "tensor", None)
-        kept = jax.checkpoint_policies.nothing_saveable if self.checkpointed else _all_but_constrained
+        kept = jax.checkpoint_policies.nothing_saveable if self.checkpointed else all_but_constrained
         layer = jax.checkpoint(self.layer, prevent_cse=not self.scanned, policy=kept)
         if self.scanned:
             x, _ = jax.lax.scan(lambda x, stored: (layer(x, stored), None), x, parameters["layers"])

@@ -1,6 +1,7 @@
 """recipes/llama.py, wrapped and sharded over two axes, equals the plain model; so does the program by hand in JAX."""
 
 import copy
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes import llama
-from recipes.benchmarks import jax_llama
+from recipes.benchmarks import jax_llama, jax_sequences
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import config
 
@@ -60,6 +61,28 @@ class TestByHand:
         with jax.enable_x64(False):
             value = float(jax.jit(step.loss)(weights_of(plain), words, words))
         assert value == pytest.approx(cross_entropy(plain(tokens), tokens).item(), rel=2e-2)
+
+    @pytest.mark.parametrize("checkpointed", [True, False])
+    def test_of_sharded_rows(self, checkpointed: bool) -> None:
+        """The ring's loss and gradients are those of whole rows."""
+        plain, tokens = Llama(CONFIG), jnp.asarray(tokens_of().numpy(), jnp.int32)
+        shapes = jax_llama.Llama(2, 64, 8, 8, 64, vocabulary=64)
+        devices = np.array(jax.devices()[:8])
+        whole = jax_llama.Step(
+            shapes, Mesh(devices.reshape(8, 1), ("fsdp", "tensor")), 8, CONFIG.sequence, attention="dot",
+            dtype=jnp.float32,
+        )  # fmt: skip
+        ring = jax_sequences.Step(
+            shapes, Mesh(devices.reshape(2, 4), jax_sequences.ALL), 8, CONFIG.sequence, checkpointed,
+            jax_sequences.BY_PRODUCTS, dtype=jnp.float32,
+        )  # fmt: skip
+        order = jax_sequences.zigzag(CONFIG.sequence, 4)
+        targets, weights = jnp.roll(tokens, -1, axis=1), weights_of(plain)
+        with jax.enable_x64(False):
+            value, gradients = jax.jit(jax.value_and_grad(whole.loss))(weights, tokens, targets)
+            mine = jax.jit(jax.value_and_grad(ring.loss))(weights, tokens[:, order], targets[:, order], order)
+        np.testing.assert_allclose(mine[0], value, rtol=1e-6)
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), mine[1], gradients)
 
 
 def weights_of(model: Llama) -> dict[str, object]:
