@@ -231,13 +231,13 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
         lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed, **how).lower()
         started = time.perf_counter()
         try:
-            compiled = lowered.compile(compiler_options=_options(mesh))
+            compiled = lowered.compile(compiler_options=options_of(mesh))
         except jax.errors.JaxRuntimeError as error:
             return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
     return {"compile": time.perf_counter() - started, "verdict": "", **read(compiled, _mesh(row))}
 
 
-def _options(mesh: Any) -> dict[str, Any]:
+def options_of(mesh: Any) -> dict[str, Any]:
     """The options of a program of ours over several TPUs with a kernel in it (docs/debugging.md)."""
     from spmd.core.programs import options
 
@@ -279,6 +279,7 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     chip, slices = chip_of(devices[0]), tuple(topology.slices(sharding.target)[i] for i in sharding.device_ids)
     terms = terms_of(module, chip, slices, devices)[0] if chip is not None and once else ()
     return {
+        "terms": {term.name: term.seconds for term in terms},
         "waiting": sum(term.seconds for term in terms if term.name.startswith("waiting")),
         "step": sum(term.seconds for term in terms),
         "state": memory.argument_size_in_bytes,

@@ -1,6 +1,7 @@
 """Equal layers of a graph become loops of its program, with their weights and state as stacked parameters."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
     and of the xs of loops that the user wrote; and the loops, or the reason why there are none, in words."""
     started = counters.now()
-    result, loops, words = _chosen(graph, may_scan=may_scan)
+    result, loops, words = _chosen(graph, _LARGE if may_scan else None)
     if loops:
         result, late = hoist(with_loops(result, loops))
         words = ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) + late
@@ -44,7 +45,7 @@ def why_not(graph: Graph) -> str:
     return _chosen(graph)[2]
 
 
-def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
+def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":
         return [], "config.scan_layers is 'never'"
@@ -57,19 +58,24 @@ def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
         most = max(loop.iterations for loop in loops)
         if most < enough:
             return [], f"{most} equal layers, and a loop is made from {enough} on"
-        loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= _LARGE]
+        loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= least]
     return loops, ""
 
 
-def _chosen(graph: Graph, *, may_scan: bool = True) -> tuple[Graph, list[Candidate], str]:
-    """Returns the graph with its stack groups, the candidates that become loops, and why there are none."""
-    loops, reason = _loops_of(graph) if may_scan else ([], "XLA would copy the stacks of their weights")
+def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Candidate], str]:
+    """Returns the graph with its stack groups, the candidates that become loops, and why there are none.
+
+    least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to be no loops.
+    """
+    loops, reason = ([], "XLA would copy the stacks of their weights") if least is None else _loops_of(graph, least)
     if not loops and not any(any(node.op.lowering.columns) for node in graph.nodes):
         return graph, [], reason
     columns = columns_of(graph, loops)
     stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
-        result, _, _ = _chosen(graph, may_scan=False)
+        if least != math.inf:
+            return _chosen(graph, math.inf)
+        result, _, _ = _chosen(graph, None)
         return result, [], "the program would copy their operands into stacks, more than one row of each"
     for loop, peeled in zip(loops, columns.peeled, strict=True):
         loop.peeled = peeled

@@ -56,6 +56,23 @@ class TestLong:
             check(one.grad, other.grad)
 
 
+def test_mostly_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that loops make eight times as short stays one program, which a step of few ops more would not."""
+    monkeypatch.setattr(spmd.config, "scan_layers", "always")
+    head = nn.Sequential(nn.Sigmoid(), nn.ReLU(), nn.GELU(), nn.SiLU(), nn.ELU())
+    model = tower().to("xla")
+    x = torch.randn(4, WIDTH).to("xla")
+    spmd.sync()
+    monkeypatch.setattr(spmd.config, "max_program_ops", 4)
+    with torch.no_grad():
+        one = model(x)
+    assert num_programs() == 1
+    with torch.no_grad():
+        one = head(model(x))
+    assert num_programs() > 1
+    check(one, head(model.to("cpu")(x.cpu())))
+
+
 KINDS: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.tanh, torch.sin]
 
 

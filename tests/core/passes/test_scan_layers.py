@@ -20,6 +20,7 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.adaptive import changing
 from spmd.core.graph.graph import topological
+from spmd.core.passes import scan_layers
 from spmd.core.passes.repeats import find_loops
 from spmd.core.programs import cache
 
@@ -48,6 +49,17 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.down(torch.tanh(self.up(self.norm(x)))))
+
+
+class Wave(nn.Module):
+    """A block whose backward has more ops than its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.sin(torch.cos(torch.sigmoid(self.inner(x))))
 
 
 class Tower(nn.Module):
@@ -395,6 +407,21 @@ class TestByItself:
             trained = train(partial(tower, 8), mode="auto")
         assert not trained.record.loops and "XLA would copy" in trained.record.cause
         assert [bool(record.loops) for record in spmd.metrics.compiles() if record.name == "step"] == [True, False]
+
+    def test_short_loops_whose_stacks_are_copied(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three layers whose backward would be a loop over copies of what forward kept: the others still are loops."""
+        monkeypatch.setattr(scan_layers, "_LARGE", 16)
+
+        def make() -> nn.Module:
+            return Tower([Wave() for _ in range(3)] + [Layer() for _ in range(8)])
+
+        def of_many_rows(model: nn.Module, x: Tensor) -> Tensor:
+            return loss_of(model, x.repeat(64, 1))
+
+        assert train(make, mode="auto").iterations() == [8, 8, 3]
+        trained = train(make, mode="auto", step=of_many_rows)
+        assert trained.iterations() == [8, 8]
+        same(trained, train(make, mode="never", step=of_many_rows))
 
     def test_one_program_for_every_step(self) -> None:
         train(partial(tower, 8), mode="auto", steps=4)
