@@ -114,7 +114,7 @@ class dynamic:  # used as a module is
     START, add, dims_of = _dynamic_places.START, _dynamic_places.add, _dynamic_places.dims_of
     dynamic_start_positions = _dynamic_places.dynamic_start_positions
     note_dynamic_start = _dynamic_places.note_dynamic_start
-    has_host_kernel = _on_host.has_host_kernel
+    constant, has_host_kernel = _on_host.constant, _on_host.has_host_kernel
     is_forbidden = _host.is_forbidden
     KEPT, unpadded_view = _unpadded.KEPT, _unpadded.unpadded_view
 

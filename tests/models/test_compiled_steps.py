@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from models.families import FAMILIES
 from models.test_compiled import shard
 from torch import nn
@@ -55,3 +56,30 @@ def test_a_step(name: str, is_sharded: bool, mesh8: spmd.Mesh) -> None:
     found, function = losses(name, model, compiled=True, mesh=mesh)
     assert found == expected
     assert function.num_replayed >= 2, function.explain()
+
+
+def test_a_causal_mask_stays_implicit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded call leaves out the mask of a batch that is not packed, as a call does: kernels take none."""
+    masks = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        masks.append(kwargs.get("attn_mask"))
+        return attention(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=32, use_cache=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).to("xla")
+    tokens = torch.arange(24).reshape(2, 12).to("xla")
+    compiled = spmd.compile(lambda tokens: model(input_ids=tokens, labels=tokens).loss.detach())
+    found = [compiled(tokens).item() for _ in range(3)]
+    assert masks == [None] and compiled.num_replayed == 2, compiled.explain()
+    assert found == [model(input_ids=tokens, labels=tokens).loss.item()] * 3
+    positions = torch.tensor([[*range(6), *range(6)]] * 2, device="xla")
+    packed = spmd.compile(lambda positions: model(input_ids=tokens, position_ids=positions).logits.detach())
+    whole = packed(positions)
+    assert masks[-1] is not None
+    torch.testing.assert_close(whole[:, 6:], model(input_ids=tokens[:, 6:]).logits.detach(), rtol=1e-5, atol=1e-6)

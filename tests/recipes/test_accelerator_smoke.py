@@ -1,4 +1,4 @@
-"""`make gpu` on the CPU: each of its checks passes."""
+"""`make gpu` on the CPU: each of its checks passes; and a step that is planned and run."""
 
 import pytest
 from support import run_script
@@ -13,4 +13,11 @@ DRY = """
 @pytest.mark.long
 def test_dry_run() -> None:
     printed = run_script(DRY)
-    assert printed.count(" ok ") == 8 and "FAILED" not in printed, printed
+    assert printed.count(" ok ") == 9 and "FAILED" not in printed, printed
+
+
+@pytest.mark.long
+def test_planned_run() -> None:
+    script = "import sys\nfrom recipes.benchmarks import planned_run\n"
+    printed = run_script(script + "sys.argv[1:] = ['--tiny', '--sequence', '32', '--steps', '2']\nplanned_run.main()")
+    assert "run 0." in printed and "not told by the device" in printed, printed

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ..base import counters
+from ..base.observation import Scalar
 from ..graph.graph import DeviceData, Node, Value, origin, result_index, results
 from ..run.pjrt import processes, transfer
 from ..sharding.value import Sharding
@@ -13,6 +14,8 @@ from ..sharding.value import Sharding
 LARGEST = 1 << 16
 # The most ops behind a value that a read computes on the host.
 _FEW = 16
+# The same where no program runs, as in a plan, or none is to: a mask over all tokens of a batch.
+LARGEST_IN_A_PLAN = 1 << 24
 
 
 def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
@@ -36,6 +39,15 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
     for node in nodes:
         result[node] = compute(node, [device_data_of(operand) for operand in node.operands])
     return device_data_of(value)
+
+
+def constant(value: Value) -> list[Node] | None:
+    """Returns the ops behind a value that every call of the same code makes, as there is no data and no number of
+    Python's behind it that may change, where the host can compute them; else None."""
+    nodes = few_small(value, LARGEST_IN_A_PLAN)
+    if nodes is None or any(origin(operand) is None for node in nodes for operand in node.operands):
+        return None
+    return None if any(type(number) is Scalar for node in nodes for number in node.numbers) else nodes or None
 
 
 def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:

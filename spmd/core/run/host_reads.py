@@ -113,14 +113,12 @@ def _run_needed(storage: Storage) -> None:
     watch.notify(1)
 
 
-# The most elements that the host computes where no program runs: a mask over all tokens of a batch.
-_LARGEST_IN_A_PLAN = 1 << 24
-
-
 def _settle_by_host(storage: Storage) -> None:
     """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
-        nodes = on_host.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
+        nodes = on_host.constant(storage.value)
+        if nodes is None:
+            nodes = on_host.few_small(storage.value, *([] if recording() is None else [on_host.LARGEST_IN_A_PLAN]))
         if nodes is not None:
             storage.settle(on_host.known(storage.value, nodes))
 
@@ -150,7 +148,7 @@ def leased(
     `host_value`.
     """
     observing = observation.active()
-    if observing is not None:
+    if observing is not None and (storage.meta.numel > 1 or on_host.constant(storage.value) is None):
         observing.reads.append(f"{call} at {user_line()}")
     lease = None
     while lease is None:  # once, unless another thread writes the storage just now

@@ -1,12 +1,15 @@
 """Libraries that record no read of a value into a captured CUDA stream: a call recorded here is one to them.
 
-transformers looks at the values of attention masks, to leave out those that mask nothing, but not in such a stream.
+transformers looks at the values of attention masks, to leave out those that mask nothing, but not in such a stream. It
+may look at constants, as the positions of a batch that is not packed: a mask that it makes of them is one that no
+kernel of attention takes.
 """
 
 import functools
 from typing import Any
 
-from ...core import observation, patch_when_imported
+from ...core import XlaTensor, observation, patch_when_imported, storage_of
+from ...core.extend import dynamic
 
 
 @functools.cache
@@ -14,8 +17,24 @@ def join_stream_capture() -> None:
     """Has transformers make the masks of a recorded call without a look at their values; transformers 4 looks."""
     purpose = "recorded calls of attention masks, whose values transformers reads"
     patch_when_imported("transformers.utils.import_utils", _join, purpose, "is_cuda_stream_capturing()")
+    patch_when_imported("transformers.masking_utils", _look_at_constants, purpose, "is_tracing(tensor)")
 
 
 def _join(import_utils: Any) -> None:
     is_capturing = import_utils.is_cuda_stream_capturing
     import_utils.is_cuda_stream_capturing = lambda: observation.active() is not None or is_capturing()
+
+
+def _look_at_constants(masking_utils: Any) -> None:
+    is_tracing = masking_utils.is_tracing
+
+    def is_tracing_values(tensor: Any = None) -> bool:
+        if observation.active() is not None and type(tensor) is XlaTensor and _is_constant(tensor):
+            return False
+        return bool(is_tracing(tensor))
+
+    masking_utils.is_tracing = is_tracing_values
+
+
+def _is_constant(tensor: XlaTensor) -> bool:
+    return dynamic.constant(storage_of(tensor).value) is not None

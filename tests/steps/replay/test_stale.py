@@ -421,6 +421,25 @@ class TestPythonState:
             assert compiled(x)[0].item() == (2.0 if value else 0.0)
         caused(compiled, "reads a value")
 
+    def test_a_read_of_a_constant(self) -> None:
+        """What the call makes of nothing but its own numbers is the same in each replay."""
+        compiled = spmd.compile(lambda x: x * 2 if (torch.arange(len(x), device="xla").diff() == 1).all() else x * 3)
+        assert [compiled(torch.ones(3, device="xla"))[0].item() for _ in range(3)] == [2.0] * 3
+        assert compiled.num_replayed == 2, compiled.explain()
+
+    def test_a_read_of_a_number_that_changes(self) -> None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1, device="xla"))], lr=4.0)
+
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            rate = optimizer.param_groups[0]["lr"]
+            is_large = (torch.arange(3, device="xla") < rate).all().item()
+            return x * rate * (2 if is_large else 3)
+
+        compiled = spmd.compile(scaled)
+        for rate in (4.0, 4.0, 0.25, 0.125, 4.0, 0.25):
+            optimizer.param_groups[0]["lr"] = rate
+            assert compiled(torch.ones(3, device="xla"))[0].item() == (2 if rate == 4.0 else 3) * rate
+
     def test_a_cpu_tensor_of_the_closure(self) -> None:
         mask = torch.ones(3)
         compiled = spmd.compile(lambda x: x * mask.to("xla"))
