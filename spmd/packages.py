@@ -64,6 +64,7 @@ NAMES = {
     "names.compat": "",
     "names.dtensor": "",
     "names.torch_xla": "",
+    "parallel.kernels": "kernel",
     "steps.exporting": "Exported LoadedProgram export load_exported",
     "steps.replay.compiled_function": "compile",
     "tools.debug.check": "check eager nan_guard",

@@ -21,7 +21,7 @@ NAMES = {
         "LoadedProgram Mesh P PartitionSpec Plan ProcessError PureModule RecompileError Sharding ShardingRules "
         "Verification allow assume_pure call_jax check checkpoint_name clear_sharding compile cond config describe_gpu "
         "device device_ids eager explain export from_local_shards "
-        "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
+        "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect kernel "
         "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
         "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
         "place_to_device place_to_host plan process_count process_index reduce_gradient_in register_lowering "
@@ -114,6 +114,7 @@ SIGNATURES = {
     spmd.data.PackedDocuments.state_dict: "(self)",
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
+    spmd.kernel: "(function, words, *, sharded, backward=None)",
     spmd.clear_sharding: "(tensor)",
     spmd.manual.collective_permute: "(tensor, pairs, axis=())",
     spmd.cond: "(pred, true_fn, false_fn, operands=())",

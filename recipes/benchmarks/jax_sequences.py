@@ -144,8 +144,8 @@ def _passed_on(tree: Tree) -> Tree:
 
 def _halves(tree: Tree) -> tuple[Tree, Tree]:
     """The two chunks of a device: that of low positions, that of high ones."""
-    leaves, structure = jax.tree.flatten(tree)
-    low, high = zip(*(jnp.split(leaf, 2, axis=2) for leaf in leaves), strict=True)
+    parts, structure = jax.tree.flatten(tree)
+    low, high = zip(*(jnp.split(part, 2, axis=2) for part in parts), strict=True)
     return jax.tree.unflatten(structure, low), jax.tree.unflatten(structure, high)
 
 

@@ -58,7 +58,7 @@ def main() -> None:
     print(f"{device.device_kind}, torch {torch.__version__}, jax {jax.__version__}: last loss {loss:.3f}")
     planned = f"{plan.seconds:.3f} s" if plan.seconds else "no time for this device"
     print(f"a step: planned {planned}, run {statistics.median(times[_WARM:]):.3f} s, median of {given.steps}")
-    run = f"{stats['peak_bytes_in_use'] / 2**30:.3f} GiB" if stats else "not told by the device"
+    run = f"{stats['peak_bytes_in_use'] / 2**30:.3f} GiB" if stats else "not known"
     print(f"peak: planned {plan.peak / 2**30:.3f} GiB, run {run}")
 
 

@@ -87,10 +87,11 @@ _DEEPSEEK_V5P = {
     "xla_tpu_megacore_fusion_allow_ags": False,
     "xla_enable_async_collective_permute": True,
 }  # fmt: skip
+# Without xla_tpu_enable_sparse_core_collective_offload_all_reduce, which these rows set: with it libtpu 0.0.42 compiles
+# four layers for TPU7x in more than 25 minutes, without it in 92 to 160 s.
 _TPU7X = {
     "xla_tpu_bf16_emission_mode": "NATIVE_EMISSION",
     "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
 }
 _LARGE_TPU7X = {
     **_TPU7X, **_SPARSE_CORE_ALL,
@@ -103,6 +104,7 @@ _LARGE_TPU7X = {
     "xla_tpu_prefer_async_allgather_to_allreduce": True,
     "xla_tpu_enable_sparse_core_offload_queuing_in_lhs": True,
     "xla_tpu_enable_offloading_copy_to_sparsecore": False,
+    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": False,
 }  # fmt: skip
 _LLAMA_405B_TPU7X = {
     **_LARGE_TPU7X,
@@ -130,7 +132,6 @@ _QWEN_TPU7X = {
     "xla_tpu_scoped_vmem_limit_kib": 61_440,
     "xla_tpu_dvfs_p_state": 3,
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": True,
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce": True,
     "xla_tpu_use_single_sparse_core_for_all_gather_offload": True,
     **_OFFLOADED,
 }

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from ..core import XlaTensor, user_line
+from ..core import user_line
 from ..loops.body_calls import noted
 from ..loops.varying import Tracker, collective, index, summed, tracker
 from ..mesh.hints import did_you_mean
+from ..tensors.annotate import on_device
 from .manual_steps import untracked
 
 AxisNames = str | int | Sequence[str | int]
@@ -209,9 +210,7 @@ def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[st
             raise ValueError(f"spmd.manual.{name}: axis {one!r} is used twice in {given!r}")
         axes.append(str(one))
     for tensor in tensors:
-        if type(tensor) is not XlaTensor:
-            what = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(tensor)
-            raise TypeError(f'spmd.manual.{name}: expected a tensor on xla, got {what}; move it with .to("xla") first')
+        on_device(tensor, f"spmd.manual.{name}")
     return now, tuple(axes)
 
 

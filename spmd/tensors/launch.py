@@ -22,6 +22,7 @@ from ..core import (
     wrap,
 )
 from ..mesh.mesh import Mesh
+from .annotate import on_device
 from .simulated import simulate
 
 
@@ -134,8 +135,7 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
     tensor([3., 3.])
     """
-    if not isinstance(tensor, XlaTensor):
-        raise TypeError(f"full_tensor: expected a tensor on xla, got {type(tensor).__name__}")
+    on_device(tensor, "full_tensor")
     if processes.several():
         what = f"full_tensor of {tensor_meta(tensor)!r}"
         processes.agree(what, what.encode(), user_line())

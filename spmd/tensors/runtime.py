@@ -179,11 +179,7 @@ def get_hlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
 def _on_device(tensors: Iterable[torch.Tensor] | None, caller: str) -> list[XlaTensor] | None:
     if isinstance(tensors, torch.Tensor):
         raise TypeError(f"{caller}: expected a list of tensors, got one; write {caller}([tensor])")
-    found = None if tensors is None else list(tensors)
-    for tensor in found or ():
-        if not isinstance(tensor, XlaTensor):
-            raise TypeError(f"{caller}: expected tensors on xla, got one on {getattr(tensor, 'device', type(tensor))}")
-    return found  # type: ignore[return-value]
+    return None if tensors is None else [on_device(tensor, caller) for tensor in tensors]
 
 
 def residence(tensor: torch.Tensor) -> str:

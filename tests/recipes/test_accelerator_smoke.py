@@ -20,4 +20,4 @@ def test_dry_run() -> None:
 def test_planned_run() -> None:
     script = "import sys\nfrom recipes.benchmarks import planned_run\n"
     printed = run_script(script + "sys.argv[1:] = ['--tiny', '--sequence', '32', '--steps', '2']\nplanned_run.main()")
-    assert "run 0." in printed and "not told by the device" in printed, printed
+    assert "run 0." in printed and "not known" in printed, printed

@@ -176,7 +176,7 @@ class TestBeforeCompilation:
     def test_wrong_argument(self) -> None:
         for function in (spmd.get_stablehlo, spmd.get_hlo):
             name = function.__name__
-            with pytest.raises(TypeError, match=f"{name}: expected tensors on xla, got one on cpu"):
+            with pytest.raises(TypeError, match=f"{name}: expected a tensor on xla, got one on cpu"):
                 function([torch.ones(2)])
             with pytest.raises(
                 TypeError, match=rf"{name}: expected a list of tensors, got one; write {name}\(\[tensor"

@@ -116,9 +116,8 @@ def _run_needed(storage: Storage) -> None:
 def _settle_by_host(storage: Storage) -> None:
     """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
-        nodes = on_host.constant(storage.value)
-        if nodes is None:
-            nodes = on_host.few_small(storage.value, *([] if recording() is None else [on_host.LARGEST_IN_A_PLAN]))
+        largest = on_host.LARGEST if recording() is None else on_host.LARGEST_IN_A_PLAN
+        nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
         if nodes is not None:
             storage.settle(on_host.known(storage.value, nodes))
 

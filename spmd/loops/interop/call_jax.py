@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from ...core import LOCK, Meta, XlaTensor, compiler_context, dense_meta, dtypes, tensor_meta
 from ...core.extend import Arrays, Interned, Layouts, Lowering, OpSpec, Promote, calls, record_calls, rules, storages
+from ...tensors.annotate import on_device
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
@@ -42,10 +43,7 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     operands, places = [], []
     for value in values:
         if isinstance(value, torch.Tensor):
-            if type(value) is not XlaTensor:
-                where = f'{value.device}; move it with .to("xla") first'
-                raise TypeError(f"call_jax: expected tensors on xla, got one on {where}")
-            operands.append(value)
+            operands.append(on_device(value, "call_jax"))
             places.append(_TENSOR)
         else:
             places.append(_StaticValue(value, "an argument"))
@@ -55,8 +53,8 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     named = tuple((name, _StaticValue(value, name)) for name, value in sorted(static.items()))
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
     key = (fn, tree, tuple(places), named, metas)
-    call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
-    result = _ApplyJax.apply(call, *operands)
+    call = _CALLS.of(key, lambda: Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
+    result = ApplyJax.apply(call, *operands)
     return jax.tree.unflatten(call.tree, result)
 
 
@@ -113,7 +111,7 @@ class _Foreign(Lowering):
         return tuple(jax.tree.flatten(self.function(operands))[0])
 
 
-class _Call:
+class Call:
     """One JAX function over operands of known shapes: the OpSpec that records it, and the calls of its gradients."""
 
     def __init__(self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str):
@@ -128,49 +126,54 @@ class _Call:
         name = re.sub(r"\W+", "_", getattr(fn, "__name__", type(fn).__name__)).strip("_")
         foreign = _Foreign(next(_serials), self._traced)
         self.op = OpSpec.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
-        self.gradients: dict[tuple[bool, ...], _Call] = {}
+        self.gradients: dict[tuple[bool, ...], Call] = {}
 
-    def _traced(self, arrays: Arrays) -> Any:
+    def placed(self, arrays: Arrays) -> Callable[[Arrays], Any]:
+        """The function, for operands that the compiler's walk knows; what differentiates it passes others to it."""
+        return self.function
+
+    def _traced(self, arrays: Arrays, function: Callable[[Arrays], Any] | None = None) -> Any:
         with jax.enable_x64(self.is_wide):
-            return jax.tree.map(jnp.asarray, self.function(arrays))
+            return jax.tree.map(jnp.asarray, (function or self.placed(arrays))(arrays))
 
-    def gradient(self, needed: tuple[bool, ...]) -> "_Call":
+    def gradient(self, needed: tuple[bool, ...]) -> "Call":
         """Returns the call (operands, cotangents of floating-point results) -> gradients of operands that need one."""
         if needed not in self.gradients:
             wanted = [i for i, need in enumerate(needed) if need]
-            metas = (*self.metas, *(meta for meta in self.results if _is_float(meta)))
+            metas = (*self.metas, *(meta for meta in self.results if is_float(meta)))
             statics = f"vjp of {self.statics}"
-            self.gradients[needed] = _Call(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
+            self.gradients[needed] = Call(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
         return self.gradients[needed]
 
     def _pulled_back(self, arrays: Arrays, wanted: list[int]) -> Any:
         count = len(self.metas)
         operands, cotangents = arrays[:count], arrays[count:]
+        function = self.placed(operands)
 
         def differentiable(*chosen: jax.Array) -> tuple[jax.Array, ...]:
             given = list(operands)
             for index, array in zip(wanted, chosen, strict=True):
                 given[index] = array
-            result = jax.tree.flatten(self._traced(given))[0]
-            return tuple(array for array, meta in zip(result, self.results, strict=True) if _is_float(meta))
+            result = jax.tree.flatten(self._traced(given, function))[0]
+            return tuple(array for array, meta in zip(result, self.results, strict=True) if is_float(meta))
 
         return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
 
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 # Few: each holds its function with its closure. A call that a compiled program holds is found all the same.
-_CALLS: Interned[Any, _Call] = Interned(32)
+_CALLS: Interned[Any, Call] = Interned(32)
 
 
-def _is_float(meta: Meta) -> bool:
+def is_float(meta: Meta) -> bool:
     return meta.dtype.is_floating_point or meta.dtype.is_complex
 
 
-class _ApplyJax(torch.autograd.Function):
+class ApplyJax(torch.autograd.Function):
     """Records a call; its backward is a call as well, and so differentiable again."""
 
     @staticmethod
-    def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
+    def forward(call: Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         result = record_calls.record_op(call.op, tensors)
         storages.recorded()
         return tuple(result)
@@ -179,16 +182,16 @@ class _ApplyJax(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[XlaTensor, ...]) -> None:
         ctx.call = inputs[0]
         ctx.save_for_backward(*inputs[1:])
-        ctx.mark_non_differentiable(*(tensor for tensor in output if not _is_float(tensor_meta(tensor))))
+        ctx.mark_non_differentiable(*(tensor for tensor in output if not is_float(tensor_meta(tensor))))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        call: _Call = ctx.call
-        needed = tuple(n and _is_float(m) for n, m in zip(ctx.needs_input_grad[1:], call.metas, strict=True))
+        call: Call = ctx.call
+        needed = tuple(n and is_float(m) for n, m in zip(ctx.needs_input_grad[1:], call.metas, strict=True))
         if not any(needed):
             return (None,) * (len(needed) + 1)
-        given = [c for c, meta in zip(cotangents, call.results, strict=True) if _is_float(meta)]
-        gradients = iter(_ApplyJax.apply(call.gradient(needed), *ctx.saved_tensors, *given))
+        given = [c for c, meta in zip(cotangents, call.results, strict=True) if is_float(meta)]
+        gradients = iter(ApplyJax.apply(call.gradient(needed), *ctx.saved_tensors, *given))
         return (None, *(next(gradients) if need else None for need in needed))
 
 

@@ -11,6 +11,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from ...core import Meta, XlaTensor, dense_meta, tensor_meta, user_line
 from ...core.extend import Arrays, Layouts, Lowering, OpSpec, record_calls
+from ...tensors.annotate import on_device
 
 TYPED_FFI = 4
 
@@ -51,9 +52,7 @@ def stablehlo_custom_call(
     [1.0, 1.0]
     """
     for tensor in args:
-        if type(tensor) is not XlaTensor:
-            where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
-            raise TypeError(f'stablehlo_custom_call: expected tensors on xla, got {where}; move it with .to("xla")')
+        on_device(tensor, "stablehlo_custom_call")
     if len(output_shapes) != len(output_dtypes) or not output_shapes:
         raise ValueError(
             f"stablehlo_custom_call: expected a dtype for each result, at least one; got {len(output_shapes)} shapes "

@@ -27,14 +27,9 @@ def _join(import_utils: Any) -> None:
 
 def _look_at_constants(masking_utils: Any) -> None:
     is_tracing = masking_utils.is_tracing
-
-    def is_tracing_values(tensor: Any = None) -> bool:
-        if observation.active() is not None and type(tensor) is XlaTensor and _is_constant(tensor):
-            return False
-        return bool(is_tracing(tensor))
-
-    masking_utils.is_tracing = is_tracing_values
+    masking_utils.is_tracing = lambda tensor=None: is_tracing(tensor) and not _is_constant(tensor)
 
 
-def _is_constant(tensor: XlaTensor) -> bool:
-    return dynamic.constant(storage_of(tensor).value) is not None
+def _is_constant(tensor: Any) -> bool:
+    is_recorded = observation.active() is not None and type(tensor) is XlaTensor
+    return is_recorded and dynamic.constant(storage_of(tensor).value) is not None

@@ -80,7 +80,7 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 # The products of a part of jax's splash attention: how many sum over the dim of keys, and over that of values. The
 # backward ones compute the scores again.
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
-_PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1)}
+_PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1), "all": (3, 2)}
 _GROUPED = re.compile(r"t?gmm\b")
 
 # What a kernel computes, in the scope of its call (`core/ops/kernels`): the scores of a head in the blocks that the
@@ -94,7 +94,7 @@ def _line_flops(computation: Computation, line: Instruction) -> int:
     if line.opcode != "custom-call":
         return 0
     if (part := _SPLASH.match(line.name)) is not None:
-        return _attention_flops(computation, line, *_PRODUCTS[part[1]])
+        return _attention_flops(computation, line, part[1])
     rows = _ROWS.search(line.scope) if _GROUPED.match(line.name) else None
     return _stated_flops(line) if rows is None else 2 * int(rows[1]) * math.prod(_weight_of(computation, line))
 
@@ -104,10 +104,13 @@ def _stated_flops(line: Instruction) -> int:
     return 0 if stated is None else int(stated[1])
 
 
-def _attention_flops(computation: Computation, line: Instruction, of_keys: int, of_values: int) -> int:
+def _attention_flops(computation: Computation, line: Instruction, part: str) -> int:
     """The operations of one run of a part of jax's splash attention; without a scope that says less, of all scores."""
     shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
     query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
+    # A backward for all gradients has that of the queries in parts.
+    has_parts = any(len(dims) > len(query) for _, dims, _ in arrays(line.shape))
+    of_keys, of_values = _PRODUCTS["all" if part == "dkv" and has_parts else part]
     computed = _SCORES.search(line.scope)
     scores = query[-2] * key[-2] if computed is None else int(computed[1])
     return 2 * math.prod(query[:-2]) * scores * (of_keys * query[-1] + of_values * value[-1])

@@ -193,7 +193,7 @@ class TestBadInput:
 
     def test_refused(self):
         x = torch.ones(2).to("xla")
-        with pytest.raises(TypeError, match=r"expected tensors on xla, got one on cpu"):
+        with pytest.raises(TypeError, match=r"expected a tensor on xla, got one on cpu"):
             spmd.call_jax(jnp.sin, torch.ones(2))
         with pytest.raises(TypeError, match=r"weights holds a tensor; pass tensors by position"):
             spmd.call_jax(lambda x, weights: x, x, weights=x)

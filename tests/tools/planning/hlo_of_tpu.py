@@ -47,19 +47,24 @@ PAIRS = {
 }
 
 
-def attention(scope: str) -> str:
-    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope."""
+def attention(scope: str, *, is_joined: bool = False) -> str:
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope.
+    is_joined: two, as one of them computes all gradients."""
     target = 'custom_call_target="tpu_custom_call"'
     path = 'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{}"\n}}, '
     path += f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
     names = "%mask, %query, %key, %value"
+    backward = f"""
+%splash_mha_dkv_no_residuals.1 = bf16[2,64,16]{{2,1,0}} custom-call({names}), {target}, {path}
+%splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
+    if is_joined:
+        results = "(bf16[4,8,64,16]{3,2,1,0}, bf16[2,64,16]{2,1,0}, bf16[2,64,32]{2,1,0})"
+        backward = f"\n%splash_mha_dkv_no_residuals.1 = {results} custom-call({names}), {target}, {path}"
     return f"""%mask = s8[1,8,8]{{2,1,0}} constant(0)
 %query = bf16[8,64,16]{{2,1,0}} constant(0)
 %key = bf16[2,64,16]{{2,1,0}} constant(0)
 %value = bf16[2,64,32]{{2,1,0}} constant(0)
-%splash_mha_fwd_residuals.1 = bf16[8,64,32]{{2,1,0}} custom-call({names}), {target}, {path}
-%splash_mha_dkv_no_residuals.1 = bf16[2,64,16]{{2,1,0}} custom-call({names}), {target}, {path}
-%splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
+%splash_mha_fwd_residuals.1 = bf16[8,64,32]{{2,1,0}} custom-call({names}), {target}, {path}{backward}"""
 
 
 def kernel(name: str, flops: int, scope: str = "") -> str:

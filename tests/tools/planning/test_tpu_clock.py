@@ -60,6 +60,11 @@ class TestCompute:
             assert found[ATTENTION] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
             assert found[KERNELS] == 0
 
+    def test_attention_whose_gradients_are_one_kernel(self) -> None:
+        """Of five products: the scores and two of the gradients over the width of keys, two over that of values."""
+        parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(f"scores={64 * 64}", is_joined=True)))
+        assert kernels(parsed) == (8192 * 8 * (16 + 32) + 8192 * 8 * (3 * 16 + 2 * 32), 0)
+
     def test_another_kernel(self) -> None:
         """Of a user's kernel what it states; of a grouped product the rows in the blocks up to the last group, not
         those of its buffer, which it states."""

@@ -9,6 +9,7 @@ so the operation behind it is called here.
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,10 @@ Otherwise = Callable[..., Any]
 # Rows and columns of one block, the largest of these that divides the length: measured in docs/decisions/attention.md.
 # A width above the second number, or float32, takes the next smaller, or it would not fit.
 _BLOCKS, _LANES = (512, 256, 128), 128
+# One kernel computes all three gradients, of 5 products instead of 7, and a part of the queries' for each block of
+# columns, which are summed: it is taken where the parts have at most so many bytes. Its blocks are wider, so that there
+# are fewer: of a causal mask the narrower, as a block on the diagonal is computed whole.
+_MOST_OF_PARTS, _WIDER = 1 << 30, {False: 4, True: 2}
 _BACKWARD = (
     "save_residuals", "mask_value", "is_mqa", "block_sizes", "residual_checkpoint_name", "mask_function",
     "attn_logits_soft_cap", "interpret", "res", "do",
@@ -159,20 +164,24 @@ class _Case:
     scale: float
     is_large: bool
     interpret: bool
+    query_bytes: int
 
     @staticmethod
     def of(query: jax.Array, key: jax.Array, value: jax.Array, is_causal: bool, scale: float, shards: int) -> "_Case":
         is_large = max(query.shape[-1], value.shape[-1]) > _LANES or query.dtype == jnp.float32
         lengths, shards = (query.shape[2], key.shape[2]), shards if is_causal else 1  # unmasked rows have no offset
-        return _Case(query.shape[1], lengths, shards, is_causal, scale, is_large, INTERPRET)
+        query_bytes = math.prod(query.shape) * query.dtype.itemsize
+        return _Case(query.shape[1], lengths, shards, is_causal, scale, is_large, INTERPRET, query_bytes)
 
     def kernel(self, shard: jax.Array) -> Any:
         """The kernel with the mask of one shard's rows."""
         result, masks = _module("kernel"), _module("mask")
-        rows, columns = self.block
+        (rows, columns), joined = self.block, self.joined_columns
+        backward = {"block_q_dq": rows, "block_kv_dq": columns} if not joined else {"use_fused_bwd_kernel": True}
         sizes = result.BlockSizes(
-            block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=columns, block_q_dq=rows, block_kv_dq=columns
-        )
+            block_q=rows, block_kv=columns, block_q_dkv=rows, block_kv_dkv=joined or columns,
+            block_kv_dkv_compute=columns, **backward,
+        )  # fmt: skip
         shape = self.lengths[0] * self.num_row_shards, self.lengths[1]
         mask = masks.CausalMask(shape, shard_count=self.num_row_shards) if self.is_causal else masks.FullMask(shape)
         kernel = result.make_splash_mha(
@@ -180,7 +189,8 @@ class _Case:
             q_seq_shards=self.num_row_shards, save_residuals=True, interpret=self.interpret,
         )  # fmt: skip
         for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info") if self.num_row_shards > 1 else ():
-            setattr(kernel, name, self._of_shard(getattr(kernel, name), shard))
+            if getattr(kernel, name) is not None:  # one of a joined backward is
+                setattr(kernel, name, self._of_shard(getattr(kernel, name), shard))
         return kernel
 
     def _of_shard(self, info: Any, shard: jax.Array) -> Any:
@@ -200,17 +210,24 @@ class _Case:
         return tuple(next(size for size in _BLOCKS[self.is_large :] if length % size == 0) for length in self.lengths)
 
     @property
-    def num_scores(self) -> int:
+    def joined_columns(self) -> int:
+        """The columns of a block of the backward that computes all gradients at once; 0: two kernels do."""
+        columns, most = self.block[1], 1 if self.is_large else _WIDER[self.is_causal]
+        wider = (columns * times for times in (4, 2, 1) if times <= most)
+        width = next(size for size in wider if self.lengths[1] % size == 0)
+        return width if self.query_bytes * (self.lengths[1] // width) <= _MOST_OF_PARTS else 0
+
+    def num_scores(self, width: int) -> int:
         """The scores of a head in the blocks that the mask leaves, of the shard with most of them, which is the last:
-        a block is computed whole."""
-        (length, columns), (height, width) = self.lengths, self.block
+        a block, of so many columns, is computed whole."""
+        (length, columns), (height, _) = self.lengths, self.block
         last = length * self.num_row_shards
         ends = range(last - length + height, last + 1, height) if self.is_causal else [columns] * (length // height)
         return sum(-(-min(end, columns) // width) for end in ends) * height * width
 
-    def scope(self) -> Any:
+    def scope(self, width: int = 0) -> Any:
         """The scope that says in the compiled program what is computed (`costs.kernel_flops` reads it)."""
-        return jax.named_scope(f"scores={self.num_scores}")
+        return jax.named_scope(f"scores={self.num_scores(width or self.block[1])}")
 
     def scaled(self, x: jax.Array) -> jax.Array:
         """x times the scale, rounded to its dtype: the kernel takes scaled queries."""
@@ -234,7 +251,7 @@ def _run_backward(query, key, value, grad_out, out, logsumexp, shard, *, case):
         known = query, key, value, None, None, out, logsumexp, kernel.dq_mask_info, kernel.dkv_mask_info
         return _module("kernel")._splash_attention_bwd(res=known, do=grad_out, **options)[3:6]
 
-    with case.scope():
+    with case.scope(case.joined_columns):
         grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
     return case.scaled(grad_query), *grads
 
