@@ -101,10 +101,17 @@ def ours(row: Row, side: str) -> dict[str, Any]:
         "exchanges": sum(collective.count for collective in plan.collectives),
         "moved": plan.moved_bytes, "hidden": plan.hidden_bytes, "cycles": plan.cycles, "step": plan.seconds or 0.0,
         "waiting": sum(collective.waiting for collective in plan.collectives),
-        "flops": plan.flops, "kernel flops": plan.kernel_flops, "compile": plan.compile_seconds,
+        "flops": plan.flops, "attention": plan.kernel_flops / attention_flops(row), "compile": plan.compile_seconds,
         "terms": {term.name: term.seconds for term in plan.terms},
         "words": [plan.verdict, *plan.notes, *map(str, plan.collectives[:16])],
     }  # fmt: skip
+
+
+def attention_flops(row: Row) -> float:
+    """The operations of a device's equal part of causal attention: two products of forward, which recomputation has
+    twice, and five of backward, of the scores below the diagonal."""
+    width, products = _shapes(row)["hidden_size"], 9 if row.checkpointed else 7
+    return row.layers * row.batch * row.sequence**2 / 2 * 2 * width * products / math.prod(row.shards)
 
 
 def _shapes(row: Row) -> dict[str, int]:
@@ -191,6 +198,8 @@ def show(row: Row, sides: Mapping[str, Mapping[str, Any]], console: Console) -> 
         values = [f"{figures[name] / unit:,.3f}" if figures.get(name) else "-" for figures in sides.values()]
         if set(values) != {"-"}:
             table.add_row(head.format("T" if name == "flops" else "G"), *values)
+    shares = [f"{figures['attention']:.3f}" if figures.get("attention") else "-" for figures in sides.values()]
+    table.add_row("operations of attention / an equal part", *shares)
     for name in dict.fromkeys(name for figures in sides.values() for name in figures.get("terms", ())):
         seconds = [figures.get("terms", {}).get(name, 0.0) for figures in sides.values()]
         table.add_row(f"  {name} ms", *(f"{1e3 * value:,.1f}" for value in seconds))

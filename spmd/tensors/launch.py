@@ -135,11 +135,11 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
     tensor([3., 3.])
     """
-    on_device(tensor, "full_tensor")
+    own = on_device(tensor, "full_tensor")
     if processes.several():
-        what = f"full_tensor of {tensor_meta(tensor)!r}"
+        what = f"full_tensor of {tensor_meta(own)!r}"
         processes.agree(what, what.encode(), user_line())
-    return transfer.host_copy(tensor, "full_tensor", together=True)
+    return transfer.host_copy(own, "full_tensor", together=True)
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
