@@ -22,9 +22,6 @@ from recipes.benchmarks.published_rows import CONTEXT, INPUT, KEY, MLP_OUT, OUT,
 from recipes.llama import Llama, LlamaConfig, cross_entropy, fully_sharded
 from recipes.mixtral import use_experts_of_capacity, use_experts_per_shard
 
-# No sequences are packed; of a large batch the check would read a value, which a plan does not have.
-transformers.masking_utils.find_packed_sequence_indices = lambda position_ids: None
-
 Loss = Callable[[nn.Module, Tensor], Tensor]
 
 

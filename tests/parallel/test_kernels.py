@@ -76,7 +76,7 @@ class TestNumbers:
         torch.testing.assert_close([t.grad.cpu() for t in ours], [t.grad for t in leaves])
         assert (1, 4, 8) in calls
 
-    def test_pallas_in_scanned_layers(self, mesh: spmd.Mesh) -> None:
+    def test_pallas_in_scanned_layers(self, mesh: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         """A Pallas kernel, interpreted, in eight layers under FSDP: one loop, of shards."""
 
         def body(x: Any, y: Any) -> None:
@@ -102,7 +102,7 @@ class TestNumbers:
         model.zero_grad()
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
         wrapped = fsdp.FullyShardedDataParallel(model.to("xla"), mesh, shard_axis="data", auto_wrap_policy=policy)
-        spmd.config.scan_layers = "always"
+        monkeypatch.setattr(spmd.config, "scan_layers", "always")
         tokens = spmd.mark_sharding(x.to("xla"), mesh, P("data", "context", None))
         wrapped(tokens).square().sum().backward()
         text = spmd.get_stablehlo([p.grad for p in wrapped.parameters()])

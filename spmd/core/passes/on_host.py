@@ -44,10 +44,10 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
 def constant(value: Value) -> list[Node] | None:
     """Returns the ops behind a value that every call of the same code makes, as there is no data and no number of
     Python's behind it that may change, where the host can compute them; else None."""
-    nodes = few_small(value, LARGEST_IN_A_PLAN)
-    if nodes is None or any(origin(operand) is None for node in nodes for operand in node.operands):
-        return None
-    return None if any(type(number) is Scalar for node in nodes for number in node.numbers) else nodes or None
+    nodes = few_small(value, LARGEST_IN_A_PLAN) or []
+    is_known = all(origin(operand) is not None for node in nodes for operand in node.operands)
+    is_known &= not any(type(number) is Scalar for node in nodes for number in node.numbers)
+    return nodes if nodes and is_known else None
 
 
 def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:

@@ -181,11 +181,11 @@ class TestTPU:
     def mesh(self) -> jax.sharding.Mesh:
         return jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "tensor"))
 
-    @pytest.mark.parametrize(("most", "kernels"), [(splash._MOST_OF_PARTS, 2), (0, 3)])
-    def test_one_device(self, most: int, kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of two lengths, as a kernel that is traced stays.
+    @pytest.mark.parametrize(("most", "length", "kernels"), [(1 << 30, 1024, 2), (0, 1536, 3)])
+    def test_one_device(self, most: int, length: int, kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(splash, "_MOST_OF_PARTS", most)
-        jax.clear_caches()  # of kernels that are traced
-        assert text(None, PartitionSpec()).count("@tpu_custom_call") == kernels
+        assert text(None, PartitionSpec(), length=length).count("@tpu_custom_call") == kernels
 
     @pytest.mark.parametrize(
         ("spec", "kv_heads", "shape"),

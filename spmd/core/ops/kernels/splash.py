@@ -213,8 +213,7 @@ class _Case:
     def joined_columns(self) -> int:
         """The columns of a block of the backward that computes all gradients at once; 0: two kernels do."""
         columns, most = self.block[1], 1 if self.is_large else _WIDER[self.is_causal]
-        wider = (columns * times for times in (4, 2, 1) if times <= most)
-        width = next(size for size in wider if self.lengths[1] % size == 0)
+        width = next(n * columns for n in (4, 2, 1) if n <= most and self.lengths[1] % (n * columns) == 0)
         return width if self.query_bytes * (self.lengths[1] // width) <= _MOST_OF_PARTS else 0
 
     def num_scores(self, width: int) -> int:
