@@ -100,7 +100,7 @@ class TestExchanges:
 
     def test_causal(self, exchange: str) -> None:
         check(operands(4, 4, torch.float64), is_causal=True)
-        assert f"attention over context: {exchange}" in findings()
+        assert f": {exchange} at " in findings()
 
     def test_all_keys(self, exchange: str) -> None:
         check(operands(4, 4, torch.float32))
@@ -146,12 +146,12 @@ class TestChoice:
         monkeypatch.setattr(sequence_attention, "MOST_GATHERED", most)
         cache.clear_cache()
         check(operands(heads, kv_heads, torch.float32), is_causal=True)
-        assert f"attention over context: {chosen}" in findings()
+        assert f": {chosen} at " in findings()
 
     def test_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "parallel", "off")
         check(operands(4, 4, torch.float32), is_causal=True)
-        assert "attention over context" not in findings()
+        assert ": gathered at " not in findings()
 
     def test_uneven(self) -> None:
         check(operands(4, 4, torch.float32, length=60), is_causal=True)
