@@ -21,7 +21,7 @@ def kernel(function: Function, words: str, *, sharded: str, backward: Function |
 
     No partitioner can place a Pallas kernel, and it replicates a loop. The function runs under `jax.shard_map` over the
     mesh axes that are known to shard its operands; other axes stay the partitioner's. Where none is known it runs as it
-    is. A dim that is sharded, but not by its word, is gathered, which a plan's findings and the compile log show.
+    is. A sharded dim whose name is not in `sharded` is gathered, which a plan's findings and the compile log show.
 
     Args:
         function: takes an array for each operand, or a device's shard of it, and returns one, or a tuple of them.
