@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from accelerate.state import AcceleratorState, PartialState
+from huggingface_hub.serialization import _torch as hub_files
 
 import spmd
 from spmd.core.torch_state import unasked_cpu
@@ -27,6 +28,7 @@ def use() -> Iterator[None]:
         import_utils.is_torch_xla_available.cache_clear()
         if hasattr(import_utils, "_torch_xla_available"):  # transformers 4
             import_utils._torch_xla_available = False
+    hub_files.is_torch_tpu_available.cache_clear()  # a model that was saved meanwhile has asked
 
 
 @pytest.fixture
