@@ -1,3 +1,6 @@
 """Partition rules beyond the core's: ops over a sharded sequence, each with the exchange that it needs."""
 
 from . import sequence_attention as sequence_attention
+from . import sequence_convolution as sequence_convolution
+from . import sequence_scans as sequence_scans
+from . import sequence_sums as sequence_sums

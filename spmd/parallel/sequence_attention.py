@@ -147,7 +147,9 @@ class AttentionCase:
         def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any) -> Any:
             def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
                 query, dropout, of_rows = rows
-                return form.forward(query, *columns, bias.at(of_rows, place), _from(dropout, place), is_diagonal)
+                masked = bias.at(of_rows, place), _from(dropout, place)
+                compute = lambda: form.forward(query, *columns, *masked, is_diagonal)  # noqa: E731  # a branch
+                return self._unless_masked(masked[0], compute, nothing=(0, -jnp.inf))
 
             return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
 
@@ -162,13 +164,23 @@ class AttentionCase:
             def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
                 query, *saved, dropout, of_rows = rows
                 masked = bias.at(of_rows, place), _from(dropout, place)
-                return form.backward(query, *columns, *saved, *masked, is_diagonal)
+                compute = lambda: form.backward(query, *columns, *saved, *masked, is_diagonal)  # noqa: E731  # a branch
+                return self._unless_masked(masked[0], compute, nothing=(0, 0, 0))
 
             return self._exchanged().backward(pair, (query, *rest, bias.rows), (key, value), dtype)
 
         operands = self.query, self.key, self.value, grad_out, out, logsumexp
         words = "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
         return self._run(body, words, [x.shape for x in operands[:3]], dropout, *operands)
+
+    def _unless_masked(self, bias: jax.Array | None, compute: Callable[[], Any], nothing: tuple[float, ...]) -> Any:
+        """The results of a pair of chunks; those of no keys where its bias masks all of it."""
+        if bias is None or self.exchange == "all-to-all":
+            return compute()
+        shapes = jax.eval_shape(compute)
+        is_visible = jnp.any(bias if bias.dtype == jnp.bool_ else bias > -jnp.inf)
+        empty = tuple(jnp.full(x.shape, fill, x.dtype) for x, fill in zip(shapes, nothing, strict=True))
+        return lax.cond(is_visible, lambda: tuple(compute()), lambda: empty)
 
     def _run(self, body: Any, words: str, shapes: Any, dropout: Any, *arrays: jax.Array) -> Any:
         """`body(form, bias, dtype, *arrays, dropout)` on each device, by the form of the platform."""
