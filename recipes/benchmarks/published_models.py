@@ -37,6 +37,8 @@ def model_of(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
     """The model of a row over a mesh; layers: their number instead of the model's own."""
     if row.model in _LLAMAS:
         return _llama(row, mesh, layers)
+    if row.context > 1:
+        return _long(row, mesh, layers)
     module, layer_class = _HUGGING_FACE[row.model](row, mesh, layers)
     module.to(getattr(torch, row.weights))
     stack = module.transformer.h if row.model == "gpt2-16b" else module.model.layers
@@ -64,6 +66,32 @@ def _llama(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
         llama = Llama(LlamaConfig(layers or num_layers, *shapes, row.sequence)).to(getattr(torch, row.weights))
     _recompute(llama.blocks, row.recompute)
     return Model(fully_sharded(llama, mesh), lambda model, tokens: cross_entropy(model(tokens), tokens))
+
+
+def _long(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
+    """A model of long sequences, whose weights all devices shard."""
+    shapes = {
+        "vocab_size": 128_256, "hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": layers or 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "use_cache": False,
+    }  # fmt: skip
+    with torch.device("meta"):
+        if row.model == "llama3.1-70b":
+            module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shapes))
+        else:
+            shapes |= {
+                "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 12_288,
+                "num_hidden_layers": layers or 36, "num_attention_heads": 32, "head_dim": 128,
+            }  # fmt: skip
+            module = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shapes))
+    module.to(getattr(torch, row.weights))
+    _recompute(module.model.layers, row.recompute)
+    module.train()
+    both = ("fsdp", "context")
+    rules = spmd.ShardingRules(
+        {"**.*norm.weight": spmd.P(both), "**.weight": spmd.P(both, None)}, units=["model.layers.*"]
+    )
+    rules.apply(module, mesh, mp_policy=fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    return Model(module, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss)
 
 
 def _mixtral(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:

@@ -177,8 +177,9 @@ class Recompute:
 class Row:
     """A published step.
 
-    batch: sequences a device. seconds: of a step, where a log has it; else rate: tokens per second and chip. tensor:
-    the devices that heads are sharded over. weights, moment: dtypes of the weights and of the optimizer's first moment
+    batch: sequences a device, or of the devices that share them. seconds: of a step, where a log has it; else rate:
+    tokens per second and chip. tensor: the devices that heads are sharded over; context: that sequences are sharded
+    over, with weights over all. weights, moment: dtypes of the weights and of the optimizer's first moment
     ("": that of the weights). capacity: the capacity factor of experts that drop tokens; 0: none does. memory: the
     published peak of a device in bytes. steps: False for one of many micro-batches, which adds to the gradients.
     logits: "chunks", as the library computes large ones by itself, or "whole".
@@ -197,6 +198,7 @@ class Row:
     recompute: Recompute = Recompute()
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     tensor: int = 1
+    context: int = 1
     weights: str = "float32"
     moment: str = ""
     capacity: float = 0.0
@@ -213,13 +215,13 @@ class Row:
     def published(self) -> float:
         """The seconds of a step."""
         devices_of_chip = 2 if self.target.startswith("tpu7x") else 1
-        return self.seconds or self.batch * self.sequence * devices_of_chip / self.rate
+        return self.seconds or self.batch * self.sequence * devices_of_chip / self.context / self.rate
 
 
 _MAXTEXT = "MaxText, Optimized models tiering"
 _TRILLIUM, _V5P_RECIPES = "tpu-recipes, training/trillium", "tpu-recipes, training/v5p"
 _IRONWOOD = "tpu-recipes, training/ironwood"
-_TITAN, _NANOTRON = "torchtitan", "nanotron, benchmark logs"
+_TITAN, _NANOTRON, _TRL = "torchtitan", "nanotron, benchmark logs", "huggingface/trl#6846"
 _LLAMA_V6E_POLICY = Recompute(offloaded=(INPUT, *_QKV))
 _MIB, _GIB = 2**20, 2**30
 
@@ -320,6 +322,17 @@ ROWS = (
         recompute=Recompute(layers="none"), logits="whole", memory=60_096 * _MIB,
     ),
     Row(
+        "llama3.1-70b-131072-tpu7x-256", "llama3.1-70b", "tpu7x:4x8x8", 512, 1, 131_072, _IRONWOOD, rate=963,
+        context=8, moment="bfloat16", recompute=Recompute(offloaded=(INPUT,)),
+        options={**_TPU7X, "xla_tpu_scoped_vmem_limit_kib": 61_440},
+        unknown="what backward computes again, and its options: those of the row of 8,192 tokens are taken",
+    ),
+    Row(
+        "qwen3-8b-1048576-h100-8", "qwen3-8b", "h100:8", 8, 1, 1 << 20, _TRL, seconds=380, context=8,
+        weights="bfloat16", recompute=Recompute(offloaded=(INPUT,)), memory=56.2e9,
+        unknown="the dtype of its weights and moments, here bfloat16",
+    ),
+    Row(
         "gpt2-16b-v4-32", "gpt2-16b", "v4:2x4x4", 32, 8, 1024, "PyTorch/XLA 2.0 post", seconds=7.333,
         unknown="batch, length and recomputation; 39 % of the peak is its only figure, taken for 8 x 1,024 a chip",
     ),
@@ -334,12 +347,10 @@ ROWS = (
 LEFT_OUT = {
     "Mixtral 8x22B, 256 v6e": "exchanges tokens over an axis of experts",
     "Llama-4 Scout, 128 v5p": "attention in chunks of the sequence, which no kernel here computes",
-    "Llama 3.1 70B, 256 TPU7x, 131,072 tokens": "has a context axis",
     "gpt-oss-120B, 64 TPU7x": "attention with sinks and a window, which no kernel here computes",
     "rows of TPU7x in fp8": "no products in fp8 here",
     "Llama 3.1 8B, 70B and 405B in fp8, H100": "no products in fp8 here; the last has a pipeline",
-    "Llama 3 70B, 64 H100 (Automodel)": "has a context axis",
+    "Llama 3 70B, 64 H100 (Automodel)": "its length and batch are not known",
     "DeepSeek-V3, 256 H100 (Automodel)": "a pipeline, and exchanges tokens over an axis of experts",
     "Qwen3-30B, 16 H100 (Megatron Bridge)": "exchanges tokens over an axis of experts",
-    "Qwen3 of 1,048,576 tokens, 8 H100 (TRL)": "has a context axis",
 }

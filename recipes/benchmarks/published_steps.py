@@ -55,10 +55,10 @@ def plan_of(row: Row, options: Mapping[str, Any], layers: int | None = None) -> 
     mesh = _mesh(row)
     model = model_of(row, mesh, layers)
     module, optimizer = model.module, optimizer_of(row, model.module)
-    tokens = torch.zeros(row.batch * row.devices, row.sequence, dtype=torch.int64, device="meta")
+    tokens = torch.zeros(row.batch * row.devices // row.context, row.sequence, dtype=torch.int64, device="meta")
 
     def step(tokens: torch.Tensor) -> torch.Tensor:
-        spmd.mark_sharding(tokens, mesh, ("fsdp", None))
+        spmd.mark_sharding(tokens, mesh, ("fsdp", "context" if row.context > 1 else None))
         loss = model.loss_of(module, tokens)
         loss.backward()
         if row.steps:
@@ -80,8 +80,9 @@ def _mesh(row: Row) -> Any:
         return spmd.HybridMesh(
             ici_mesh_shape=(row.devices // 2,), dcn_mesh_shape=(2,), axis_names=("fsdp",), target=row.target
         )
-    axes = ("fsdp", "tensor") if row.tensor > 1 else ("fsdp",)
-    shape = (row.devices // row.tensor, row.tensor)[: len(axes)]
+    inner, axis = (row.context, "context") if row.context > 1 else (row.tensor, "tensor")
+    axes = ("fsdp", axis) if inner > 1 else ("fsdp",)
+    shape = (row.devices // inner, inner)[: len(axes)]
     return spmd.Mesh(range(row.devices), shape, axes, target=row.target)
 
 

@@ -56,22 +56,24 @@ class ByChunks(Exchange):
     """Pairs of chunks, one after the other."""
 
     order: Order
+    is_causal: bool
 
     def own_pairs(self) -> list[Pair]:
         """The pairs of a group's rows with its own keys."""
-        return [Pair(0, 0)] if self._is_consecutive else [Pair(0, 0, True), Pair(1, 1, True), Pair(1, 0)]
+        return [Pair(0, 0, True), Pair(1, 1, True), Pair(1, 0)] if self.is_causal else self._all_pairs()
 
     def pairs(self, source: jax.Array) -> list[Pair]:
-        """The pairs with the keys of another group: the high rows meet its low keys, and either low rows low keys, of a
-        group before this one, or high rows high keys."""
-        if self._is_consecutive:
-            return [Pair(0, 0)]
+        """The pairs with the keys of another group. Of a causal mask: the high rows meet its low keys, and either low
+        rows low keys, of a group before this one, or high rows high keys."""
+        if not self.is_causal:
+            return self._all_pairs()
         half = (source > self.order.group).astype(jnp.int32)
         return [Pair(1, 0), Pair(half, half)]
 
-    @property
-    def _is_consecutive(self) -> bool:
-        return isinstance(self.order, Consecutive)
+    def _all_pairs(self) -> list[Pair]:
+        """Each chunk of rows with each of keys; a mask may hide some of them."""
+        chunks = range(1 if isinstance(self.order, Consecutive) else 2)
+        return [Pair(row, column) for row in chunks for column in chunks]
 
     def source(self, step: jax.Array | int) -> jax.Array:
         """The group whose keys are met in a step."""

@@ -113,9 +113,10 @@ class AttentionCase:
 
     @property
     def order(self) -> Order:
-        """The order of rows, and of heads, for exchanges by chunks."""
+        """The order of rows, and of heads, for exchanges by chunks. A mask may be causal, too: that of documents is."""
         devices, n, rows = self.devices, self.devices.num_row_shards, self.query.shape[2]
-        if not self.is_causal:
+        is_masked = self.bias is not None and self.bias.dtype == jnp.bool_ and rows % (2 * n) == 0
+        if not (self.is_causal or is_masked):
             return Consecutive(devices.rows, n, rows // n)
         shards = 2 * partitioning.num_shards(devices.mesh, devices.heads)
         if self.key.shape[1] % shards == 0 == n % 2 and self._has_rows_of_heads:
@@ -135,7 +136,7 @@ class AttentionCase:
     def _exchanged(self) -> Exchange:
         if self.exchange == "all-to-all":
             return AllToAll(self.devices.rows, self.is_causal)
-        return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order)
+        return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order, self.is_causal)
 
     def dropout(self, draw: Any) -> Any:
         """The dropout of all rows; None without."""
