@@ -1,4 +1,4 @@
-"""Convolutions over a sharded sequence: each device computes its rows, after it has got those beside them.
+"""Convolutions over a sharded sequence: each device computes its rows, after it has got those next to them.
 
 A convolution whose result is longer than its input, as one with padding on both sides that a model cuts afterwards
 (Mamba's), has a length that the devices do not divide, so that a partitioner gathers the input.
@@ -54,7 +54,7 @@ class ConvolutionCase:
     """A convolution with stride 1 whose rows are sharded: x [batch, features, rows], weight [out, in, window].
 
     axes: of batch, features and rows; features are those of a depthwise convolution. before, after: the rows that a
-    result needs beside its own. groups: of a device.
+    result needs next to its own. groups: of a device.
     """
 
     mesh: Any
@@ -91,7 +91,7 @@ class ConvolutionCase:
         return lax.axis_index(rows) == partitioning.num_shards(self.mesh, rows) - 1
 
     def _with_neighbours(self, x: jax.Array) -> jax.Array:
-        """A device's rows between those that they need of the devices beside it; zeros at both ends."""
+        """A device's rows between those that they need of the devices next to it; zeros at both ends."""
         low, high = x[..., x.shape[2] - self.before :], x[..., : self.after]
         ends = self._moved(low, 1), x, self._moved(high, -1), jnp.zeros((*x.shape[:2], self._beyond), x.dtype)
         return jnp.concatenate(ends, 2)

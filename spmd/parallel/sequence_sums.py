@@ -1,5 +1,6 @@
 """Running sums over a sharded dim: each device sums its rows, and adds the totals of the devices before it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ..core.extend import partitioning, rules
 aten = torch.ops.aten
 
 # By op: what combines two parts, its neutral element, and the reduction of the totals of several parts.
-_PARTS = {
+_PARTS: dict[Any, tuple[Callable[..., Any], float, Callable[..., Any]]] = {
     aten.cumsum.default: (jnp.add, 0, jnp.sum),
     aten.cumprod.default: (jnp.multiply, 1, jnp.prod),
     aten.logcumsumexp.default: (jnp.logaddexp, -jnp.inf, jax.nn.logsumexp),

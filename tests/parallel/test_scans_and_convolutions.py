@@ -146,7 +146,8 @@ class TestScans:
         # On the CPU by the loop over rows, as it is not compiled.
         expected = model(input_ids=tokens, labels=tokens, use_cache=False).loss
         expected.backward()
-        wrapped = fsdp.FullyShardedDataParallel(copy.deepcopy(model).to("xla"), on)
+        moved: Any = copy.deepcopy(model)
+        wrapped = fsdp.FullyShardedDataParallel(moved.to("xla"), on)
         marked = spmd.mark_sharding(tokens.to("xla"), on, P("fsdp", "context"))
         loss = torch.compile(wrapped, backend="xla")(input_ids=marked, labels=marked, use_cache=False).loss
         loss.backward()
