@@ -10,26 +10,14 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..core import Spec, config, dense_meta
-from ..core.extend import (
-    Arrays,
-    Graph,
-    Layouts,
-    Lowering,
-    Node,
-    OpSpec,
-    Rewrite,
-    Value,
-    partitioning,
-    regions,
-    rules,
-    walks,
-)
+from ..core.extend import Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, partitioning, regions, rules, walks
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {
@@ -101,24 +89,22 @@ class _LmHead(Lowering):
     loss: OpSpec
     precision: str | None
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        input, *others = self.taken_in(operands)
-        returns = tuple(meta.struct for meta in op.metas)
+    def lower(
+        self, op: OpSpec, operands: Sequence[jax.Array], numbers: Sequence[jax.Array], layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
+        input, weight, target, *others = self.taken_in(operands)
+        returns, rows = tuple(meta.struct for meta in op.metas), self.rows_of(self.applied(input), input)
+        given = rows, weight, target.reshape(rows.shape[:-1]), *others, *self.settings()
         with self.in_precision():
-            return rules.spmd_linear_cross_entropy(self.rows_of(input), *others, *self.settings(), returns=returns)
+            results = rules.spmd_linear_cross_entropy(*given, returns=returns)
+        return tuple(x.reshape(struct.shape) for x, struct in zip(results, returns, strict=True))
 
-    def taken_in(self, operands: Arrays) -> tuple[Any, ...]:
+    def taken_in(self, operands: Sequence[jax.Array]) -> tuple[Any, ...]:
         """Returns the input of the product, its weight, the target, the bias and the weights of the classes."""
         input, weight, *others = operands
         bias = others.pop(0) if self.has_bias else None
         target, *class_weights = others
-        return (
-            input,
-            self._placed(weight),
-            target,
-            bias,
-            class_weights[0] if class_weights else None,
-        )
+        return input, self._placed(weight), target, bias, class_weights[0] if class_weights else None
 
     def in_precision(self) -> contextlib.AbstractContextManager[None]:
         return jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext()
@@ -132,9 +118,16 @@ class _LmHead(Lowering):
             config.max_logits_bytes // rules.CHUNKS,
         )
 
-    def rows_of(self, input: jax.Array) -> jax.Array:
+    def applied(self, input: jax.Array) -> tuple[tuple[str, OpSpec], ...]:
+        """Returns the ops on rows, without the last views: of sharded rows they would be a gather."""
+        is_split = partitioning.axes_of_dims(*((input, dim) for dim in range(1, input.ndim - 1))) is not None
+        chosen = [index for index, (name, op) in enumerate(self.rows) if name == "aten.slice.Tensor" or op.sharding]
+        return self.rows[: max(chosen, default=-1) + 1] if is_split else self.rows
+
+    @staticmethod
+    def rows_of(rows: tuple[tuple[str, OpSpec], ...], input: jax.Array) -> jax.Array:
         """Returns the rows of the input that belong to the rows of the logits that the loss reads."""
-        for name, op in self.rows:
+        for name, op in rows:
             if name == "aten.slice.Tensor":
                 places = {name: x for name, x in _arguments(op).items() if name != "self"}
                 input = partitioning.same(rules.aten_slice(input, **places), input)
@@ -160,15 +153,20 @@ class _LmHeadBackward(Lowering):
     forward: _LmHead
     output_mask: tuple[bool, ...]
 
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(
+        self, op: OpSpec, operands: Sequence[jax.Array], numbers: Sequence[jax.Array], layouts: Layouts
+    ) -> tuple[jax.Array, ...]:
         *given, grad_output, logsumexp, total_weight = operands
         input, weight, target, bias, class_weights = self.forward.taken_in(given)
         with self.forward.in_precision():
-            rows, (_, pull) = self.forward.rows_of(input), jax.vjp(self.forward.rows_of, input)
+            rows_of = partial(self.forward.rows_of, self.forward.applied(input))
+            rows, (_, pull) = rows_of(input), jax.vjp(rows_of, input)
+            shape = rows.shape[:-1]
+            grad_output = grad_output.reshape(shape) if grad_output.ndim else grad_output
             returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
             grad_rows, *grads = rules.spmd_linear_cross_entropy_backward(
-                grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
-                total_weight, (True, True, True), returns=returns,
+                grad_output, rows, weight, target.reshape(shape), bias, class_weights, *self.forward.settings(),
+                logsumexp.reshape(shape), total_weight, (True, True, True), returns=returns,
             )  # fmt: skip
         wanted = itertools.compress((*pull(grad_rows), *grads), self.output_mask)
         return tuple(grad.reshape(meta.shape) for grad, meta in zip(wanted, op.metas, strict=True))

@@ -2,5 +2,6 @@
 
 from . import sequence_attention as sequence_attention
 from . import sequence_convolution as sequence_convolution
+from . import sequence_embedding as sequence_embedding
 from . import sequence_scans as sequence_scans
 from . import sequence_sums as sequence_sums
