@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from ..core.extend import NAME
@@ -25,28 +25,37 @@ def flex_attention(
     query: Any, key: Any, value: Any, score_mod: Function, block_mask: Sequence[Any], scale: float,
     kernel_options: dict[str, Any], score_mod_other_buffers: Sequence[Any] = (),
     mask_mod_other_buffers: Sequence[Any] = (),
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Any, ...]:  # fmt: skip
     """The op `flex_attention`: (output, logsumexp, largest score), the latter two to the base 2 as torch's kernels.
 
     The mask is that of the block mask's function; its lists of blocks, and the options of kernels, say how fast a
     kernel may be, and change nothing here.
     """
-    if query.shape[0] != key.shape[0] and key.shape[0] != 1:
-        raise ValueError(
-            f"flex_attention: expected keys of query's batch size {query.shape[0]}, or of 1, got {key.shape[0]}"
-        )
+    if (batch := query.shape[0]) != (of_keys := key.shape[0]) and of_keys != 1:
+        raise ValueError(f"flex_attention: expected keys of query's batch size {batch}, or of 1, got {of_keys}")
     if torch.is_autocast_enabled(NAME):
         dtype = torch.get_autocast_dtype(NAME)
         query, key, value = (x if x.dtype is torch.float64 else x.to(dtype) for x in (query, key, value))
+    is_plain = _returns_scores(score_mod)
     score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
 
-    length = query.shape[2]
     with torch.autocast(NAME, enabled=False):
-        if length * key.shape[2] >= LONG:
-            return _by_blocks(query, key, value, score_mod, mask_mod, scale)
-        query, key, value = (_Copied.apply(x) for x in (query, key, value))
-        return _attend(query, _positions(query, length), key, value, score_mod, mask_mod, scale)
+        # What nobody reads of these is not computed.
+        attend = _by_blocks if query.shape[2] * key.shape[2] >= LONG else _at_once
+        result = attend(query, key, value, score_mod, mask_mod, scale)
+        if is_plain:
+            mask = mask_mod(*(_positions(query, size) for size in (*query.shape[:3], key.shape[2])))
+            key, value = (x.expand(batch, -1, -1, -1) for x in (key, value))
+            result = scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True), *result[1:]
+        return result
+
+
+def _returns_scores(score_mod: Function) -> bool:
+    """True for the function of no score_mod, also as Dynamo traces it."""
+    nodes = list(score_mod.graph.nodes) if isinstance(score_mod, torch.fx.GraphModule) else ()
+    where = getattr(score_mod, "__module__", ""), getattr(score_mod, "__name__", "")
+    return nodes[-1].args[0] in nodes[:1] if nodes else where == ("torch.nn.attention.flex_attention", "_identity")
 
 
 def flex_attention_backward(
@@ -65,11 +74,10 @@ def flex_attention_backward(
             query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
         )
     wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
-    grads = [
-        torch.zeros_like(x) if grad is None else grad
-        for x, grad in zip(result[:2], (grad_out, grad_logsumexp), strict=True)
-    ]
-    found = iter(torch.autograd.grad(result[:2], wanted, grads, materialize_grads=True))
+    arriving = [(x, grad) for x, grad in zip(result, (grad_out, grad_logsumexp), strict=False) if grad is not None]
+    found = iter(
+        torch.autograd.grad([x for x, _ in arriving], wanted, [grad for _, grad in arriving], materialize_grads=True)
+    )
     of_inputs = next(found), next(found), next(found)
     return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
 
@@ -95,9 +103,12 @@ def _has_gradient(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-def _by_blocks(
-    query: Any, key: Any, value: Any, score_mod: Function, mask_mod: Function, scale: float
-) -> tuple[Any, Any, Any]:
+def _at_once(query: Any, key: Any, value: Any, *how: Any) -> tuple[Any, ...]:
+    query, key, value = (_Copied.apply(x) for x in (query, key, value))
+    return _attend(query, _positions(query, query.shape[2]), key, value, *how)
+
+
+def _by_blocks(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: float) -> tuple[Any, ...]:
     """Attention of all queries, a block after the other."""
     length = query.shape[2]
     count = -(-length // ROWS)
@@ -115,9 +126,7 @@ def _by_blocks(
     return output, logsumexp, largest
 
 
-def _attend(
-    query: Any, rows: Any, key: Any, value: Any, score_mod: Function, mask_mod: Function, scale: float
-) -> tuple[Any, Any, Any]:
+def _attend(query: Any, rows: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any) -> tuple[Any, ...]:
     """Attention of queries [batch, heads, length, width] at the positions `rows`; a fully masked row gets zeros."""
     wide = torch.float64 if query.dtype is torch.float64 else torch.float32
     (batch, heads, length, _), (_, kv_heads, kv_length, _) = query.shape, key.shape

@@ -82,14 +82,11 @@ def _join_associative_scan() -> None:
     """
     function = sys.modules["torch._higher_order_ops.associative_scan"].associative_scan
     names = function.__globals__
-    names["_associative_scan_of_torch"] = FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__
-    )
     before = function.__code__
+    names["_associative_scan_of_torch"] = FunctionType(before, names, function.__name__, function.__defaults__)
     # At torch's place: Dynamo traces what stands there.
-    function.__code__ = _associative_scan.__code__.replace(
-        co_filename=before.co_filename, co_firstlineno=before.co_firstlineno
-    )
+    place = {"co_filename": before.co_filename, "co_firstlineno": before.co_firstlineno}
+    function.__code__ = _associative_scan.__code__.replace(**place)
 
 
 def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):

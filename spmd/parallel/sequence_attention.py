@@ -80,7 +80,8 @@ class AttentionCase:
             return None
         rows, columns = query.shape[2], key.shape[2]
         chunks = devices.num_row_shards * (2 if is_causal else 1)
-        over = f"attention over {devices.rows} gathers keys"
+        axes = " x ".join(devices.rows)
+        over = f"attention over {axes} gathers keys"
         if wants_bias:
             return f"{over}: its bias has a gradient"
         if rows != columns:
@@ -89,7 +90,7 @@ class AttentionCase:
             return f"{over}: {chunks} chunks do not divide {rows} rows"
         bias = None if bias is None else attention.of_four_dims(bias)
         case = AttentionCase(query, key, value, bias, dropout_p, is_causal, scale, devices)
-        partitioning.note_finding(f"attention over {' x '.join(devices.rows)}: {case.exchange}", "exchange")
+        partitioning.note_finding(f"attention over {axes}: {case.exchange}", "exchange")
         return case
 
     @property

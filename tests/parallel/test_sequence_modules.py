@@ -153,6 +153,8 @@ class TestFlexAttention:
     def test_masks(self, name: str, has_slopes: bool, mesh: spmd.Mesh) -> None:
         """has_slopes: with a score function, of which there are gradients, as ALiBi's."""
         close(*(self.outcome(name, has_slopes, of_mesh) for of_mesh in (mesh, None)))
+        exchanges = [dict(record.passes).get("exchange", "") for record in spmd.metrics.compiles()]
+        assert any("attention over context" in words for words in exchanges) is not has_slopes
 
     def outcome(self, name: str, has_slopes: bool, mesh: spmd.Mesh | None) -> list[Tensor]:
         device = "cpu" if mesh is None else "xla"
