@@ -30,5 +30,4 @@ def gradient(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq,
     rows = [f"r{dim}" for dim in range(indices.ndim)]
     over = dict(zip([*rows, "d"], axes, strict=True))
     words = f"{' '.join(rows)} d, {' '.join(rows)} -> v d"
-    scattered = dict.fromkeys(rows, "v")
-    return partitioning.per_shard(body, words, mesh, over, [returns.shape], scattered)(grad_output, indices)[0]
+    return partitioning.per_shard(body, words, mesh, over, [returns.shape])(grad_output, indices)[0]

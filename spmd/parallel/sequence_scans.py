@@ -6,47 +6,53 @@ of the whole dim, again and again, which a partitioner gathers each time.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch._higher_order_ops.associative_scan import generic_associative_scan as of_torch
-from torch.utils._pytree import tree_leaves
 
 from ..core import Patch, config, hardware
 
 
-def by_chunks(
-    operator: Callable[..., Any], arrays: Sequence[torch.Tensor], dim: int = 0, additional_inputs: tuple[Any, ...] = ()
-) -> Any:
-    """The scan of tensors along their first dim; operator: combines rows of two times as many tensors."""
-    length, count = arrays[0].shape[dim], _num_chunks()
-    is_here = arrays[0].device.type == "xla" and dim == 0 and config.parallel != "off"
-    if not is_here or count < 2 or length % count or length == count:
-        return of_torch(operator, arrays, dim, additional_inputs)
+def _by_chunks(operator, leaves, dim=0, additional_inputs=()):
+    """The scan of tensors along their first dim; operator: combines rows of two times as many tensors.
 
-    def of_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-        """The operator of tensors whose rows have two dims."""
-        combined = operator(*(x.flatten(0, 1) for x in tensors), *additional_inputs)
-        return [x.unflatten(0, tensors[0].shape[:2]) for x in tree_leaves(combined)]
+    It runs with the names of torch's module, at its place, where Dynamo traces it.
+    """
+    count = _num_chunks() if dim == 0 and leaves[0].device.type == "xla" else 1
+    if count == 1 or leaves[0].shape[0] % count or leaves[0].shape[0] == count:
+        return _generic_scan_of_torch(operator, leaves, dim, additional_inputs)  # noqa: F821
 
-    within = of_torch(of_rows, [x.unflatten(0, (count, -1)) for x in arrays], 1)
-    totals = of_torch(operator, [x[:, -1] for x in within], 0, additional_inputs)
+    def of_rows(*tensors):
+        # The operator of tensors whose rows have two dims.
+        combined = operator(*[x.flatten(0, 1) for x in tensors], *additional_inputs)
+        return [x.unflatten(0, tensors[0].shape[:2]) for x in pytree.tree_leaves(combined)]  # noqa: F821
+
+    within = _generic_scan_of_torch(of_rows, [x.unflatten(0, (count, -1)) for x in leaves], 1, ())  # noqa: F821
+    totals = _generic_scan_of_torch(operator, [x[:, -1] for x in within], 0, additional_inputs)  # noqa: F821
     before = [x.roll(1, 0).unsqueeze(1).expand_as(rows) for x, rows in zip(totals, within, strict=True)]
-    is_first = torch.arange(count, device=arrays[0].device) == 0
+    is_first = torch.arange(count, device=leaves[0].device) == 0
+    joined = of_rows(*before, *within)
     return [
-        torch.where(is_first.view(-1, *[1] * (own.dim() - 1)), own, joined).flatten(0, 1)
-        for own, joined in zip(within, of_rows(*before, *within), strict=True)
+        torch.where(is_first.view(-1, *[1] * (own.dim() - 1)), own, x).flatten(0, 1)
+        for own, x in zip(within, joined, strict=True)
     ]
 
 
-@torch.compiler.assume_constant_result
 def _num_chunks() -> int:
-    return len(hardware.devices())
+    return 1 if config.parallel == "off" else len(hardware.devices())
 
 
 def _replace() -> None:
-    sys.modules["torch._higher_order_ops.associative_scan"].generic_associative_scan = by_chunks  # type: ignore[attr-defined]
+    function: Any = sys.modules["torch._higher_order_ops.associative_scan"].generic_associative_scan
+    names, before = function.__globals__, function.__code__
+    names["_generic_scan_of_torch"] = FunctionType(before, names, function.__name__, function.__defaults__)
+    place = {"co_filename": before.co_filename, "co_firstlineno": before.co_firstlineno}
+    function.__code__ = _by_chunks.__code__.replace(**place)
+    # As `torch.compiler.assume_constant_result` marks it, which would import Dynamo; no function of ours is traced.
+    _num_chunks.__code__ = _num_chunks.__code__.replace(**place)
+    _num_chunks._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    names["_num_chunks"] = _num_chunks
 
 
 Patch(
