@@ -14,7 +14,7 @@ layer of attention and no positions. The mark of tokens, `P(None, "context")`, i
 It prints loss, accuracy and speed, and before and after each length the share of bytes that are copied right in a row
 of the last length, of held-out text and new random bytes: of 65,536, 0.01 before, 0.92 after rows of 2,048, 0.96 after
 8,192 and 0.99 at the end, there across 30,255 bytes as well (nine minutes of processor time). The picture's table has
-MiB per device: over 65,536 bytes 389 at context 1, 260 at 2, 171 at 4 and 77 at 8.
+MiB per device: over 65,536 bytes 389 at context 1, 200 at 2, 160 at 4 and 84 at 8.
 """
 
 import argparse

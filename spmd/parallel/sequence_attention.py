@@ -25,6 +25,8 @@ aten = torch.ops.aten
 
 # Keys and values of all devices that take at most so many bytes a device are gathered at once.
 MOST_GATHERED = 64 << 20
+# The rows of a mask that are looked at together.
+_ROWS = 128
 
 
 @partitioning.partition(aten._scaled_dot_product_fused_attention_overrideable.default)
@@ -149,9 +151,10 @@ class AttentionCase:
         def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, dropout: Any) -> Any:
             def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
                 query, dropout, of_rows = rows
-                masked = bias.at(of_rows, place), _from(dropout, place)
-                compute = lambda: form.forward(query, *columns, *masked, is_diagonal)  # noqa: E731  # a branch
-                return self._unless_masked(masked[0], compute, nothing=(0, -jnp.inf))
+                # In the branch: a bias that enters it from outside would be in memory in full.
+                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                compute = lambda: form.forward(query, *columns, *masked(), is_diagonal)  # noqa: E731
+                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, -jnp.inf))
 
             return self._exchanged().forward(pair, (query, dropout, bias.rows), (key, value), dtype)
 
@@ -165,9 +168,9 @@ class AttentionCase:
         def body(form: Form, bias: Bias, dtype: Any, query: Any, key: Any, value: Any, *rest: Any) -> Any:
             def pair(rows: Any, columns: Any, place: PairStart, is_diagonal: bool) -> Any:
                 query, *saved, dropout, of_rows = rows
-                masked = bias.at(of_rows, place), _from(dropout, place)
-                compute = lambda: form.backward(query, *columns, *saved, *masked, is_diagonal)  # noqa: E731  # a branch
-                return self._unless_masked(masked[0], compute, nothing=(0, 0, 0))
+                masked = lambda: (bias.at(of_rows, place), _from(dropout, place))  # noqa: E731
+                compute = lambda: form.backward(query, *columns, *saved, *masked(), is_diagonal)  # noqa: E731
+                return self._where(bias.is_visible(of_rows, place), compute, nothing=(0, 0, 0))
 
             return self._exchanged().backward(pair, (query, *rest, bias.rows), (key, value), dtype)
 
@@ -175,12 +178,11 @@ class AttentionCase:
         words = "b h s d, b h s d, b h s e, b h s e, b h s e, b h s, b h s -> b h s d, b h s d, b h s e"
         return self._run(body, words, [x.shape for x in operands[:3]], dropout, *operands)
 
-    def _unless_masked(self, bias: jax.Array | None, compute: Callable[[], Any], nothing: tuple[float, ...]) -> Any:
+    def _where(self, is_visible: Any, compute: Callable[[], Any], nothing: tuple[float, ...]) -> Any:
         """The results of a pair of chunks; those of no keys where its bias masks all of it."""
-        if bias is None or self.exchange == "all-to-all":
+        if is_visible is None or self.exchange == "all-to-all":
             return compute()
         shapes = jax.eval_shape(compute)
-        is_visible = jnp.any(bias if bias.dtype == jnp.bool_ else bias > -jnp.inf)
         empty = tuple(jnp.full(x.shape, fill, x.dtype) for x, fill in zip(shapes, nothing, strict=True))
         return lax.cond(is_visible, lambda: tuple(compute()), lambda: empty)
 
@@ -221,14 +223,32 @@ class Bias:
         """The array whose rows are exchanged; None without one."""
         return self.array if self.array is not None and not self.is_computed and self.array.shape[2] > 1 else None
 
-    def at(self, of_rows: jax.Array | None, place: PairStart) -> jax.Array | None:
-        """The bias of a pair of chunks. of_rows: the bias of the chunk of rows."""
+    def at(
+        self, of_rows: jax.Array | None, place: PairStart, first: int | jax.Array = 0, rows: int = 0
+    ) -> jax.Array | None:
+        """The bias of a pair of chunks, or of some rows of it. of_rows: the bias of the chunk of rows."""
         if self.array is None:
             return None
+        rows = rows or self.length
         if self.is_computed:
-            return attention.Block(*place, self.length, self.length).of(self.array)
+            return attention.Block(place.row + first, place.column, rows, self.length).of(self.array)
         bias = self.array if of_rows is None else of_rows
+        bias = bias if bias.shape[2] == 1 else lax.dynamic_slice_in_dim(bias, first, rows, 2)
         return bias if bias.shape[3] == 1 else lax.dynamic_slice_in_dim(bias, place.column, self.length, 3)
+
+    def is_visible(self, of_rows: jax.Array | None, place: PairStart) -> jax.Array | None:
+        """True if the bias leaves a key to a row of a pair of chunks; some rows after the other, up to the first."""
+        if self.array is None:
+            return None
+        rows = math.gcd(self.length, _ROWS)
+
+        def look(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            bias = self.at(of_rows, place, state[0], rows)
+            assert bias is not None, "there is one"
+            return state[0] + rows, jnp.any(bias if bias.dtype == jnp.bool_ else bias > -jnp.inf)
+
+        start = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.bool_)
+        return lax.while_loop(lambda state: ~state[1] & (state[0] < self.length), look, start)[1]
 
 
 def _from(dropout: Any, place: PairStart) -> Any:

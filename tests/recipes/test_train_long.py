@@ -77,7 +77,7 @@ class TestPicture:
     def test_table_and_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(train_long, "CONTEXTS", (1, 8))
         path = tmp_path / "drawn.png"
-        printed = printed_by(["--lengths", "2048", "8192", "--picture", str(path)])
+        printed = printed_by(["--lengths", "2048", "8192", "--exchange", "ring", "--picture", str(path)])
         rows = [re.findall(r"[\d.,]+", line) for line in printed.splitlines() if re.match(r"│ +[28],", line)]
         short, long = ([float(size) for size in row[1:]] for row in rows)
         assert len(short) == 2 and long[0] > 3 * short[0] and long[0] > 3 * long[1]
