@@ -129,3 +129,21 @@ def test_one_document(name: str, of_mesh: str, exchange: str, monkeypatch: pytes
     for one, other in zip(before, outcome(attention, tensors, mesh), strict=True):
         assert torch.equal(one[:, :, ~is_changed], other[:, :, ~is_changed])
         assert not torch.equal(one[:, :, is_changed], other[:, :, is_changed])
+
+
+@pytest.mark.parametrize("exchange", ["ring", "gathered"])
+def test_no_mask_of_chunks_is_in_memory(exchange: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where a chunk is computed, nor where it is asked whether it is masked as a whole."""
+    monkeypatch.setattr(spmd.config, "parallel", exchange)
+    mesh, length = spmd.Mesh(range(2), (2,), ("context",)), 16_384
+
+    def step(x: Tensor, ids: Tensor) -> Tensor:
+        spmd.mark_sharding(x, mesh, P(None, None, "context", None))
+        spmd.mark_sharding(ids, mesh, P("context"))
+        at = torch.arange(length, device=ids.device)
+        inside = (ids[:, None] == ids) & (at[:, None] >= at)
+        F.scaled_dot_product_attention(x, x, x.requires_grad_(), inside).sum().backward()
+        return x.grad
+
+    tensors = torch.empty(1, 1, length, 8, device="meta"), torch.empty(length, dtype=torch.int64, device="meta")
+    assert spmd.plan(step, *tensors).temporaries < (length // 4) ** 2
