@@ -14,24 +14,24 @@ import torch
 from ..core import Patch, config, hardware
 
 
-def _by_chunks(operator, leaves, dim=0, additional_inputs=()):
+def _by_chunks(operator, arrays, dim=0, additional_inputs=()):
     """The scan of tensors along their first dim; operator: combines rows of two times as many tensors.
 
     It runs with the names of torch's module, at its place, where Dynamo traces it.
     """
-    count = _num_chunks() if dim == 0 and leaves[0].device.type == "xla" else 1
-    if count == 1 or leaves[0].shape[0] % count or leaves[0].shape[0] == count:
-        return _generic_scan_of_torch(operator, leaves, dim, additional_inputs)  # noqa: F821
+    count = _num_chunks() if dim == 0 and arrays[0].device.type == "xla" else 1
+    if count == 1 or arrays[0].shape[0] % count or arrays[0].shape[0] == count:
+        return _generic_scan_of_torch(operator, arrays, dim, additional_inputs)  # noqa: F821
 
     def of_rows(*tensors):
         # The operator of tensors whose rows have two dims.
         combined = operator(*[x.flatten(0, 1) for x in tensors], *additional_inputs)
         return [x.unflatten(0, tensors[0].shape[:2]) for x in pytree.tree_leaves(combined)]  # noqa: F821
 
-    within = _generic_scan_of_torch(of_rows, [x.unflatten(0, (count, -1)) for x in leaves], 1, ())  # noqa: F821
+    within = _generic_scan_of_torch(of_rows, [x.unflatten(0, (count, -1)) for x in arrays], 1, ())  # noqa: F821
     totals = _generic_scan_of_torch(operator, [x[:, -1] for x in within], 0, additional_inputs)  # noqa: F821
     before = [x.roll(1, 0).unsqueeze(1).expand_as(rows) for x, rows in zip(totals, within, strict=True)]
-    is_first = torch.arange(count, device=leaves[0].device) == 0
+    is_first = torch.arange(count, device=arrays[0].device) == 0
     joined = of_rows(*before, *within)
     return [
         torch.where(is_first.view(-1, *[1] * (own.dim() - 1)), own, x).flatten(0, 1)
