@@ -121,8 +121,9 @@ class _LmHead(Lowering):
     def applied(self, input: jax.Array) -> tuple[tuple[str, OpSpec], ...]:
         """Returns the ops on rows, without the last views: of sharded rows they would be a gather."""
         is_split = partitioning.axes_of_dims(*((input, dim) for dim in range(1, input.ndim - 1))) is not None
-        chosen = [index for index, (name, op) in enumerate(self.rows) if name == "aten.slice.Tensor" or op.sharding]
-        return self.rows[: max(chosen, default=-1) + 1] if is_split else self.rows
+        chosen = (name == "aten.slice.Tensor" or op.sharding is not None for name, op in self.rows)
+        last = max(itertools.compress(itertools.count(1), chosen), default=0)
+        return self.rows[:last] if is_split else self.rows
 
     @staticmethod
     def rows_of(rows: tuple[tuple[str, OpSpec], ...], input: jax.Array) -> jax.Array:
