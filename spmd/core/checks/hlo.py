@@ -88,6 +88,7 @@ class Computation:
         return found
 
 
+_EXPECTED = re.compile(r"\biterations=(\d+)/while[^/]*$")
 _LAST: "weakref.WeakKeyDictionary[Any, Module]" = weakref.WeakKeyDictionary()
 
 
@@ -96,7 +97,7 @@ class Module:
 
     Attributes:
         computations: by name; the entry computation is under `entry`.
-        unknown: the loops whose trip count neither the compiler nor their own counter gives; counted as one iteration.
+        unknown: the loops whose trip count neither the compiler nor their own counter gives.
     """
 
     def __init__(self, text: str):
@@ -156,14 +157,16 @@ class Module:
         return [self.computations[name] for name in reversed(done)]
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
-        """The trip count of a loop; 1 for one that is not known, which `unknown` lists."""
+        """The trip count of a loop; for one that is not known, which `unknown` lists, what its scope expects, or 1."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known[1])
         counted = scalars.iterations(self, computation, loop)
         if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
-        return 1 if counted is None else counted
+        expected = _EXPECTED.search(loop.scope)
+        likely = 1 if expected is None else int(expected[1])
+        return likely if counted is None else counted
 
 
 @functools.lru_cache(4096)

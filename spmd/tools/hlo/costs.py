@@ -38,7 +38,6 @@ def repeated_flops(module: Module) -> int:
     return sum(
         computation.count * _line_flops(computation, line) - _counted_by_xla(computation, line)
         for computation in module.computations.values()
-        if computation.count
         for line in computation.lines
     )
 

@@ -27,7 +27,7 @@ class Figures:
     not fit, else "".
 
     loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
-    unknown_loops: the user's line of each loop that ends by its data, and the seconds of one iteration.
+    unknown_loops: the user's line of each loop that ends by its data, the seconds of one iteration, and how many count.
     """
 
     argument_bytes: int = 0
@@ -41,7 +41,7 @@ class Figures:
     cycles_once: int = 0
     compile_seconds: float = 0.0
     error: str = ""
-    unknown_loops: tuple[tuple[str, float], ...] = ()
+    unknown_loops: tuple[tuple[str, float, int], ...] = ()
     kernel_flops: int = 0
     unknown_kernels: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
@@ -106,19 +106,21 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     if chip is not None and (once or chip.is_gpu):
         terms, clock = terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
         exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
+    peak, used = _peak(memory, is_reported=bool(once)), _used(memory)
     figures = Figures(
         argument_bytes=record.argument_bytes,
         result_bytes=record.output_bytes,
         in_place_bytes=record.alias_bytes,
-        temporary_bytes=record.temp_bytes,
-        peak_bytes=_peak(memory, is_reported=bool(once)),
+        temporary_bytes=min(record.temp_bytes, peak - used),
+        peak_bytes=peak,
         host_temporary_bytes=memory.host_temp_size_in_bytes,
         flops=record.flops,
         cycles=iterations,
         cycles_once=once,
         compile_seconds=record.seconds,
         unknown_loops=tuple(
-            (line, clock.rounds[name] if clock is not None else 0.0) for name, line in _unknown(module, graph)
+            (line, clock.rounds[name] if clock is not None else 0.0, counted)
+            for name, line, counted in _unknown(module, graph)
         ),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
@@ -127,13 +129,14 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     return figures, exchanged
 
 
-def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str]]:
-    """The loops that end by their data, each with the user's line."""
+def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str, int]]:
+    """The loops that end by their data, each with the user's line and the iterations that figures count."""
     for computation in module.computations.values() if module.unknown else ():
         for line in computation.lines:
             if line.opcode == "while" and line.name in module.unknown:
                 index = node_index(scope_of(computation, line), len(graph.nodes))
-                yield line.name, "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
+                place = "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
+                yield line.name, place, module.iterations(computation, line)
 
 
 def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
@@ -158,14 +161,20 @@ def _peak(memory: Any, is_reported: bool) -> int:
     temporaries.
 
     The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
-    so is the sum of all arguments, results and temporaries.
+    so is the sum of all arguments, results and temporaries, which counts what a loop carries once for each loop that
+    it passes through.
     """
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    together = used + memory.temp_size_in_bytes
+    together = _used(memory) + memory.temp_size_in_bytes
     if not is_reported:
         return together
     on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
     return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
+
+
+def _used(memory: Any) -> int:
+    """The bytes of arguments and results."""
+    used: int = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return used
 
 
 _SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")

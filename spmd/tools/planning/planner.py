@@ -478,9 +478,10 @@ def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: T
     if any(row.is_sliced for one in figures for row in one.collectives):
         reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
         yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
-    for line, seconds in (loop for one in figures for loop in one.unknown_loops):
+    for line, seconds, counted in (loop for one in figures for loop in one.unknown_loops):
         more = f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
-        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count one iteration of it{more}."
+        each = {0: "no", 1: "one"}.get(counted, str(counted))
+        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {each} iteration of it{more}."
     unknown = sum(one.unknown_kernels for one in figures)
     if unknown:
         yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."

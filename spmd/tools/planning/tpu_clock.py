@@ -85,7 +85,7 @@ class TpuClock(Clock):
                 self.start(key, inner, one, kind)
         assert self.chip.clock is not None, "a TPU's"
         self.spend(CYCLES, line_cycles(line) / self.chip.clock * self.rates.cycles)
-        self._kernel(line, kernel_flops(computation, line))
+        self._kernels(computation, line)
         for inner, one, _ in inside:
             chain = chain_of(one)
             self.left[chain] -= 1
@@ -93,8 +93,12 @@ class TpuClock(Clock):
                 self.wait(key_of(inner, one))
         return None
 
-    def _kernel(self, line: Instruction, flops: int) -> None:
-        """Spends the time of a kernel."""
+    def _kernels(self, computation: Computation, line: Instruction) -> None:
+        """Spends the time of a kernel, and of those in a fusion, as with the write of its result into a stack."""
+        for _, name in line.called if line.opcode == "fusion" else ():
+            for one in self.module.computations[name].lines:
+                self._kernels(self.module.computations[name], one)
+        flops = kernel_flops(computation, line)
         if is_attention(line):
             self.spend(ATTENTION, flops / self.chip.peak_flops / self.rates.attention)
         else:
