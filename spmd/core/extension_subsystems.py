@@ -32,6 +32,7 @@ from .ops import sharded as _sharded
 from .ops import windows as _windows
 from .ops.kernels import computed as _computed
 from .ops.kernels import cudnn as _cudnn
+from .ops.kernels import grouped as _grouped
 from .ops.kernels import splash as _splash
 from .passes import dynamic_places as _dynamic_places
 from .passes import long_graphs as _long_graphs
@@ -207,7 +208,9 @@ class partitioning:  # used as a module is
     partition, per_shard = _partition.partition, _partition.per_shard
     axes_of_dims, in_front, note_unused = _sharded.axes_of_dims, _sharded.in_front, _sharded.note_unused
     reshaped, same = _sharded.reshaped, _sharded.same
-    note_finding, num_shards = _sharded.note_finding, _sharded.num_shards
+    of_rows, of_groups = _grouped.of_rows, _grouped.of_groups
+    sizes_of, computed_rows, platform = _grouped.sizes_of, _grouped.computed_rows, _sharded.platform
+    mesh, note_finding, num_shards = _sharded.mesh, _sharded.note_finding, _sharded.num_shards
 
 
 class storages:  # used as a module is

@@ -9,9 +9,8 @@ from jax import lax
 
 from . import folds, sharded
 from .floats import cast
-from .kernels.grouped import groups_of_rows, on_shards, row_axes, rows_by_group
+from .kernels.grouped import groups_of_rows, rows_by_group
 from .partial import is_rounded, total
-from .partition import partition
 from .registry import lower
 
 aten = torch.ops.aten
@@ -253,16 +252,6 @@ def aten_grouped_mm(
     if bias is not None:
         product = product + bias.astype(product.dtype)
     return product.astype(returns.dtype)
-
-
-@partition(aten._grouped_mm.default)
-def grouped_mm_per_shard(self, mat2, offs=None, *rest, **named):
-    """Each device multiplies its own rows, with the weights of all groups gathered."""
-    if offs is None:
-        return None
-    rows = [(mat2, 1)] if self.ndim == 3 else [(self, 0)] if mat2.ndim == 3 else [(self, 1), (mat2, 0)]
-    mesh, axes = row_axes(*rows, groups=next((x for x in (self, mat2) if x.ndim == 3), None))
-    return None if mesh is None else aten_grouped_mm(self, mat2, offs, *rest, **named, products=on_shards(mesh, axes))
 
 
 @lower(aten._trilinear.default)

@@ -15,10 +15,8 @@ from support import DEVICE, Batch, check
 from torch.nn import functional as F
 
 import spmd
-from spmd import config
 from spmd.core.ops import matmul
 from spmd.core.ops.kernels import grouped
-from spmd.core.programs import cache
 
 
 def products(batch: Batch, dtype: torch.dtype) -> None:
@@ -188,32 +186,6 @@ class TestGrouped:
         self.cases(batch)
         batch.check()
 
-    @pytest.mark.parametrize("is_kernel", [False, True])
-    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_each_device_its_own_rows(self, partitioner, is_kernel, mesh8, monkeypatch):
-        """No device has the rows of others, forward and backward; by XLA's product and by the TPU's kernels."""
-        monkeypatch.setattr(config, "partitioner", partitioner)
-        monkeypatch.setattr(grouped, "INTERPRET", is_kernel)
-        ends = torch.tensor([7, 7, 30, 60], dtype=torch.int32)  # four rows are in no group
-        rows, weights = torch.randn(64, 24), torch.randn(4, 24, 40)
-        made = []
-        for place in ("cpu", "xla"):
-            a, b = (tensor.clone().to(place).requires_grad_() for tensor in (rows, weights))
-            if place == "xla":
-                spmd.mark_sharding(a, mesh8, ("fsdp", None))
-            out = torch.nn.functional.grouped_mm(a, b, offs=ends.to(place))
-            is_grouped = (torch.arange(64) < 60).to(place)[:, None]
-            out = torch.where(is_grouped, out, 0)
-            out.sin().sum().backward()
-            assert a.grad is not None and b.grad is not None
-            made.append((out, torch.where(is_grouped, a.grad, 0), b.grad))
-        spmd.sync()
-        program = cache.last_program()
-        for ours, theirs in zip(made[1], made[0], strict=True):
-            check(ours, theirs)
-        assert program is not None
-        assert not re.search(r"f32\[64,(24|40)\]|all-gather|all-to-all", program.executable.as_text())
-
     @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
     def test_blocks_fit_a_core(self, dtype, monkeypatch):
         """The two buffers of each block and the sum, at Mixtral's and other sizes, leave room in 16 MiB of VMEM."""
@@ -224,6 +196,7 @@ class TestGrouped:
             return jnp.zeros(kernel.result, jnp.float32)
 
         module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+        monkeypatch.setattr(grouped, "_has_kernel", lambda *_: True)
         monkeypatch.setattr(module, "gmm", kernel)
         monkeypatch.setattr(module, "tgmm", kernel)
         sizes = jax.ShapeDtypeStruct((8,), jnp.int32)
@@ -232,10 +205,10 @@ class TestGrouped:
                 jax.ShapeDtypeStruct(shape, dtype) for shape in ((2048, inner), (8, inner, outer), (2048, outer))
             )
             kernel.name, kernel.result = "gmm", (2048, outer)
-            jax.eval_shape(partial(grouped._gmm, 1), rows, weights, sizes)
+            jax.eval_shape(partial(grouped.of_rows, dtype=dtype, computed=2048), rows, weights, sizes)
             kernel.name, kernel.result = "tgmm", (8, inner, outer)
             turned = jax.ShapeDtypeStruct((inner, 2048), dtype)
-            jax.eval_shape(partial(grouped._tgmm, 1), turned, columns, sizes)
+            jax.eval_shape(partial(grouped.of_groups, dtype=dtype, computed=2048), turned, columns, sizes)
         for name, (rows, inner, outer) in asked:
             right, result = rows * outer, inner * outer
             if name == "gmm":
@@ -256,7 +229,7 @@ class TestGrouped:
         operands = [(total, 128), (6, 128, 256)] if name == "gmm" else [(128, total), (total, 256)]
         arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in operands]
         monkeypatch.setattr(grouped, "_has_kernel", lambda *_: True)
-        product = grouped._rows_by_group if name == "gmm" else grouped._groups_of_rows
+        product = grouped.rows_by_group if name == "gmm" else grouped.groups_of_rows
         ends = jax.ShapeDtypeStruct((6,), jnp.int32)
         lowered = jax.jit(product).trace(*arrays, ends).lower(lowering_platforms=("tpu",))
         assert f"rows={visits * 512}/" in lowered.as_text(debug_info=True)

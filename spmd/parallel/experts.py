@@ -1,0 +1,183 @@
+"""Layers of experts as one op each: each device's rows are sorted alone, and weights or tokens move.
+
+The pass puts an op in the place of what `expert_stretches` finds, forward and backward. Its operands are tokens, the
+experts of each, and the experts' weights; backward computes forward's rows again instead of keeping them. How rows meet
+weights is chosen where the op is lowered, from bytes (`expert_exchanges`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from ..core import config, dense_meta, points
+from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
+from .expert_choice import ExpertsCase
+from .expert_rows import RowBody, RowResult, reassociated
+from .expert_stretches import ExpertLayer, layers, root_of, stretches
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsLowering(Lowering):
+    """The computation of one layer's experts: operands are the choices [..., chosen], then those of the body."""
+
+    body: RowBody
+    num_experts: int
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        choices, *others = operands
+        left, scalars = list(numbers), dict[int, Sequence[jax.Array]]()
+        for index, step in enumerate(self.body.steps):
+            count = len(step.op.numbers) if step.op is not None else 0
+            scalars[index], left = left[:count], left[count:]
+        results = ExpertsCase(self.body, self.num_experts, choices, tuple(others), scalars).results()
+        structs = [meta.struct for meta in op.metas]
+        return tuple(x.astype(struct.dtype).reshape(struct.shape) for x, struct in zip(results, structs, strict=True))
+
+
+@dataclass(eq=False)
+class ExpertsOp:
+    """The op in the place of a layer's ops. steps: of the stretch, in order; places: of its operands."""
+
+    layer: ExpertLayer
+    exits: dict[Any, RowResult]  # those that the graph reads
+
+    def parts(self, numbers: Any) -> tuple[OpSpec, list[Value], list[Any]]:
+        """The op, its operands and its scalar arguments; numbers: by op, its own."""
+        stretch, number_of = self.layer.stretch, dict[int, int]()
+        steps, operands, scalars, kinds = [], list[Value](), list[Any](), ""
+        for index in self.steps:
+            step, number_of[index] = stretch.steps[index], len(number_of)
+            sources = tuple(number_of[source] for source in RowBody.values_of(step))
+            for value in self.values(step):
+                names = list(map(walks.value_name, operands))
+                if walks.value_name(value) not in names:
+                    operands.append(value)
+                    names.append(walks.value_name(value))
+                sources = (*sources, names.index(walks.value_name(value)))
+            steps.append(replace(step, sources=sources))
+            if step.op is not None:
+                scalars += numbers[stretch.made_of[index]]
+                kinds += step.op.numbers
+        ends = tuple(
+            replace(end, sources=tuple(map(number_of.__getitem__, end.sources))) for end in self.exits.values()
+        )
+        metas = tuple(dense_meta(end.shape, end.dtype) for end in ends)
+        operands.insert(0, stretch.choices)
+        lowering = ExpertsLowering(reassociated(RowBody(tuple(steps), ends)), stretch.num_experts)
+        own = tuple(operand.meta for operand in operands)
+        return OpSpec.of("spmd.experts", lowering, metas, own, numbers=kinds), operands, scalars
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the results, in order."""
+        stretch = self.layer.stretch
+        every = RowBody(tuple(stretch.steps), ())
+        return sorted(every.upstream(source for end in self.exits.values() for source in end.sources))
+
+    def values(self, step: Any) -> list[Value]:
+        """The operands of a step; of a parameter that was gathered more than once, the last copy."""
+        stretch = self.layer.stretch
+        places = step.sources[len(RowBody.values_of(step)) :]
+        if step.kind not in ("product", "expert"):
+            return [stretch.operands[place] for place in places]
+        return [self._last[root_of(stretch.operands[place])] for place in places]
+
+    @property
+    def _last(self) -> dict[Any, Value]:
+        stretch = self.layer.stretch
+        steps = [stretch.steps[index] for index in self.steps]
+        places = sorted(step.sources[-1] for step in steps if step.kind in ("product", "expert"))
+        return {root_of(stretch.operands[place]): stretch.operands[place] for place in places}
+
+    @property
+    def operands(self) -> list[Value]:
+        steps = [self.layer.stretch.steps[index] for index in self.steps]
+        return [self.layer.stretch.choices, *(value for step in steps for value in self.values(step))]
+
+
+def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
+    """The graph with one op for each layer of experts, forward and backward; and their number, in words."""
+    products = {"aten._grouped_mm", "aten.bmm"}
+    if (
+        config.parallel == "off"
+        or len(graph.mesh.device_ids) == 1
+        or products.isdisjoint(n.op.name for n in graph.nodes)
+    ):
+        return graph, ""
+    found = stretches(graph)
+    if not found:
+        return graph, ""
+    known, reasons = layers(graph, found)
+    words = [
+        f"{len(known)} layer{'s' * (len(known) > 1)} of experts",
+        *(f"as recorded: {reason}" for reason in sorted(set(reasons))),
+    ]
+    return (_replaced(graph, known) if known else graph), ", ".join(words[not known :])
+
+
+def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
+    """The graph with an op in the place of each layer."""
+    of_layer = {id(layer): ExpertsOp(layer, {}) for layer in known}
+    by_exit = {name: of_layer[id(layer)] for layer in known for name in layer.exits}
+    read = _read(graph, by_exit)
+    result, done, late = Rewrite(graph), set[Node](), list[Node | ExpertsOp]()
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    order: dict[int, list[ExpertsOp]] = {}
+    for fused in of_layer.values():
+        if fused.exits:
+            last = max((places[made] for made in map(walks.origin, fused.operands) if made is not None), default=-1)
+            order.setdefault(last, []).append(fused)
+
+    def emit(item: Node | ExpertsOp) -> bool:
+        operands = item.operands
+        makers = [made for made in map(walks.origin, operands) if made is not None]
+        if not done.issuperset(makers):
+            return False
+        if isinstance(item, ExpertsOp):
+            op, values, scalars = item.parts(result.numbers)
+            names = list(item.exits)
+            like = names[0][0] if isinstance(names[0], tuple) else names[0]
+            made = result.add(op, values, like, scalars)
+            result.now |= dict(zip(names, walks.results(made), strict=True))
+            done.update(name[0] if isinstance(name, tuple) else name for name in names)
+        else:
+            result.copy(item)
+            done.add(item)
+        return True
+
+    items: list[Node | ExpertsOp] = [*order.get(-1, [])]
+    for place, node in enumerate(graph.nodes):
+        items += [node] if node in read else []
+        items += order.get(place, [])
+    for item in items:
+        late.append(item)
+        size = -1
+        while size != len(late):
+            size = len(late)
+            late = [each for each in late if not emit(each)]
+    assert not late, "a layer of experts depends on itself"
+    return result.graph()
+
+
+def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
+    """The ops that the graph still needs; notes the results of layers that are read."""
+    read, stack, seen = set[Node](), list(graph.roots), set[Any]()
+    while stack:
+        value = stack.pop()
+        name = walks.value_name(value)
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in by_exit:
+            fused = by_exit[name]
+            fused.exits[name] = fused.layer.exits[name]
+            stack.extend(fused.operands)
+        elif (node := walks.origin(value)) is not None and node not in read:
+            read.add(node)
+            stack.extend(node.operands)
+    return read
+
+
+points.COMPILE_PASSES.insert(1, ("fuse experts", fuse))
