@@ -7,11 +7,11 @@
     python recipes/train_mixtral.py --target v5e:2x4           # plan the step for a TPU slice; nothing is trained
 
 The experts' weights are sharded over `expert` and, as all others, by FSDP over `fsdp`; the batch is split over both.
-The devices of an axis of experts gather each other's tokens, compute their own experts' choices and reduce-scatter the
-sums: `use_experts_per_shard` of `mixtral.py`, without which sorting gathers the whole batch. The loss has the term
-that balances the experts. It prints the shardings with the bytes per device, the plan with its collectives, the
-losses, and the share of the held-out tokens that each expert gets before and after training; it leaves OUT/loss.png
-and OUT/experts.png. The same seed gives the same batches and weights on any mesh.
+That mark is all: tokens travel to the devices of their experts, or weights to the tokens, whichever is less, and the
+plan says which (docs/experts.md). The loss has the term that balances the experts. It prints the shardings with the
+bytes per device, the plan with its collectives, the losses, and the share of the held-out tokens that each expert gets
+before and after training; it leaves OUT/loss.png and OUT/experts.png. The same seed gives the same batches and weights
+on any mesh.
 """
 
 import argparse
@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without bei
 import fsdp  # noqa: F401  carries out the units of the rules
 import spmd
 from recipes import text, training
-from recipes.mixtral import use_experts_per_shard
 from recipes.placement import MeshPlacement, Placement
 from recipes.training import History, Loop, Reporter
 from spmd import P
@@ -44,7 +43,6 @@ AXES = ("fsdp", "expert")  # both share the batch
 def shard(model: nn.Module, mesh: spmd.Mesh) -> nn.Module:
     """Returns the model sharded: a unit of FSDP a layer, the experts over the axis expert if the mesh has it."""
     expert = "expert" if "expert" in mesh.shape() else None
-    use_experts_per_shard(model.config, mesh, tuple(mesh.shape()), expert=expert)
     split = {"**.experts.*": P("expert", None, None)} if expert else {}
     spmd.ShardingRules(split, units=["model.layers.*"], extra_data_axis=expert).apply(model, mesh)
     return model
@@ -68,8 +66,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--balance", type=float, default=0.02, help="share of the balancing term (default %(default)s)")
     training.add_training_flags(parser, steps=150, eval_every=50)
     args = parser.parse_args(arguments)
-    if args.experts % args.mesh.get("expert", 1):
-        parser.error(f"--experts {args.experts} must be a multiple of the mesh's expert={args.mesh['expert']}")
     if wrong := training.fault(args, batch_axes=AXES):
         parser.error(wrong)
     return args

@@ -18,9 +18,9 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeDecoderLaye
 
 import fsdp
 import spmd
+from recipes.benchmarks.experts_of_capacity import use_experts_of_capacity
 from recipes.benchmarks.published_rows import CONTEXT, INPUT, KEY, MLP_OUT, OUT, QUERY, VALUE, Recompute, Row
 from recipes.llama import Llama, LlamaConfig, cross_entropy, fully_sharded
-from recipes.mixtral import use_experts_of_capacity, use_experts_per_shard
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 
@@ -128,8 +128,6 @@ def _qwen(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, typ
 def _use_experts(config: Any, mesh: spmd.Mesh, row: Row) -> None:
     if row.capacity:
         use_experts_of_capacity(config, mesh, "fsdp", row.capacity)
-    else:
-        use_experts_per_shard(config, mesh, "fsdp")
 
 
 def _gpt2(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:

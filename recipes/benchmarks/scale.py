@@ -170,14 +170,11 @@ def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
 
 
 def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
-    """Mixtral 8x7B as Hugging Face has it, with experts computed on each device's own tokens (`recipes/mixtral.py`)."""
+    """Mixtral 8x7B as Hugging Face has it."""
     from transformers import MixtralConfig, MixtralForCausalLM
     from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
 
-    from recipes.mixtral import use_experts_per_shard
-
     config = MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
-    use_experts_per_shard(config, _mesh(row), "fsdp")
     return hugging_face(row, MixtralForCausalLM, config, MixtralDecoderLayer)
 
 
@@ -274,6 +271,7 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     exchanged = [one.row for one in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    peak = memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes
     sharding = mesh.sharding((), 0)
     devices = [topology.all_devices(sharding.target)[device] for device in sharding.device_ids]
     chip, slices = chip_of(devices[0]), tuple(topology.slices(sharding.target)[i] for i in sharding.device_ids)
@@ -283,8 +281,8 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
         "waiting": sum(term.seconds for term in terms if term.name.startswith("waiting")),
         "step": sum(term.seconds for term in terms),
         "state": memory.argument_size_in_bytes,
-        "temporaries": memory.temp_size_in_bytes,
-        "peak": memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        "temporaries": min(memory.temp_size_in_bytes, peak - used),
+        "peak": peak,
         "exchanges": sum(found.count for found in exchanged),
         "moved": sum(found.moved_bytes for found in exchanged),
         "hidden": sum(found.moved_bytes for found in exchanged if found.is_async),

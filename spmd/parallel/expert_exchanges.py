@@ -7,7 +7,7 @@ are sorted by expert and multiplied in groups (Gale et al. 2022, arXiv:2211.1584
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -84,7 +84,14 @@ class ExpertsOnDevice:
         shared = {place: x for place, x in enumerate(self.operands) if self.kinds[place] == "shared"}
         num_experts = len(next(iter(stacks.values())))
         computed = (self.case.computed + (num_experts - 1) * BLOCK) // num_parts
-        return SortedRows(ids, _counts(ids, num_experts), stacks, shared, self.scalars, computed)
+        numbered = jnp.where(ids < num_experts, ids + self._first, self.case.num_experts)
+        return SortedRows(ids, numbered, _counts(ids, num_experts), stacks, shared, self.scalars, computed)
+
+    @property
+    def _first(self) -> jax.Array | int:
+        """The first expert of this device."""
+        is_whole = self.case.exchange in ("", "gathered")
+        return 0 if is_whole else lax.axis_index(self.case.placed[3]) * self.case.of_device
 
     def zeros(self) -> Rows:
         """By their places, the results that are sums over an expert's rows, before the first row."""
@@ -141,12 +148,12 @@ class ExpertsOnDevice:
             results[place] = total[None].astype(dtype_of(self.body, place))
         return tuple(results[place] for place in range(len(self.body.exits)))
 
-    def _ends(self, values: Rows) -> Rows:
-        """The results of tokens and choices, of rows."""
+    def _ends(self, values: Rows, is_row: jax.Array) -> Rows:
+        """The results of tokens and choices, of rows; those of no expert here add nothing."""
         results = {}
         for place, end in enumerate(self.body.exits):
             if end.kind != "expert":
-                x = values[end.sources[0]]
+                x = jnp.where(_along(is_row, values[end.sources[0]]), values[end.sources[0]], 0)
                 x = x.reshape(self.chosen, self.num_tokens, *x.shape[1:])
                 is_sum = end.kind == "token"
                 results[place] = x.astype(rules.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
@@ -170,14 +177,14 @@ class ExpertsOnDevice:
         every = list(self.entries)
         rows = lambda order: self.taken(self.entries, every, order)  # noqa: E731  # of an order, not a name
         values, sums = self.computed(self._sources, self.ids, rows)
-        return self._shaped(self._ends(values)), sums
+        return self._shaped(self._ends(values, self.ids < self.case.num_experts)), sums
 
     # -- Rows that travel.
 
     def _own(self, ids: jax.Array) -> jax.Array:
         """The places of experts among this device's; their number for those of others."""
         count = self.case.of_device
-        local = ids - lax.axis_index(self.case.placed[3]) * count
+        local = ids - self._first
         return jnp.where((local >= 0) & (local < count), local, count)
 
     def _visited(self, ids: jax.Array, entries: Rows, sums: Rows | None = None) -> tuple[Results, Results]:
@@ -185,8 +192,8 @@ class ExpertsOnDevice:
         local, every = self._own(ids), list(entries)
         rows = lambda order: self.taken(entries, every, order)  # noqa: E731  # of an order, not a name
         values, sums = self.computed(self._sources, local, rows, sums)
-        is_own = local < self.case.of_device
-        return self._ends({index: jnp.where(_along(is_own, x), x, 0) for index, x in values.items()}), sums
+        is_own = (local < self.case.of_device) & (ids < self.case.num_experts)
+        return self._ends(values, is_own), sums
 
     def _replicated(self) -> tuple[Results, Results]:
         """The same tokens on all devices of the axis."""
@@ -255,8 +262,8 @@ class ExpertsOnDevice:
         if home:
             needed = [index for index in self.body.upstream(home, values) if index in self.entries]
             known = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
-            values = self.body.run(home, known, self.num_rows, self.group(self.ids))
-        return self._shaped(self._ends(values)), sums
+            values = self.body.run(home, known, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
+        return self._shaped(self._ends(values, self.ids < self.case.num_experts)), sums
 
 
 def _order(keys: jax.Array) -> jax.Array:

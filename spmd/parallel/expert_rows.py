@@ -197,7 +197,7 @@ class RowBody:
         if step.kind == "shared":
             return group.shared[step.sources[0]]
         if step.kind == "ids":
-            return group.ids.astype(dense_meta((), step.dtype).struct.dtype)
+            return group.numbered.astype(dense_meta((), step.dtype).struct.dtype)
         if step.kind == "expert":
             return group.rows_of(step.sources[0])
         if step.kind == "reshape":
@@ -293,12 +293,14 @@ def of_rows(shape: Shape, num_rows: int) -> Shape:
 class SortedRows:
     """Operands of rows that are sorted by expert.
 
-    ids: of each row, the number of experts for a row of none, which are the last. sizes: the rows of each expert.
+    ids: of each row, the number of experts for a row of none, which are the last. numbered: the same among those of all
+    devices. sizes: the rows of each expert.
     stacks [experts, ...] and shared operands: by their places. numbers: scalar arguments by the index of a step.
     computed: the rows that products compute if the router is balanced.
     """
 
     ids: jax.Array
+    numbered: jax.Array
     sizes: jax.Array
     stacks: Mapping[int, jax.Array]
     shared: Mapping[int, jax.Array]

@@ -34,6 +34,14 @@ def _copied(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownR
     return by_element(stretch, node, given)
 
 
+@_rule("aten.clamp.default")
+def _clamped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
+    """Numbers of experts of which that of no expert is the last one's: its rows add nothing."""
+    facts, most = stretch.of(given["self"]), given.get("max")
+    is_ids = facts is not None and facts.kind == "ids" and stretch.num_experts > 0
+    return facts if is_ids and most == stretch.num_experts - 1 else by_element(stretch, node, given)
+
+
 @_rule("aten.sort.default", "aten.sort.stable")
 def _sorted(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
     facts = stretch.of(given["self"])

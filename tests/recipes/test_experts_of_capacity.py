@@ -1,8 +1,7 @@
-"""recipes/mixtral.py: Hugging Face's Mixtral with experts on each device's own tokens has the same results."""
+"""recipes/benchmarks/experts_of_capacity.py: experts that drop what they have no slot for."""
 
 import copy
 import math
-import re
 from functools import partial
 
 import jax
@@ -16,10 +15,9 @@ from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
 
 import fsdp
 import spmd
-from recipes import mixtral
-from recipes.mixtral import use_experts_of_capacity, use_experts_per_shard
+from recipes.benchmarks import experts_of_capacity
+from recipes.benchmarks.experts_of_capacity import use_experts_of_capacity
 from spmd import config
-from spmd.core.programs import cache
 
 
 def tiny() -> MixtralConfig:
@@ -29,43 +27,11 @@ def tiny() -> MixtralConfig:
     )  # fmt: skip
 
 
-class TestExperts:
-    """use_experts_per_shard: the results of one device, without the whole batch on every device."""
-
-    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    def test_training_step(self, partitioner: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(config, "partitioner", partitioner)
-        plain = MixtralForCausalLM(tiny())
-        sharded = copy.deepcopy(plain)
-        use_experts_per_shard(sharded.config, mesh8, "fsdp")
-        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={MixtralDecoderLayer})
-        model = fsdp.FullyShardedDataParallel(sharded, mesh8, auto_wrap_policy=policy)
-        tokens = torch.randint(64, (16, 8))
-        expected = plain(input_ids=tokens, labels=tokens).loss
-        expected.backward()
-        loss = model(input_ids=tokens.to("xla"), labels=tokens.to("xla")).loss
-        loss.backward()
-        check(loss, expected)
-        for (name, ours), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
-            assert ours.grad is not None, name
-            check(ours.grad, theirs.grad)
-        program = cache.last_program()
-        assert program is not None
-        # 256 choices of tokens of width 32: no device has those of all devices.
-        assert not re.search(r"f32\[256,(32|48|96)\]", program.executable.as_text())
-
-    def test_refused(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(ValueError, match=r"the mesh has no axis 'data' \(axes: fsdp\)"):
-            use_experts_per_shard(tiny(), mesh8, "data")
-        with pytest.raises(ValueError, match="expected hidden_act 'silu', got 'gelu'"):
-            use_experts_per_shard(MixtralConfig(hidden_act="gelu"), mesh8, "fsdp")
-
-
 def by_loop(
     hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor,
     *, capacity: float,
 ) -> torch.Tensor:  # fmt: skip
-    """`mixtral.experts_of_capacity`, a choice at a time."""
+    """`experts_of_capacity`, a choice at a time."""
     num_taken = [0] * len(gate_up)
     size = math.ceil(capacity * index.numel() / len(gate_up))
     sums = [torch.zeros(hidden.shape[1]) for _ in hidden]
@@ -94,7 +60,7 @@ class TestCapacity:
         expected.backward(grad)
         arrays = [jnp.asarray(operand.detach().numpy()) for operand in operands]
         ours, backward = jax.vjp(
-            lambda hidden, weights, gate_up, down: mixtral.experts_of_capacity(
+            lambda hidden, weights, gate_up, down: experts_of_capacity.experts_of_capacity(
                 hidden, jnp.asarray(index.int().numpy()), weights, gate_up, down, capacity=capacity
             ),
             *arrays,
@@ -137,23 +103,7 @@ class TestCapacity:
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match="expected a positive capacity, got 0"):
             use_experts_of_capacity(tiny(), mesh8, "fsdp", 0)
-
-
-@pytest.mark.parametrize("rows", [512, 40])
-def test_kernels(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TPU's kernels, interpreted, and XLA's products; of rows that fill a block, or do not."""
-    generator = np.random.default_rng(0)
-    x, grad = (generator.standard_normal((rows, width), np.float32) for width in (24, 16))
-    weights = generator.standard_normal((3, 16, 24), np.float32)
-    sizes = np.array([7, 0, rows - 7], np.int32)
-    made = []
-    for is_kernel in (False, True):
-        if is_kernel:
-            monkeypatch.setattr(mixtral, "_kernel", partial(mixtral._kernel, interpret=True))
-            monkeypatch.setattr(
-                mixtral, "_by_platform", lambda by_xla, by_kernel, *operands: jax.jit(by_kernel)(*operands)
-            )
-        product, backward = jax.vjp(lambda x, w: mixtral.grouped_product(x, w, sizes), x, weights)
-        made.append((product, *backward(grad)))
-    for ours, theirs in zip(*made, strict=True):
-        check(torch.tensor(np.asarray(ours)), torch.tensor(np.asarray(theirs)))
+        with pytest.raises(ValueError, match=r"the mesh has no axis 'data' \(axes: fsdp\)"):
+            use_experts_of_capacity(tiny(), mesh8, "data", 1.0)
+        with pytest.raises(ValueError, match="expected hidden_act 'silu', got 'gelu'"):
+            use_experts_of_capacity(MixtralConfig(hidden_act="gelu"), mesh8, "fsdp", 1.0)
