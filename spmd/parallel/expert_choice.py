@@ -81,6 +81,9 @@ class ExpertsCase:
                 if size % partitioning.num_shards(mesh, (*axes[dim], name)) == 0:
                     axes[dim] = (*axes[dim], name)
                     break
+        if not set(experts) <= {axis for of_dim in axes for axis in of_dim}:
+            # All of the experts' axes have other tokens, or none: else results of different tokens would be added up.
+            axes = [tuple(axis for axis in of_dim if axis not in experts) for of_dim in axes]
         return mesh, grid, axes, experts
 
     @property

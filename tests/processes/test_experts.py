@@ -1,0 +1,53 @@
+"""Two processes of four devices train a model with experts: as one process of eight."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+import spmd
+
+from .experts import Training
+from .test_checkpoints import free_ports
+from .test_processes import HASTY, environment, outputs
+
+PROGRAM = ROOT / "tests/processes/experts.py"
+SENTENCES = {"gathered": "weights are gathered", "all-to-all": "rows travel in rounds", "ring": "tokens travel"}
+
+pytestmark = pytest.mark.partitioned("experts over two processes")
+
+
+def together(exchange: str, mesh: str) -> tuple[list[float], str]:
+    """The numbers of two processes, which are the same in both, and what the last program says of its exchange."""
+    port = free_ports()[0]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(PROGRAM), str(index), port, exchange, mesh],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(XLA_FLAGS=HASTY), cwd=ROOT,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    printed = outputs(started)
+    assert [process.returncode for process in started] == [0, 0], printed
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in printed)
+    assert first == second
+    return first["numbers"], first["exchanges"]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "mesh"),
+    [
+        ("all-to-all", "expert"),
+        pytest.param("ring", "expert", marks=pytest.mark.long),
+        pytest.param("gathered", "expert", marks=pytest.mark.long),
+        pytest.param("all-to-all", "fsdp and expert", marks=pytest.mark.long),
+    ],
+)
+def test_losses_and_norms(exchange: str, mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two clipped steps. Experts are over both processes, or each process has all of them."""
+    monkeypatch.setattr(spmd.config, "parallel", exchange)  # set again by `Training`
+    found, sentence = together(exchange, mesh)
+    assert sentence.startswith("experts over expert: " + SENTENCES[exchange]), sentence
+    assert found == pytest.approx(Training(exchange, mesh).numbers(), rel=1e-12)
