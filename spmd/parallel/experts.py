@@ -126,6 +126,8 @@ def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
     places = {node: place for place, node in enumerate(graph.nodes)}
     order: dict[int, list[ExpertsOp]] = {}
     for fused in of_layer.values():
+        # In the order of recording, not of reading: equal layers are equal ops.
+        fused.exits = {name: end for name, end in fused.layer.exits.items() if name in fused.exits}
         if fused.exits:
             last = max((places[made] for made in map(walks.origin, fused.operands) if made is not None), default=-1)
             order.setdefault(last, []).append(fused)
