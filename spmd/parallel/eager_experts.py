@@ -4,7 +4,7 @@ The loop's tensors have as many rows as an expert has tokens: each is read by th
 same experts by `grouped_mm`, which the library has for each of its models, have fixed shapes.
 """
 
-from collections.abc import Callable
+import inspect
 from typing import Any
 
 import torch
@@ -13,24 +13,24 @@ from ..core import config, patch_when_imported
 
 
 def _change(module: Any) -> None:
-    """Has models whose experts are "eager" compute those of tensors on xla by `grouped_mm`."""
-    get_interface, grouped = module.ExpertsInterface.get_interface, module.grouped_mm_experts_forward
+    """Registers "eager" among transformers' experts: those of tensors on xla are computed by `grouped_mm`.
 
-    def chosen(self: Any, experts_implementation: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        function: Callable[..., Any] = get_interface(self, experts_implementation, default)
+    Not by another `get_interface`: each of the library's blocks calls it, so that Dynamo would have to trace ours.
+    """
+    grouped = module.grouped_mm_experts_forward
 
-        def forward(experts: Any, hidden: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-            is_grouped = hidden.device.type == "xla" and config.parallel != "off" and not named
-            return (grouped if is_grouped else default)(experts, hidden, *arguments, **named)
+    def forward(experts: torch.nn.Module, hidden: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+        is_grouped = hidden.device.type == "xla" and config.parallel != "off" and not named
+        loop = inspect.unwrap(type(experts).forward)  # the class's decorator wraps it
+        result: torch.Tensor = (grouped if is_grouped else loop)(experts, hidden, *arguments, **named)
+        return result
 
-        return forward if function is default and experts_implementation == "eager" else function
-
-    module.ExpertsInterface.get_interface = chosen
+    module.ExpertsInterface._global_mapping["eager"] = forward
 
 
 def join() -> None:
     """Changes transformers, now or when it is imported."""
-    names = "ExpertsInterface.get_interface(self, experts_implementation, default)", "grouped_mm_experts_forward"
+    names = "ExpertsInterface._global_mapping", "grouped_mm_experts_forward"
     patch_when_imported("transformers.integrations.moe", _change, "experts on xla", *names)
 
 
