@@ -5,33 +5,23 @@
 
 No TPU is needed, but libtpu is (extra `tpu`), except for the toy. Ours is Hugging Face's model on meta, planned by
 `spmd.plan`: side "ours" with its experts marked, "off" the same as `config.parallel = "off"` computes it. JAX's is
-`jax_experts.py`. Each side has a process of its own; figures are those of `scale.py`, of one chip. The rounds of an
+`jax_experts.py`. Each side has a process of its own; figures are those of `sides.py`, of one chip. The rounds of an
 exchange of rows depend on the router: figures are of a balanced one.
 
-Mixtral is a training step whose layers are recomputed, and AdamW's moments have the dtype of the weights. A row of a
-layer is the forward and backward of one layer of DeepSeek-V3's routed experts by a softmax router.
+A training step recomputes its layers, and AdamW's moments have the dtype of the weights; DeepSeek-V3's 671 billion
+parameters are planned only. A row of a layer is the forward and backward of a layer of its routed experts by a softmax
+router.
 """
 
-import argparse
-import json
 import math
-import os
-import resource
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from recipes.benchmarks import sides
 
-from recipes.benchmarks.scale import COLUMNS, options_of, read
-
-SIDES = ("ours", "off", "jax")
 AXES = ("fsdp", "expert")  # the batch is sharded over both
-MOST = 1800  # seconds of a side
 MIXTRAL = {
     "hidden_size": 4096, "intermediate_size": 14_336, "num_attention_heads": 32, "num_key_value_heads": 8,
     "vocab_size": 32_000, "num_local_experts": 8, "num_experts_per_tok": 2,
@@ -43,6 +33,7 @@ TOY = {
 DEEPSEEK = {
     "hidden_size": 7168, "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8,
 }  # fmt: skip
+DEEPSEEK_671B: dict[str, Any] = {"layers": 61, "shapes": {}, "config": "DeepseekV3Config", "sides": ("ours",)}
 
 
 @dataclass(frozen=True)
@@ -60,6 +51,8 @@ class Row:
     is_toy: bool = False
     experts: str = "grouped_mm"  # transformers' implementation
     shapes: Mapping[str, Any] = field(default_factory=lambda: MIXTRAL)
+    config: str = "MixtralConfig"  # of transformers
+    sides: tuple[str, ...] = ("ours", "off", "jax")
 
     @property
     def num_devices(self) -> int:
@@ -76,6 +69,9 @@ ROWS = {
         Row("mixtral-8-sequences", "v5p:2x2x2", (2, 4), 64, 4096, 4),
         Row("mixtral-16-sequences", "v5p:2x2x2", (2, 4), 128, 4096, 4),
         Row("deepseek-layer", "v5p:4x4x4", (1, 64), 64, 4096, 0, shapes=DEEPSEEK),
+        Row("deepseek-671b-v5p", "v5p:8x8x8", (8, 64), 512, 4096, **DEEPSEEK_671B),
+        Row("deepseek-671b-tpu7x", "tpu7x:4x4x8", (4, 64), 256, 4096, **DEEPSEEK_671B),
+        Row("deepseek-671b-h100", "64xh100:8", (8, 64), 512, 4096, **DEEPSEEK_671B),
     )
 }
 
@@ -92,20 +88,11 @@ def ours(row: Row, side: str) -> dict[str, Any]:
     spmd.config.parallel = "off" if side == "off" else "auto"
     mesh = spmd.Mesh(range(row.num_devices), row.shards, AXES, target=row.target)
     step, batch = (_training if row.layers else _layer)(row, mesh)
-    plan = spmd.plan(step, batch)
-    return {
-        "state": plan.parameters + plan.optimizer_state, "temporaries": plan.temporaries, "peak": plan.peak,
-        "exchanges": sum(collective.count for collective in plan.collectives),
-        "moved": plan.moved_bytes, "hidden": plan.hidden_bytes, "cycles": plan.cycles, "step": plan.seconds or 0.0,
-        "waiting": sum(collective.waiting for collective in plan.collectives),
-        "flops": plan.flops, "compile": plan.compile_seconds,
-        "terms": {term.name: term.seconds for term in plan.terms},
-        "words": [*plan.notes, *map(str, plan.collectives[:16])],
-    }  # fmt: skip
+    return sides.planned(step, batch)[1]
 
 
 def _training(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
-    """A training step of Mixtral, and its tokens."""
+    """A training step of a model, and its tokens."""
     import torch
     import transformers
 
@@ -113,12 +100,12 @@ def _training(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
     import spmd
     from spmd import P
 
-    config = transformers.MixtralConfig(
+    config = getattr(transformers, row.config)(
         **row.shapes, num_hidden_layers=row.layers, max_position_embeddings=row.sequence, use_cache=False,
         attn_implementation="sdpa",
     )  # fmt: skip
     with torch.device("meta"):
-        model = transformers.MixtralForCausalLM(config).to(getattr(torch, row.weights))
+        model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, row.weights))
     model.config._experts_implementation = row.experts
     model.gradient_checkpointing_enable()
     rules = {"**.experts.*": P("expert", None, None)}
@@ -170,28 +157,7 @@ def _layer(row: Row, mesh: Any) -> tuple[Callable[..., Any], Any]:
 
 def by_hand(row: Row, _: str) -> dict[str, Any]:
     """The figures of the program of JAX's."""
-    import jax
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh
-
-    import spmd
-
-    if row.is_toy:
-        spmd.simulate(row.num_devices)
-        devices = jax.devices()[: row.num_devices]
-    else:
-        devices = topologies.get_topology_desc(topology_name=row.target, platform="tpu").devices
-    mesh = Mesh(np.array(devices).reshape(row.shards), AXES)
-    with jax.enable_x64(False):
-        lowered = _lowered(row, mesh)
-        started = time.perf_counter()
-        compiled = lowered.compile(compiler_options=options_of(mesh))
-    seconds = time.perf_counter() - started
-    return {
-        "compile": seconds,
-        **read(compiled, spmd.Mesh(range(row.num_devices), row.shards, AXES, target=row.target)),
-    }
+    return sides.by_hand(row, AXES, partial(_lowered, row))
 
 
 def _lowered(row: Row, mesh: Any) -> Any:
@@ -217,65 +183,11 @@ def _lowered(row: Row, mesh: Any) -> Any:
     return jax_experts.Step(model, mesh, row.batch, row.sequence, stored=stored, **how).lower()
 
 
-# -- The table.
-
-
-def measured(row: Row, side: str) -> dict[str, Any]:
-    """The figures of one side of a row, or its error."""
-    command = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.experts", "--child", side, "--rows", row.name]
-    # Without these settings libtpu queries the network for a TPU, and allows one process only.
-    settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=MOST, env={**os.environ, **settings})
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done in {MOST} s"}
-    if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["no figures"])[-1]}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
-def show(row: Row, sides: Mapping[str, Mapping[str, Any]], console: Console) -> None:
-    """Prints the figures of the sides of a row."""
+def _title(row: Row) -> str:
     shards = ", ".join(f"{axis}={size}" for axis, size in zip(AXES, row.shards, strict=True))
     kind = f"{row.layers} layers" if row.layers else "a layer of experts"
-    title = f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, {row.weights}"
-    table = Table("", *sides, title=title, title_justify="left")
-    scale, letters = (1, "MG") if row.is_toy else (1024, "GT")
-    for name, head, unit in COLUMNS:
-        unit = unit * scale if "{}" in head else unit
-        values = [f"{figures[name] / unit:,.3f}" if figures.get(name) else "-" for figures in sides.values()]
-        if set(values) != {"-"}:
-            table.add_row(head.format(letters[name == "flops"]), *values)
-    for name in dict.fromkeys(name for figures in sides.values() for name in figures.get("terms", ())):
-        seconds = [figures.get("terms", {}).get(name, 0.0) for figures in sides.values()]
-        table.add_row(f"  {name} ms", *(f"{1e3 * value:,.1f}" for value in seconds))
-    console.print(table)
-    for side, figures in sides.items():
-        if "error" in figures:
-            console.print(f"{side}: {figures['error']}", markup=False)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[*ROWS], default=[*ROWS], metavar="ROW", help=", ".join(ROWS))
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
-    parser.add_argument("--words", action="store_true", help="print notes and collectives, too")
-    parser.add_argument("--child", choices=SIDES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        started = time.perf_counter()
-        figures = (by_hand if options.child == "jax" else ours)(ROWS[options.rows[0]], options.child)
-        host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({**figures, "seconds": time.perf_counter() - started, "host": host}))
-        return
-    console = Console(width=140)
-    for row in (ROWS[name] for name in options.rows):
-        figures = {side: measured(row, side) for side in options.sides}
-        show(row, figures, console)
-        for side in figures if options.words else ():
-            console.print(*[f"{side}: {words}" for words in figures[side].get("words", ())], sep="\n", markup=False)
+    return f"{row.name}: {kind} on {row.target}, {shards}, {row.batch} x {row.sequence:,}, {row.weights}"
 
 
 if __name__ == "__main__":
-    main()
+    sides.main("recipes.benchmarks.experts", __doc__, ROWS, {"ours": ours, "off": ours, "jax": by_hand}, _title)
