@@ -146,6 +146,14 @@ class TestTransformers:
         moe.as_on_one_device(case, BOTH)
         check_fused("auto")
 
+    @pytest.mark.parametrize("form", ["grouped_mm", "eager"])
+    def test_graph_of_dynamo(self, form: str) -> None:
+        """The block is one graph: a function of this library in it would be a break, and an error."""
+        case = Case("mixtral", "skewed", torch.float32, form=form)
+        with torch.no_grad():
+            output = torch.compile(case.block().to("xla"), backend="xla", fullgraph=True)(case.inputs().to("xla"))
+        moe.close({"output": output.cpu()}, {"output": moe.on_cpu(case)["output"]}, moe.CLOSE[torch.float32])
+
     def test_bfloat16(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Routers compute in float32, experts and what travels in bfloat16."""
         monkeypatch.setattr(spmd.config, "parallel", "all-to-all")
@@ -201,7 +209,7 @@ class TestPrograms:
         with torch.no_grad(), moe.Doubles():
             output = block(BOTH.place(block, case.inputs().to("xla")))[0].cpu()
         check_fused("auto", layers=1)
-        moe.close({"output": output}, {"output": moe.on_cpu(case)["output"]}, 1e-12)
+        moe.close({"output": output.cpu()}, {"output": moe.on_cpu(case)["output"]}, 1e-12)
 
 
 class TestAsRecorded:

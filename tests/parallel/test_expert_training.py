@@ -319,7 +319,7 @@ def test_bias_of_deepseek() -> None:
 
 
 class TestState:
-    """What is read from a trained model, and trainings that go on elsewhere."""
+    """Reads of a trained model, and trainings that go on elsewhere."""
 
     def test_evaluation_and_generation(self) -> None:
         """After a step: a loss without gradients, and what a greedy search adds to two prompts. Then a further step."""

@@ -68,7 +68,12 @@ TRACED = (
     "spmd.core.torch_state.modules._hold", "spmd.loops.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
-TRACED_FILES = ("loops/recompute/wrapped.py", "mesh/partition_spec.py", "names/torch_xla/xla_loops.py")
+TRACED_FILES = (
+    "loops/recompute/wrapped.py",
+    "mesh/partition_spec.py",
+    "names/torch_xla/xla_loops.py",
+    "parallel/eager_experts.py",
+)
 
 # Functions in whose place Dynamo traces another one.
 REPLACED = {
