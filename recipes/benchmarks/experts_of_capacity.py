@@ -21,12 +21,15 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 import spmd
 
 
-def use_experts_of_capacity(config: Any, mesh: spmd.Mesh, axis: str, capacity: float) -> None:
+def use_experts_of_capacity(
+    config: Any, mesh: spmd.Mesh, axis: str, capacity: float, *, expert: str | None = None
+) -> None:
     """Makes models of this configuration compute at most `capacity` times an even share of the choices in each expert.
 
     Of the choices on a device, in order, an expert takes the first ceil(capacity * tokens * chosen / experts), and the
     later ones add nothing to their tokens (Lepikhin et al. 2020, arXiv:2006.16668). axis: that which shards the batch;
-    every device reads all experts.
+    every device reads all experts. expert: a further one that shards the batch and the experts, whose number it
+    divides: rows go to their experts' devices.
 
     Raises ValueError for an axis that is not in the mesh, a capacity that is not positive, or an activation other than
     SiLU.
@@ -38,43 +41,58 @@ def use_experts_of_capacity(config: Any, mesh: spmd.Mesh, axis: str, capacity: f
         raise ValueError(f"{caller}: expected hidden_act 'silu', got {config.hidden_act!r}")
     if capacity <= 0:
         raise ValueError(f"{caller}: expected a positive capacity, got {capacity}")
-    name = f"of_capacity:{axis}:{capacity}:{id(mesh)}"
-    ALL_EXPERTS_FUNCTIONS.register(name, partial(_experts, mesh=mesh, axis=axis, capacity=capacity))
+    name = f"of_capacity:{axis}:{expert}:{capacity}:{id(mesh)}"
+    how = {"mesh": mesh, "axis": axis, "expert": expert, "capacity": capacity}
+    ALL_EXPERTS_FUNCTIONS.register(name, partial(_experts, **how))
     config._experts_implementation = name
 
 
 def _experts(
     module: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor,
-    *, mesh: spmd.Mesh, axis: str, capacity: float,
+    *, mesh: spmd.Mesh, axis: str, expert: str | None, capacity: float,
 ) -> torch.Tensor:  # fmt: skip
     operands = hidden_states, top_k_index.int(), top_k_weights, module.gate_up_proj, module.down_proj
     abstract = mesh.get_jax_mesh().abstract_mesh  # without devices: a plan's are not those of the mesh
-    return spmd.call_jax(_on_each_shard, *operands, mesh=abstract, axis=axis, capacity=capacity)
+    return spmd.call_jax(_on_each_shard, *operands, mesh=abstract, axis=axis, expert=expert, capacity=capacity)
 
 
-def _on_each_shard(*operands: jax.Array, mesh: Any, axis: str, capacity: float) -> jax.Array:
-    tokens, weights = PartitionSpec(axis), PartitionSpec()
-    specs, function = (tokens, tokens, tokens, weights, weights), partial(experts_of_capacity, capacity=capacity)
+def _on_each_shard(*operands: jax.Array, mesh: Any, axis: str, expert: str | None, capacity: float) -> jax.Array:
+    tokens = PartitionSpec((axis, expert) if expert else axis)
+    weights = PartitionSpec(expert)
+    function = partial(experts_of_capacity, capacity=capacity, axis=expert)
+    specs = tokens, tokens, tokens, weights, weights
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=tokens, check_vma=False)(*operands)
 
 
 def experts_of_capacity(
-    hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array, *, capacity: float
+    hidden: jax.Array,
+    index: jax.Array,
+    weights: jax.Array,
+    gate_up: jax.Array,
+    down: jax.Array,
+    *,
+    capacity: float,
+    axis: str | None = None,
 ) -> jax.Array:
     """The weighted sum of the chosen experts' outputs for each token, [tokens, width], without the choices that an
     expert has no slot for: it has ceil(capacity * tokens * chosen / experts), and earlier choices come first.
 
     hidden: [tokens, width]. index, weights: [tokens, chosen]. gate_up: [experts, 2 * inner, width]. down: [experts,
-    width, inner].
+    width, inner]. axis: the mesh axis whose devices have a part of the experts each.
     """
-    choices, num_experts = index.size, gate_up.shape[0]
+    shards = 1 if axis is None else jax.lax.axis_size(axis)
+    choices, num_experts = index.size, gate_up.shape[0] * shards
     size = min(math.ceil(capacity * choices / num_experts), choices)
     slots, choice_of_slot = _slots(index.reshape(-1), num_experts, size)
     rows = _taken(hidden, choice_of_slot // index.shape[1], slots.reshape(index.shape))
     rows = rows.reshape(num_experts, size, -1)
+    if axis is not None:  # each device's rows of each expert, one after the other
+        rows = jax.lax.all_to_all(rows, axis, split_axis=0, concat_axis=1, tiled=True)
     gate, up = jnp.split(jnp.einsum("esi,eoi->eso", rows, gate_up), 2, axis=-1)
-    results = jnp.einsum("esi,eoi->eso", jax.nn.silu(gate) * up, down).reshape(num_experts * size, -1)
-    results = _taken(results, slots, choice_of_slot[:, None]).reshape(*index.shape, -1)
+    results = jnp.einsum("esi,eoi->eso", jax.nn.silu(gate) * up, down)
+    if axis is not None:
+        results = jax.lax.all_to_all(results, axis, split_axis=1, concat_axis=0, tiled=True)
+    results = _taken(results.reshape(num_experts * size, -1), slots, choice_of_slot[:, None]).reshape(*index.shape, -1)
     return jnp.sum(results * weights[..., None], axis=1).astype(hidden.dtype)
 
 

@@ -44,10 +44,24 @@ def model_of(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
     stack = module.transformer.h if row.model == "gpt2-16b" else module.model.layers
     _recompute(stack, row.recompute)
     module.train()
+    if row.expert > 1:
+        return _over_experts(row, module, mesh)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer_class})
     precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     wrapped = fsdp.FullyShardedDataParallel(module, mesh, auto_wrap_policy=policy, mp_policy=precision)
     return Model(wrapped, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss)
+
+
+def _over_experts(row: Row, module: nn.Module, mesh: spmd.Mesh) -> Model:
+    """A model whose experts an axis shards; FSDP shards all weights over the other axis, if there is one."""
+    rules = {"**.experts.*": spmd.P("expert", None, None)}
+    if row.expert < row.devices:
+        precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        units = spmd.ShardingRules(rules, units=["model.layers.*"], extra_data_axis="expert")
+        units.apply(module, mesh, mp_policy=precision)
+    else:
+        spmd.ShardingRules(rules | {"**": spmd.P()}).apply(module, mesh)
+    return Model(module, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss)
 
 
 # layers, width, heads, heads of keys, hidden, vocabulary
@@ -95,8 +109,13 @@ def _long(row: Row, mesh: spmd.Mesh, layers: int | None) -> Model:
 
 
 def _mixtral(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:
-    """Mixtral 8x7B."""
+    """Mixtral 8x7B and 8x22B."""
     config = transformers.MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
+    if row.model == "mixtral-8x22b":
+        config = transformers.MixtralConfig(
+            hidden_size=6144, intermediate_size=16_384, num_hidden_layers=layers or 56, num_attention_heads=48,
+            num_key_value_heads=8, vocab_size=32_768, use_cache=False,
+        )  # fmt: skip
     _use_experts(config, mesh, row)
     with torch.device("meta"):
         return transformers.MixtralForCausalLM(config), MixtralDecoderLayer
@@ -114,10 +133,12 @@ def _deepseek(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module,
 
 
 def _qwen(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:
-    """Qwen3-235B-A22B."""
+    """Qwen3-235B-A22B and 30B-A3B."""
+    # layers, width, heads, an expert's width
+    num_layers, width, heads, inner = (94, 4096, 64, 1536) if row.model == "qwen3-235b" else (48, 2048, 32, 768)
     config = transformers.Qwen3MoeConfig(
-        vocab_size=151_936, hidden_size=4096, intermediate_size=12_288, num_hidden_layers=layers or 94,
-        num_attention_heads=64, num_key_value_heads=4, head_dim=128, moe_intermediate_size=1536,
+        vocab_size=151_936, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers or num_layers,
+        num_attention_heads=heads, num_key_value_heads=4, head_dim=128, moe_intermediate_size=inner,
         num_experts_per_tok=8, num_experts=128, norm_topk_prob=True, use_cache=False,
     )  # fmt: skip
     _use_experts(config, mesh, row)
@@ -127,7 +148,7 @@ def _qwen(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, typ
 
 def _use_experts(config: Any, mesh: spmd.Mesh, row: Row) -> None:
     if row.capacity:
-        use_experts_of_capacity(config, mesh, "fsdp", row.capacity)
+        use_experts_of_capacity(config, mesh, "fsdp", row.capacity, expert="expert" if row.expert > 1 else None)
 
 
 def _gpt2(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, type[nn.Module]]:
@@ -138,7 +159,10 @@ def _gpt2(row: Row, mesh: spmd.Mesh, layers: int | None) -> tuple[nn.Module, typ
         return transformers.GPT2LMHeadModel(config), GPT2Block
 
 
-_HUGGING_FACE = {"mixtral-8x7b": _mixtral, "deepseek-v3": _deepseek, "qwen3-235b": _qwen, "gpt2-16b": _gpt2}
+_HUGGING_FACE = {
+    "mixtral-8x7b": _mixtral, "mixtral-8x22b": _mixtral, "deepseek-v3": _deepseek, "qwen3-235b": _qwen,
+    "qwen3-30b": _qwen, "gpt2-16b": _gpt2,
+}  # fmt: skip
 
 
 # -- What backward computes again.

@@ -176,8 +176,17 @@ class ExpertsOnDevice:
         """All rows here, with the weights of all experts."""
         every = list(self.entries)
         rows = lambda order: self.taken(self.entries, every, order)  # noqa: E731  # of an order, not a name
-        values, sums = self.computed(self._sources, self.ids, rows)
-        return self._shaped(self._ends(values, self.ids < self.case.num_experts)), sums
+        values, sums = self.computed(self.body.exchanged.returned, self.ids, rows)
+        return self._home(values), sums
+
+    def _home(self, values: Rows) -> Results:
+        """The results, of the values that experts return: the steps after these are computed in the tokens' order."""
+        home = [source for source in self._sources if source not in values]
+        if home:
+            needed = [index for index in self.body.upstream(home, values) if index in self.entries]
+            known = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
+            values = self.body.run(home, known, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
+        return self._shaped(self._ends(values, self.ids < self.case.num_experts))
 
     # -- Rows that travel.
 
@@ -258,12 +267,7 @@ class ExpertsOnDevice:
             start = jnp.zeros((), num_rounds.dtype), values, sums
             with jax.named_scope("iterations=0"):  # if the router is balanced; plans read the scope
                 _, values, sums = lax.while_loop(lambda carry: carry[0] < num_rounds, one_round, start)
-        home = [source for source in self._sources if source not in values]
-        if home:
-            needed = [index for index in self.body.upstream(home, values) if index in self.entries]
-            known = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
-            values = self.body.run(home, known, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
-        return self._shaped(self._ends(values, self.ids < self.case.num_experts)), sums
+        return self._home(values), sums
 
 
 def _order(keys: jax.Array) -> jax.Array:

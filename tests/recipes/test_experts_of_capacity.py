@@ -100,6 +100,31 @@ class TestCapacity:
             inputs = [spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None)) for x in (hidden, index, weights)]
             check(module.to("xla")(*inputs), expected)
 
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_axis_of_experts(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rows go to their experts' devices, and back: the gradients are those with all experts on each device."""
+        monkeypatch.setattr(config, "partitioner", partitioner)
+        mesh, one = spmd.Mesh(range(8), (2, 4), ("fsdp", "expert")), spmd.Mesh(range(8), (8,), ("fsdp",))
+        torch.manual_seed(0)
+        experts = MixtralForCausalLM(tiny()).model.layers[0].mlp.experts
+        hidden, index, weights = torch.randn(64, 32), torch.randn(64, 4).topk(2).indices, torch.rand(64, 2)
+        results = []
+        for where, expert in ((one, None), (mesh, "expert")):
+            module = copy.deepcopy(experts).to("xla")
+            use_experts_of_capacity(module.config, where, "fsdp", 0.5, expert=expert)
+            for parameter in module.parameters():
+                spmd.mark_sharding(parameter, where, (expert, None, None))
+            batch = ("fsdp", expert) if expert else "fsdp"
+            inputs = [spmd.mark_sharding(x.to("xla"), where, (batch, None)) for x in (hidden, index, weights)]
+            inputs[0].requires_grad_()
+            output = module(*inputs)
+            output.square().sum().backward()
+            grads = [inputs[0].grad, *(parameter.grad for parameter in module.parameters())]
+            results.append([x.detach().cpu() for x in (output, *grads)])
+        for ours, theirs in zip(*results, strict=True):
+            assert theirs.abs().max() > 0
+            check(ours, theirs)
+
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match="expected a positive capacity, got 0"):
             use_experts_of_capacity(tiny(), mesh8, "fsdp", 0)

@@ -285,3 +285,29 @@ assert plan.flops == 2 * 256**3, plan
 """,
             timeout=300,
         )
+
+    def test_experts(self) -> None:
+        """GSPMD would end the process at a grouped product, which Shardy partitions."""
+        run_script(
+            """
+import torch, spmd
+mesh = spmd.Mesh(range(8), (8,), ("expert",), target="h100:8")
+weights = torch.nn.Parameter(torch.empty(8, 32, 64, device="meta"))
+spmd.ShardingRules({"weight": spmd.P("expert", None, None)}).apply(torch.nn.ParameterDict({"weight": weights}), mesh)
+
+def step(rows, ends):
+    spmd.mark_sharding(rows, mesh, ("expert", None))
+    return torch.nn.functional.grouped_mm(rows, weights.to(rows.device), offs=ends).sum()
+
+arguments = torch.zeros(64, 32, device="meta"), torch.zeros(8, dtype=torch.int32, device="meta")
+try:
+    spmd.plan(step, *arguments)
+except Exception as error:
+    assert "set spmd.config.partitioner = 'shardy'" in str(error), error
+else:
+    raise AssertionError("GSPMD partitions a grouped product now")
+spmd.config.partitioner = "shardy"
+assert spmd.plan(step, *arguments).fits
+""",
+            timeout=300,
+        )

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ...base.config import config
 from .. import sharded
 from ..floats import wide
 
@@ -81,6 +82,9 @@ def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
 
 
 def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    if sharded.platform() == "gpu" and sharded.mesh() is not None and config.partitioner == "gspmd":
+        # XLA's RaggedDot (jaxlib 0.10.2: "only supported with Shardy") would end the process.
+        raise NotImplementedError("GSPMD has no grouped products over GPUs: set spmd.config.partitioner = 'shardy'")
     dims = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
         lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
