@@ -16,7 +16,7 @@ from ..base.config import config
 from ..graph import lent, module_paths, store_rows
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
-from ..graph.store import StackGroup, Store, store_of
+from ..graph.store import Store, store_of
 from ..programs import cache, failing, stack_groups
 from ..programs.program import Program
 from ..record.storage import unlocked
@@ -136,19 +136,25 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
     ]
 
 
-def _stack(inputs: Sequence[DeviceData], group: StackGroup) -> jax.Array:
-    """The stack of these device data. The first time it is made of their buffers, and they are rows of it from then on;
-    data that was written by itself since is set into it. One that takes rows out of another store is made for this run.
-    """
+def _stack(inputs: Sequence[DeviceData], group: Sequence[int]) -> jax.Array:
     members = [inputs[place] for place in group]
+    store = full_store(members)
+    return stacked(members) if store is None else store.placed()
+
+
+def full_store(members: Sequence[DeviceData]) -> Store | None:
+    """The store of these device data alone. The first time it is made of their buffers, and they are rows of it from
+    then on; data that was written by itself since is set into it. None for rows of another store."""
     store = store_of(members) or _mended(members)
-    if store is None and all(device_data.store is None for device_data in members):
-        store = Store.of(members)
-    if store is None:
-        sharding = members[0].sharding
-        assert sharding is not None, "it has been brought to the devices"
-        return store_rows.stacked([device_data.placed()[0] for device_data in members], sharding)
-    return store.placed()
+    is_new = store is None and all(device_data.store is None for device_data in members)
+    return Store.of(members) if is_new else store
+
+
+def stacked(members: Sequence[DeviceData]) -> jax.Array:
+    """A stack of copies of these device data, for one run."""
+    sharding = members[0].sharding
+    assert sharding is not None, "it has been brought to the devices"
+    return store_rows.stacked([device_data.placed()[0] for device_data in members], sharding)
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:

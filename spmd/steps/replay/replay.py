@@ -26,7 +26,7 @@ from ...core.extend import Store, executables, schedule, walks
 from .dict_versions import OF_ATTRIBUTES, versions
 from .guards import Numbers
 from .host_tensors import uploaded
-from .observed_call import ObservedCall, RefusedError
+from .observed_call import ObservedCall
 from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 
 _is = operator.is_
@@ -105,6 +105,7 @@ class Replay:
         self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
         self._known = Known(recipe, call)
         self._data: list[Any] | None = None
+        self._stores: list[Any] = []  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
         self._num_runs = len(recipe.runs)
@@ -126,9 +127,12 @@ class Replay:
                 why = self._moved(place, value)
                 if why:
                     return why
-            self._data = now
+            self._data, self._stores = now, []
+        # Other programs stack the same data, and each stack that is made here takes data from other arguments.
+        while len(self._stores) != len(now) or not all(map(_is, (data.store for data in now), self._stores)):
+            self._stores = [data.store for data in now]
             for task in self._tasks:
-                task.bind(self._data)
+                task.bind(now)
         self._replaced = []
         for container, key, meta in self.recipe.replaced:
             tensor = container.grad if key is None else container[key]
@@ -243,13 +247,14 @@ class _Task:
         self._ref = weakref.ref(run.program)
         self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
         self._others: list[tuple[int, Origin, Sharding, bool]] = []
+        self._stacks: list[tuple[int, Sequence[int]]] = []  # arguments whose rows no store has by themselves
         self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
         self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
         run = self._run
-        self._owners, self._others, self._into, self._new = [], [], [], []
+        self._owners, self._others, self._stacks, self._into, self._new = [], [], [], [], []
         for port in run.program.inputs:
             if isinstance(port.places, int):
                 origin, sharding = run.inputs[port.places], run.shardings[port.places]
@@ -260,7 +265,10 @@ class _Task:
                     self._others.append((len(self._owners), origin, sharding, port.is_donated))
                 self._owners.append(owner)
             else:
-                self._owners.append(self._store(port.places, data))
+                owner = self._store(port.places, data)
+                if owner is None:
+                    self._stacks.append((len(self._owners), port.places))
+                self._owners.append(owner)
         for at, port in enumerate(run.program.outputs):
             places = (port.places,) if isinstance(port.places, int) else port.places
             sharding = run.program.results[max(places)]
@@ -271,15 +279,11 @@ class _Task:
             else:
                 self._new.append((at, port.places, sharding))
 
-    def _store(self, places: Sequence[int], data: Sequence[DeviceData]) -> Store:
+    def _store(self, places: Sequence[int], data: Sequence[DeviceData]) -> Store | None:
+        """The store of a stack of arguments, which may be made; None where it is not of them alone."""
         members = [self._run.inputs[place] for place in places]
         found = [data[one.place] for one in members if isinstance(one, State)]
-        if len(found) < len(members):
-            raise RefusedError("a stack of its program's arguments is not of state alone")
-        store = Store.of(found) if all(one.store is None for one in found) else _store_of(found)
-        if store is None:
-            raise RefusedError("a stack of its program's arguments is in several stores, or in another order")
-        return store
+        return executables.full_store(found) if len(found) == len(members) else None
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
         if not all(isinstance(root, State) for root in roots):
@@ -303,6 +307,10 @@ class _Task:
             buffers = walks.buffers_of(self._owners)
             for at, origin, sharding, is_donated in self._others:
                 buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
+            for at, places in self._stacks:
+                rows = [self._data_of(found, self._run.inputs[place]) for place in places]
+                schedule.bring(rows, [self._run.shardings[place] for place in places])
+                buffers[at] = executables.stacked(rows)
             return buffers
 
         program = self._run.program

@@ -1,11 +1,14 @@
 """`spmd.compile` with tensors that others write or replace between two calls, and with calls in several threads."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import compiled_steps as steps
+import pytest
 import torch
 from compiled_steps import Training, both, caused, training
+from support import check
 from torch import nn
 
 import spmd
@@ -216,3 +219,31 @@ class TestThreads:
 
 def Net_state() -> dict[str, torch.Tensor]:
     return {name: value for name, value in training().model.state_dict().items() if value.dim()}
+
+
+class TestStacks:
+    """Loops of other programs stack the weights of layers between two calls."""
+
+    @staticmethod
+    def run(layers: Sequence[nn.Module], x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = torch.tanh(layer(x))
+        return x
+
+    @pytest.mark.parametrize("part", [slice(1, 4), slice(1, None), slice(None)])
+    @torch.no_grad()
+    def test_stacks_of_others(self, part: slice) -> None:
+        """A call of a few layers, of a loop of fewer, and of the same loop."""
+        torch.manual_seed(0)
+        layers, x = nn.ModuleList(nn.Linear(8, 8) for _ in range(10)), torch.randn(4, 8)
+        expected = self.run(layers[part], x)
+        layers, x = layers.to("xla"), x.to("xla")
+        compiled = spmd.compile(lambda x: self.run(layers[part], x))
+        for others in range(4):
+            if others:
+                self.run(layers, x).cpu()
+            if others == 2:  # it leaves the stack
+                layers[3].weight.mul_(1.0)
+            check(compiled(x), expected)
+            check(compiled(x), expected)
+        assert compiled.num_recorded <= 2, compiled.explain()
