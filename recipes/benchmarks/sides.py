@@ -54,7 +54,7 @@ class Dump:
         """Bytes of the device's memory that the largest program allocates for its temporaries.
 
         XLA's own figures of them differ where a loop carries a stack: PJRT's `temp_size` counts what it carries more
-        than once, and the peak less arguments and results omits what lies between buffers.
+        than once, and the peak less arguments and results omits what is between buffers.
         """
         files = Path(self._folder.name).glob("*buffer-assignment.txt")
         return max((sum(map(int, _TEMPORARY.findall(file.read_text()))) for file in files), default=0)

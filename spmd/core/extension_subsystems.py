@@ -95,7 +95,7 @@ class executables:  # used as a module is
     """Programs of subgraphs, found, made and launched."""
 
     formed, launch, planned_for = _executables.formed, _executables.launch, _executables.planned_for
-    full_store, stacked = _executables.full_store, _executables.stacked
+    full_store, stacked, store_of = _executables.full_store, _executables.stacked, _executables.store_of
     file_of, why_not_kept = _stored.file_of, _stored.why_not_kept
     cause, find, most_similar, num_equal = _cache.cause, _cache.find, _cache.most_similar, _cache.num_equal
     part = _cache.part

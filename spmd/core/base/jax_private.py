@@ -47,7 +47,7 @@ from jax.experimental import serialize_executable
 
 # 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner` is process-wide.
 # None in a jax that has only Shardy.
-use_shardy_partitioner: Callable[[bool], Any] | None = getattr(_config, "use_shardy_partitioner", None)
+use_shardy_partitioner: Any = getattr(_config, "use_shardy_partitioner", None)
 
 # 0.10, 0.11, 0.12. All settings that a trace depends on.
 trace_context: Callable[[], tuple[Any, ...]] = _config.trace_context

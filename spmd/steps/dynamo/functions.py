@@ -69,11 +69,8 @@ TRACED = (
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
 TRACED_FILES = (
-    "loops/recompute/wrapped.py",
-    "mesh/partition_spec.py",
-    "names/torch_xla/xla_loops.py",
-    "parallel/eager_experts.py",
-)
+    "loops/recompute/wrapped.py", "mesh/partition_spec.py", "names/torch_xla/xla_loops.py", "parallel/eager_experts.py",
+)  # fmt: skip
 
 # Functions in whose place Dynamo traces another one.
 REPLACED = {

@@ -105,7 +105,7 @@ class Replay:
         self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
         self._known = Known(recipe, call)
         self._data: list[Any] | None = None
-        self._stores: list[Any] = []  # of the data, when arguments were bound
+        self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
         self._num_runs = len(recipe.runs)
@@ -127,9 +127,9 @@ class Replay:
                 why = self._moved(place, value)
                 if why:
                     return why
-            self._data, self._stores = now, []
+            self._data, self._stores = now, None
         # Other programs stack the same data, and each stack that is made here takes data from other arguments.
-        while len(self._stores) != len(now) or not all(map(_is, (data.store for data in now), self._stores)):
+        while self._stores is None or not all(map(_is, [data.store for data in now], self._stores)):
             self._stores = [data.store for data in now]
             for task in self._tasks:
                 task.bind(now)
@@ -246,29 +246,16 @@ class _Task:
         self._run, self._storages = run, storages
         self._ref = weakref.ref(run.program)
         self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
-        self._others: list[tuple[int, Origin, Sharding, bool]] = []
-        self._stacks: list[tuple[int, Sequence[int]]] = []  # arguments whose rows no store has by themselves
+        self._others: list[tuple[int, Any]] = []  # (argument, its port)
         self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
         self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
         run = self._run
-        self._owners, self._others, self._stacks, self._into, self._new = [], [], [], [], []
-        for port in run.program.inputs:
-            if isinstance(port.places, int):
-                origin, sharding = run.inputs[port.places], run.shardings[port.places]
-                owner = data[origin.place] if isinstance(origin, State) else None
-                if owner is not None and owner.store is not None:
-                    owner = None
-                if owner is None:
-                    self._others.append((len(self._owners), origin, sharding, port.is_donated))
-                self._owners.append(owner)
-            else:
-                owner = self._store(port.places, data)
-                if owner is None:
-                    self._stacks.append((len(self._owners), port.places))
-                self._owners.append(owner)
+        self._owners = [self._owner(port.places, data) for port in run.program.inputs]
+        self._others = [(at, port) for at, port in enumerate(run.program.inputs) if self._owners[at] is None]
+        self._into, self._new = [], []
         for at, port in enumerate(run.program.outputs):
             places = (port.places,) if isinstance(port.places, int) else port.places
             sharding = run.program.results[max(places)]
@@ -279,11 +266,14 @@ class _Task:
             else:
                 self._new.append((at, port.places, sharding))
 
-    def _store(self, places: Sequence[int], data: Sequence[DeviceData]) -> Store | None:
-        """The store of a stack of arguments, which may be made; None where it is not of them alone."""
-        members = [self._run.inputs[place] for place in places]
+    def _owner(self, places: Any, data: Sequence[DeviceData]) -> Any:
+        """The state that an argument is, or the store of it, which may be made; None where it is not of state alone."""
+        is_stack = not isinstance(places, int)
+        members = [self._run.inputs[place] for place in (places if is_stack else (places,))]
         found = [data[one.place] for one in members if isinstance(one, State)]
-        return executables.full_store(found) if len(found) == len(members) else None
+        if len(found) < len(members) or is_stack:
+            return executables.full_store(found) if len(found) == len(members) else None
+        return found[0] if found[0].store is None else None
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
         if not all(isinstance(root, State) for root in roots):
@@ -292,7 +282,7 @@ class _Task:
         if any(one.sharding is not sharding for one in found):
             return None
         if is_stack:
-            return _store_of(found)
+            return executables.store_of(found)
         return found[0] if found[0].store is None else None
 
     def refuse(self) -> None:
@@ -305,12 +295,8 @@ class _Task:
 
         def arguments() -> list[jax.Array]:
             buffers = walks.buffers_of(self._owners)
-            for at, origin, sharding, is_donated in self._others:
-                buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
-            for at, places in self._stacks:
-                rows = [self._data_of(found, self._run.inputs[place]) for place in places]
-                schedule.bring(rows, [self._run.shardings[place] for place in places])
-                buffers[at] = executables.stacked(rows)
+            for at, port in self._others:
+                buffers[at] = self._buffer(found, port)
             return buffers
 
         program = self._run.program
@@ -325,14 +311,19 @@ class _Task:
             self._give(buffers[at], places, sharding, found, new)
         return new
 
-    def _buffer(self, found: Found, origin: Origin, sharding: Sharding, *, is_donated: bool) -> jax.Array:
+    def _buffer(self, found: Found, port: Any) -> jax.Array:
+        if not isinstance(port.places, int):
+            rows = [self._data_of(found, self._run.inputs[place]) for place in port.places]
+            schedule.bring(rows, [self._run.shardings[place] for place in port.places])
+            return executables.stacked(rows)
+        origin, sharding = self._run.inputs[port.places], self._run.shardings[port.places]
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
         data = self._data_of(found, origin)
         schedule.bring([data], [sharding])
         buffer, _ = data.placed()
         # Its tensor may be held elsewhere, and read later.
-        return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
+        return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, Replaced) else buffer
 
     def _data_of(self, found: Found, origin: Origin) -> DeviceData:
         match origin:
@@ -368,11 +359,3 @@ class _Task:
                 found.storage(root, self._storages).settle(one)
         if not is_one:
             Store(buffer, sharding, members)
-
-
-def _store_of(rows: Sequence[DeviceData]) -> Store | None:
-    """The store that has these rows in this order, and no others."""
-    store = rows[0].store
-    if store is None or len(store) != len(rows):
-        return None
-    return store if all(each.store is store and each.row == row for row, each in enumerate(rows)) else None

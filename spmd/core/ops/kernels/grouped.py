@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...base.config import config
+from ...base.jax_private import use_shardy_partitioner
 from .. import sharded
 from ..floats import wide
 
@@ -82,7 +82,8 @@ def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
 
 
 def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
-    if sharded.platform() == "gpu" and sharded.mesh() is not None and config.partitioner == "gspmd":
+    is_shardy = getattr(use_shardy_partitioner, "value", True)
+    if sharded.platform() == "gpu" and sharded.mesh() is not None and not is_shardy:
         # XLA's RaggedDot (jaxlib 0.10.2: "only supported with Shardy") would end the process.
         raise NotImplementedError("GSPMD has no grouped products over GPUs: set spmd.config.partitioner = 'shardy'")
     dims = lax.RaggedDotDimensionNumbers(
