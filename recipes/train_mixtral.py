@@ -172,7 +172,7 @@ def draw_load(before: Tensor, after: Tensor, path: Path, *, title: str) -> None:
         axes.axhline(1 / before.shape[1], color="tab:orange", linestyle="--", label="even")
         axes.set(ylabel=f"layer {layer}: share", xticks=places)
     panels[0, 0].set(title=title)
-    panels[0, 0].legend(ncols=3)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     panels[-1, 0].set(xlabel="expert")
     figure.savefig(path, dpi=150)
     pyplot.close(figure)

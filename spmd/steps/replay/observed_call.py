@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
+from cProfile import Profile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -318,7 +319,10 @@ class ObservedCall:
         try:
             yield
         finally:
-            sys.setprofile(before)
+            if isinstance(before, Profile):  # of `cProfile`, which is no function
+                before.enable()
+            else:
+                sys.setprofile(before)
             gc.callbacks.remove(collecting)
             gc.callbacks.remove(collected)
 

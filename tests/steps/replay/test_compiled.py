@@ -1,7 +1,9 @@
 """`spmd.compile`: a replayed call does what the plain one does, bit for bit."""
 
+import cProfile
 import functools
 import gc
+import pstats
 import weakref
 from typing import Any
 
@@ -145,6 +147,10 @@ class TestSteps:
         both(make)
 
 
+def after_recording() -> None:
+    """A function that a profile sees."""
+
+
 class TestFunctions:
     """Functions that compute without training; methods, modules, results of every form."""
 
@@ -269,3 +275,14 @@ class TestFunctions:
         with pytest.raises(ValueError, match="xla_no_such_option"):
             unknown(x)
         assert compiled.num_replayed == 2, compiled.explain()
+
+    def test_under_a_profiler_of_python(self) -> None:
+        """`python -m cProfile` goes on with its notes after a call was recorded."""
+        with cProfile.Profile() as profile:
+            compiled = spmd.compile(lambda x: x + 1)
+            for _ in range(3):
+                result = compiled(torch.ones(2, device="xla"))
+                after_recording()
+        assert result.tolist() == [2.0, 2.0] and compiled.num_replayed >= 1
+        calls = {name: row[0] for (_, _, name), row in pstats.Stats(profile).stats.items()}  # type: ignore[attr-defined]
+        assert calls["after_recording"] == 3
