@@ -134,7 +134,7 @@ class TestBornSharded:
         with torch.device("xla"):
             model = gpt(width)
         model = sharded(model, mesh8)
-        assert live_bytes() == before, "nothing is made before the first sync"
+        assert not live_bytes() - before, "nothing is made before the first sync"  # what another test left may go
         spmd.sync(wait=True)
         share = whole_bytes(model.parameters()) / 8
         (record,) = spmd.metrics.compiles()[known:]
