@@ -271,9 +271,9 @@ class _Task:
         is_stack = not isinstance(places, int)
         members = [self._run.inputs[place] for place in (places if is_stack else (places,))]
         found = [data[one.place] for one in members if isinstance(one, State)]
-        if len(found) < len(members) or is_stack:
-            return executables.full_store(found) if len(found) == len(members) else None
-        return found[0] if found[0].store is None else None
+        if len(found) < len(members) or (not is_stack and found[0].store is not None):
+            return None
+        return executables.full_store(found) if is_stack else found[0]
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
         if not all(isinstance(root, State) for root in roots):
