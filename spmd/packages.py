@@ -102,7 +102,11 @@ AT_IMPORT = (
     "steps.export_from_device",
 )  # fmt: skip
 # Imported when another module is.
-WHEN_IMPORTED = {"torch._dynamo": "steps.dynamo.join_compiler", "spmd.tools.planning.report": "tools.reports.printing"}
+WHEN_IMPORTED = {
+    "torch._dynamo": "steps.dynamo.join_compiler",
+    "transformers.generation.utils": "steps.decoding.generation",
+    "spmd.tools.planning.report": "tools.reports.printing",
+}
 # What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
 # profiler must not see an import in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (
@@ -117,6 +121,7 @@ JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("", points.after_read, "tools.explain.waiting_device:note_read"),
     ("", points.after_wait, "tools.explain.waiting_device:note_read"),
     ("", points.after_fallback, "tools.explain.step_hints:note_fallback"),
+    ("record_modules", points.on_schedule, "steps.decoding.module_calls:note_run"),
     ("graphs_file", points.after_compiling, "tools.explain.graph_text:append_to_file"),
     ("hints", points.after_compiling, "tools.explain.step_hints:note_compile"),
     ("print_graphs", points.after_pass, "tools.explain.graph_text:print_graph"),

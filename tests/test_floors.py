@@ -23,7 +23,7 @@ FOLDERS = (
     "spmd.jobs", "spmd.tools", "spmd.names", "spmd.jobs.data", "spmd.jobs.checkpoint", "spmd.jobs.launching",
     "spmd.steps", "spmd.steps.dynamo",
     "spmd.tools.hlo", "spmd.tools.explain", "spmd.tools.debug", "spmd.tools.show", "spmd.tools.planning",
-    "spmd.steps.exporting", "spmd.steps.replay",
+    "spmd.steps.exporting", "spmd.steps.replay", "spmd.steps.decoding",
     "spmd.tools.profiler", "spmd.tools.suggestions", "spmd.tools.verification", "spmd.tools.reports",
     "spmd.names.compat", "spmd.names.torch_xla", "spmd.names.dtensor",
     "spmd.jobs.frameworks",

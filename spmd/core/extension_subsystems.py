@@ -50,6 +50,7 @@ from .programs.persistent import setting as _setting
 from .propagation import words as _words
 from .record import body as _body
 from .record import call as _call
+from .record import host_lists as _host_lists
 from .record import lowerings as _lowerings
 from .record import overloads as _overloads
 from .record import reads as _reads
@@ -94,7 +95,8 @@ class recordings:  # used as a module is
 class executables:  # used as a module is
     """Programs of subgraphs, found, made and launched."""
 
-    formed, launch, planned_for = _executables.formed, _executables.launch, _executables.planned_for
+    buffer_of, formed, launch = _executables.buffer_of, _executables.formed, _executables.launch
+    planned_for = _executables.planned_for
     full_store, stacked, store_of = _executables.full_store, _executables.stacked, _executables.store_of
     file_of, why_not_kept = _stored.file_of, _stored.why_not_kept
     cause, find, most_similar, num_equal = _cache.cause, _cache.find, _cache.most_similar, _cache.num_equal
@@ -254,6 +256,8 @@ class record_calls:  # used as a module is
     enter_thread = _threads.enter_thread
     read, write = _views.read, _views.write
     keep, renew = _reads.keep, _reads.renew
+    bring_home, set_decoding = _host_lists.bring_home, _host_lists.set_decoding
+    is_list, lists_read = _host_lists.is_list, _host_lists.are_read
 
 
 class attention:  # used as a module is

@@ -34,12 +34,13 @@ COMMANDS = {
     "ppo": ["ppo"],
     "neural_ode": ["neural_ode"],
     "nanochat": ["nanochat"],
+    "gpt_fast": ["gpt_fast"],
     "time_sequence": ["time_sequence", "--steps=1", "--length=24", "--waves=8", "--iterations=3", "--future=9"],
 }  # fmt: skip
 # One device plays these, a state or a batch of one a step, or a matrix with the optimizer's stacks.
 ALONE = {"reinforce", "actor_critic", "time_sequence", "gaussian_process", "ppo", "neural_ode", "nanochat"}
 # The most programs of short jobs, which take most of their time to compile.
-PROGRAMS = {"gaussian_process": 8, "tabnet": 4, "ppo": 8, "neural_ode": 12, "nanochat": 2}
+PROGRAMS = {"gaussian_process": 8, "tabnet": 4, "ppo": 8, "neural_ode": 12, "nanochat": 2, "gpt_fast": 12}
 # Of each kind one runs in `make test`.
 SHORT = {"mnist", "dcgan", "gat", "transformer", "actor_critic", "vision_transformer", "time_sequence", *PROGRAMS}
 SHORT_SHARDED = {"vae", "gat", "vision_transformer", "gru"}

@@ -22,6 +22,7 @@ from ...core.extend import (
     Unpad,
     dynamic,
     executables,
+    pace,
     walks,
 )
 from . import memo
@@ -46,9 +47,9 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     """Has the host compute the ops that are known to differ in length, and are small.
 
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
-    those of the recording.
+    those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    return "" if observation.active() is not None else _computed_by_host(graph)
+    return "" if pace.decodes or observation.active() is not None else _computed_by_host(graph)
 
 
 def _computed_by_host(graph: Graph) -> Outcome:
@@ -90,7 +91,7 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
             dynamic_start.append(node)
         elif old is not node.op:
             others.append((old, node))
-    small = [node for _, node in others if _is_small(node)]
+    small = [node for _, node in others if _is_small(node) and not pace.decodes]
     if len(small) < len(others):
         if _is_of_batches(before, graph) and executables.num_equal(graph, sync.line) < BATCHES:
             return ""
@@ -106,7 +107,7 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
     for node in small:
         dynamic.add(node, HOST)
     with_starts = starts(graph, sync)
-    return _computed_by_host(graph) or with_starts
+    return on_host(graph, sync) or with_starts
 
 
 def _learn_lengths(

@@ -116,6 +116,7 @@ FLAGS = (
         ("auto", "always", "never"),
     ),
     Flag("parallel", str, "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
+    Flag("record_modules", bool, True, "replay a module's call without gradients that writes a cache in place"),
     Flag(
         "max_logits_bytes",
         int,

@@ -7,6 +7,8 @@ import torch
 from ..base import counters
 from ..base.observation import Scalar
 from ..graph.graph import DeviceData, Node, Value, origin, result_index, results
+from ..graph.meta import Meta
+from ..graph.op import OpSpec
 from ..run.pjrt import processes, transfer
 from ..sharding.value import Sharding
 
@@ -37,7 +39,7 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
         return result[maker][result_index(value)]
 
     for node in nodes:
-        result[node] = compute(node, [device_data_of(operand) for operand in node.operands])
+        result[node] = compute(node.op, [device_data_of(operand) for operand in node.operands], node.numbers)
     return device_data_of(value)
 
 
@@ -71,35 +73,35 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     return sorted(found, key=lambda node: node.serial)
 
 
-def compute(node: Node, inputs: Sequence[DeviceData]) -> list[DeviceData]:
+def compute(op: OpSpec, inputs: Sequence[DeviceData], numbers: Sequence[float | int]) -> list[DeviceData]:
     """Returns a host-computed op's results as host data, from its operands' data; counted, as every op on the host."""
     counters.add("host_ops")
-    assert node.op.on_host is not None
+    assert op.on_host is not None
     operands = [_host_tensor(device_data) for device_data in inputs]
     with torch.no_grad():
-        result = node.op.on_host(operands, node.numbers)
+        result = op.on_host(operands, numbers)
     return [
-        DeviceData(value.meta, host=transfer.host_array(tensor).copy(), sharding=_sharding(node, inputs))
-        for value, tensor in zip(results(node), result, strict=True)
+        DeviceData(meta, host=transfer.host_array(tensor).copy(), sharding=_sharding(meta, inputs))
+        for meta, tensor in zip(op.metas, result, strict=True)
     ]
 
 
 def _host_tensor(device_data: DeviceData) -> torch.Tensor:
-    device_data.check()
-    array = (
-        device_data.host
-        if device_data.host is not None
-        else transfer.download(device_data.placed()[0], device_data.meta.shape)
-    )
+    array = device_data.host
+    if array is not None and array.dtype.kind in "iub" and array.flags.writeable:  # the op only reads it
+        return torch.from_numpy(array)
+    if array is None:
+        device_data.check()
+        array = transfer.download(device_data.placed()[0], device_data.meta.shape)
     return transfer.host_tensor(array)
 
 
-def _sharding(node: Node, operands: Sequence[DeviceData]) -> Sharding | None:
+def _sharding(meta: Meta, operands: Sequence[DeviceData]) -> Sharding | None:
     """Returns the sharding of an operand of the same rank whose sharded dims are as long as the value's; else None."""
     for operand in operands:
         sharding, shape = operand.sharding, operand.meta.shape
-        if sharding is not None and len(shape) == len(node.meta.shape):
+        if sharding is not None and len(shape) == len(meta.shape):
             split = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
-            if all(shape[dim] == node.meta.shape[dim] for dim in split):
+            if all(shape[dim] == meta.shape[dim] for dim in split):
                 return sharding
     return None

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from torch._ops import OpOverload
 
+from ..base.pace import pace
 from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta
@@ -16,6 +17,7 @@ from ..ops.dynamic_start import DYNAMIC_START_VIEWS, Run, run_of
 from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
 from .annotations import mark_op
+from .host_lists import viewed
 from .record import record
 from .storage import Storage, note_read
 from .tensor import XlaTensor
@@ -85,7 +87,7 @@ def read_view(view: View, storage: Storage) -> Value:
     parent = view.parent
     base = storage.value if parent is None else parent.value_of(storage)
     place = (view.code, view.instruction, -1)
-    value = record(view.rule.read, (base,), (), place)
+    value = (pace.decodes and viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), place)
     if view.sharding is not None:
         value = record(mark_op(view.meta.layout, view.sharding), (value,), (), place)
     view.keep(value, storage)

@@ -20,8 +20,10 @@ from ..graph.store import Store, store_of
 from ..programs import cache, failing, stack_groups
 from ..programs.program import Program
 from ..record.storage import unlocked
+from ..sharding.value import Sharding
 from . import prepare
 from .pjrt import agreement, processes, transfer
+from .placement import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
 form: stack_groups.Form = prepare.formed
@@ -131,13 +133,23 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
     """The buffers that a program takes for a graph whose inputs are on its devices."""
     inputs = graph.inputs
     return [
-        inputs[port.places].placed()[0] if isinstance(port.places, int) else _stack(inputs, port.places)
+        buffer_of(inputs[port.places], graph.shardings[port.places], is_donated=port.is_donated)
+        if isinstance(port.places, int)
+        else _stack(graph, port.places)
         for port in program.inputs
     ]
 
 
-def _stack(inputs: Sequence[DeviceData], group: Sequence[int]) -> jax.Array:
-    members = [inputs[place] for place in group]
+def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> Any:
+    """The buffer of data that a program takes, or host data that is handed over as it is (see `is_handed_over`)."""
+    if data.host is None:
+        return data.placed()[0]
+    return transfer.upload(data.host, sharding) if is_donated else data.host
+
+
+def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
+    members = [graph.inputs[place] for place in group]
+    bring(members, [graph.shardings[place] for place in group])
     store = full_store(members)
     return stacked(members) if store is None else store.placed()
 

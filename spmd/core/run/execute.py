@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base import counters, observation
+from ..base.pace import pace
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
 from ..passes import nans, on_host
 from ..passes.unpadded import unpadded
 from ..programs import cache
-from ..record import recorders
+from ..record import host_lists, recorders
 from ..record.annotations import annotate_again
 from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
 from ..sharding.value import Sharding
@@ -42,9 +43,12 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     if donate and not _watches():  # a guard must watch the ops of initial values, too
         initialize_state(own, line, for_read=for_read, needed=needed, others=others)
     roots = roots_of([*own, *_completed(needed)] if needed else own)
-    nodes, inputs = topological([value for value, _ in roots])
-    if roots:
-        run_schedule(by_mesh(roots, nodes, inputs), (), roots, line, donate=donate)
+    lists = host_lists.left_out(roots) if donate and pace.decodes else []
+    roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
+    read = [operand for node in lists for operand in node.operands if operand not in lists]
+    nodes, inputs = topological([*(value for value, _ in roots), *read])
+    if nodes or roots:
+        run_schedule(by_mesh(roots, nodes, inputs), lists, roots, line, donate=donate)
     return len(nodes)
 
 
@@ -150,7 +154,7 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Seque
     for node in subgraph.nodes:
         node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
         inputs = [operand for operand in node.operands if type(operand) is DeviceData]
-        result |= zip(map(value_name, results(node)), on_host.compute(node, inputs), strict=True)
+        result |= zip(map(value_name, results(node)), on_host.compute(node.op, inputs, node.numbers), strict=True)
     flow.give(result)
     for value, storage in roots:
         device_data = result.get(value_name(value))
@@ -194,7 +198,7 @@ def _run_subgraph(
             return found.cut
         graph = found.graph
         program = found.program or executables.program_for(graph, "step", line)
-    bring(graph.inputs, graph.shardings)
+    bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
     observing = observation.active()
     if observing is not None:

@@ -15,13 +15,14 @@ import numpy as np
 
 from ..base import counters, interrupt, observation, spans
 from ..base.config import config
+from ..base.pace import pace
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
 from ..graph.lent import READERS, Lender
 from ..graph.source import Line, describe, user_line
 from ..passes import on_host
 from ..programs import failing
-from ..record import body, recorders
+from ..record import body, host_lists, recorders
 from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
 from ..sharding.value import Sharding
 from .abstract import recording
@@ -62,6 +63,9 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
         assert node is not None, "only device data has none"
         # Before the sync, so that a step that is planned ends at the user's read, not at a program behind it.
         plan.read(storage.value, AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"))
+    if pace.decodes and host_lists.is_list(storage.value):
+        sync(for_read=True)
+        host_lists.finish(storage)
     if type(storage.value) is not DeviceData:
         if config.sync_on_read == "needed":
             _run_needed(storage)

@@ -6,9 +6,12 @@
 from collections.abc import Iterable
 
 from ..base import observation
+from ..base.dtypes import is_exact
+from ..base.pace import pace
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Node, Value, origin
 from ..graph.source import describe, user_line
+from ..passes.on_host import LARGEST
 from ..record.annotations import current_sharding
 from ..record.constraints import with_sharding
 from ..record.storage import LOCK, Storage
@@ -157,10 +160,19 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
     return requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
 
 
-def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding]) -> None:
-    """Moves each input to the devices of the program that is about to read it."""
+def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
+    """True for integers of the host that a program takes as they are while tokens are decoded: each has others."""
+    meta = device_data.meta
+    is_list = pace.decodes and meta.numel <= LARGEST and is_exact(meta.dtype)
+    return is_list and device_data.host is not None and sharding.is_replicated() and not device_data.is_state
+
+
+def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True) -> None:
+    """Moves each input to the devices of the program that is about to read it; without `stays`, but small host data."""
     for device_data, sharding in zip(inputs, shardings, strict=True):
         if device_data.host is not None:
+            if not stays and is_handed_over(device_data, sharding):
+                continue
             if processes.several():
                 values = transfer.sample(device_data.host)
                 what = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"

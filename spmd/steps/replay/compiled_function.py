@@ -33,8 +33,9 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import LIVE, SYNC_LOCK, Watch, body, running, storages, walks
+from ...core.extend import LIVE, SYNC_LOCK, Watch, body, pace, record_calls, running, storages, walks
 from ...tensors.closures import end_step
+from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
 from .observed_call import ObservedCall, RefusedError, is_number
 from .recipe import Recipe
@@ -47,18 +48,19 @@ R = TypeVar("R")
 
 _MOST_ENTRIES = 8  # recorded calls kept for arguments of one kind
 _MOST_KINDS = 64
-_TRIES = 3  # calls in a row that could not be replayed, after which calls of a kind are no longer observed
 _PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
 _lock = forking.survives_fork(threading.RLock())
 
 
 @dataclass
 class _Entry:
-    """A recorded call. floats: the floats among its arguments that are no formulas, by place."""
+    """A recorded call. floats: the floats among its arguments that are no formulas, by place. counts: by how much it
+    counted up the counters of its arguments."""
 
     guards: Guards
     replay: Replay
     floats: Mapping[int, float]
+    counts: Sequence[int]
 
     def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
@@ -69,7 +71,7 @@ class _Entry:
 
 
 @dataclass
-class _Kind:
+class CallKind:
     """The recorded calls for arguments of one kind.
 
     entries: the newest first. follow: the numbers that have changed, which are formulas from then on. refused: why the
@@ -87,12 +89,15 @@ class CompiledFunction(Generic[P, R]):
     Attributes:
         num_recorded, num_replayed: the calls that ran as Python, and those that ran the programs alone.
         causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
+        tries: calls in a row that could not be replayed, after which calls of a kind are no longer observed.
     """
+
+    tries = 3
 
     def __init__(self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]):
         join_stream_capture()
         functools.update_wrapper(self, function, updated=())
-        self._function = function
+        self._function = self._plain = function
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._static = frozenset(static)
         self._signature = inspect.signature(function) if static else None
@@ -100,8 +105,9 @@ class CompiledFunction(Generic[P, R]):
         if unknown:
             raise ValueError(f"compile: static_argnames: {self._name} has no argument {sorted(unknown)[0]!r}")
         self._options = options
-        self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self._kinds: OrderedDict[Any, CallKind] = OrderedDict()
         self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
+        self._whole: set[type] = set()  # of objects whose values or tensors a call has replaced
         self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = weakref.WeakKeyDictionary()
         self.num_recorded = self.num_replayed = 0
         self.causes: deque[str] = deque(maxlen=100)
@@ -131,27 +137,47 @@ class CompiledFunction(Generic[P, R]):
         return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if recording() is not None or body.names() or observation.active() is not None or is_compiling():
+        if is_recorded():
             return self._function(*args, **kwargs)  # a part of what is recorded
         with compiled_with(self._options), _lock:
-            flat, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
-            key = tree, _aliases(flat), *map(self._key_of, flat)
+            items, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
+            apart = {i: parts for i, item in enumerate(items) if (parts := self._parts_of(item)) is not None}
+            if not self._is_recordable(apart):
+                return self._plain(*args, **kwargs)
+            flat = [*items, *(tensor for parts in apart.values() for tensor in parts.tensors)]
+            keys = (apart[i].key if i in apart else self._key_of(item) for i, item in enumerate(flat))
+            key = tree, _aliases(flat), *keys
             kind = self._kinds.get(key)
             cause: Change | str
+            if kind is None and not self._repeats(key):
+                return self._plain(*args, **kwargs)
             if kind is None:
                 cause = "the first call" if not self._kinds else "the first call with such arguments"
-                kind = self._kinds[key] = _Kind()
+                kind = self._kinds[key] = CallKind()
                 if len(self._kinds) > _MOST_KINDS:
                     self._kinds.popitem(last=False)
             else:
                 self._kinds.move_to_end(key)
-                done, result, cause = self._replayed(kind, flat)
-                if done:
+                entry, result, cause = self._replayed(kind, flat)
+                if entry is not None:
+                    counted = [one for parts in apart.values() for one in parts.counted]
+                    for (thing, name, number), count in zip(counted, entry.counts, strict=True):
+                        setattr(thing, name, number + count)
                     self.num_replayed += 1
                     counters.add("replays")
                     end_step()
                     return result
-            return self._recorded(kind, flat, tree, cause)
+            return self._recorded(kind, flat, tree, cause, apart)
+
+    def _repeats(self, key: Any) -> bool:
+        """True if calls of a new kind are worth a recording."""
+        return True
+
+    def _is_recordable(self, apart: Mapping[int, ObjectParts]) -> bool:
+        return True
+
+    def _parts_of(self, item: Any) -> ObjectParts | None:
+        return None if type(item) in self._whole else parts_of(item)
 
     def _bind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         assert self._signature is not None
@@ -162,16 +188,16 @@ class CompiledFunction(Generic[P, R]):
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
-    def _replayed(self, kind: _Kind, flat: Sequence[Any]) -> tuple[bool, Any, Change | str]:
-        """Runs the recorded call whose guards hold; (False, None, why) where there is none."""
+    def _replayed(self, kind: CallKind, flat: Sequence[Any]) -> tuple[_Entry | None, Any, Change | str]:
+        """Runs the recorded call whose guards hold; (None, None, why) where there is none."""
         if not kind.entries:
-            return False, None, "no earlier call can be replayed"
+            return None, None, "no earlier call can be replayed"
         cause: Change | str = ""
         with SYNC_LOCK, LOCK, running.later():
             if _is_pending():
                 syncs.sync()
             if any(ref() is not None for ref in storages.ASIDE) or _is_pending():
-                return False, None, "values of other threads, or values that could not be compiled, are pending"
+                return None, None, "values of other threads, or values that could not be compiled, are pending"
             for entry in kind.entries:
                 why = entry.stale(flat)
                 numbers = "" if why else entry.replay.numbers.now(flat)
@@ -180,7 +206,10 @@ class CompiledFunction(Generic[P, R]):
                     break
                 cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
             else:
-                return False, None, cause
+                return None, None, cause
+            if pace.decodes and record_calls.lists_read(entry.replay.overwritten(flat)):
+                record_calls.set_decoding(False)
+                syncs.sync()
             watch = Watch()
             result = entry.replay.run(flat, vectors)
             kind.entries.remove(entry)
@@ -188,34 +217,40 @@ class CompiledFunction(Generic[P, R]):
         watch.notify(len(entry.replay.recipe.storages))
         if processes.several():  # as the sync of a call that another process records
             processes.collect_garbage()
-        return True, result, ""
+        return entry, result, ""
 
     # --- recording ------------------------------------------------------------------------------------------------
 
-    def _recorded(self, kind: _Kind, flat: Sequence[Any], tree: Any, cause: Change | str) -> Any:
+    def _recorded(
+        self, kind: CallKind, flat: Sequence[Any], tree: Any, cause: Change | str, apart: Mapping[int, ObjectParts]
+    ) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
         self.num_recorded += 1
         counters.add("recordings")
         self.causes.append(f"recorded at {user_line()}: {cause}")
 
+        count = len(flat) - sum(len(parts.tensors) for parts in apart.values())
+
         def call(given: Sequence[Any]) -> Any:
+            items = given[:count]
             args, kwargs = tree_unflatten(
-                [item.value if type(item) is _StaticArgument else item for item in given], tree
+                [item.value if type(item) is _StaticArgument else item for item in items], tree
             )
             return self._function(*args, **kwargs)
 
-        if len(kind.refused) >= _TRIES:
+        if len(kind.refused) >= self.tries:
             result = call(flat)
             syncs.sync()
             end_step()
             return result
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
-        objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor)]
+        objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
         roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in objects]
-        recorded = ObservedCall(call, flat, roots, kind.follow)
+        recorded = ObservedCall(call, flat, roots, kind.follow, apart)
         try:
+            counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
         except RefusedError as error:
@@ -224,16 +259,30 @@ class CompiledFunction(Generic[P, R]):
         else:
             kind.refused.clear()
             floats = {i: item for i, item in objects if type(item) is float and (0, i) not in kind.follow}
-            kind.entries.insert(0, _Entry(guards, replay, floats))
+            kind.entries.insert(0, _Entry(guards, replay, floats, counts))
             del kind.entries[_MOST_ENTRIES:]
         end_step()
         return recorded.result
 
-    def _refuse(self, kind: _Kind, why: str, *, count: bool) -> None:
+    def _counts(self, apart: Mapping[int, ObjectParts], flat: Sequence[Any]) -> list[int]:
+        """By how much the call has counted up; raises RefusedError where it has given an object of its arguments other
+        values, or other tensors."""
+        counts: list[int] = []
+        for place, before in apart.items():
+            now = parts_of(flat[place])
+            if now is None or [*map(id, now.tensors)] != [*map(id, before.tensors)]:
+                self._whole.add(type(flat[place]))
+                raise RefusedError(f"it replaces a tensor of a {type(flat[place]).__name__} among its arguments")
+            if now.key[0] != before.key[0]:
+                raise RefusedError(f"it changes a {type(flat[place]).__name__} among its arguments")
+            counts += [new[2] - old[2] for old, new in zip(before.counted, now.counted, strict=True)]
+        return counts
+
+    def _refuse(self, kind: CallKind, why: str, *, count: bool) -> None:
         kind.refused += [why] * count
         counters.add("recordings_refused")
         self.causes.append(f"not to be replayed: {why}")
-        if len(kind.refused) == _TRIES:
+        if len(kind.refused) == self.tries:
             name = self._name.rpartition(".")[2]
             messages.say(f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}")
 
@@ -273,8 +322,14 @@ class _StaticArgument:
         self.value = value
 
 
+def is_recorded() -> bool:
+    """True while this thread records a call, a body or a plan, of which what it calls is a part."""
+    return recording() is not None or bool(body.names()) or observation.active() is not None or is_compiling()
+
+
 def _is_pending() -> bool:
-    return any((storage := ref()) is not None and not walks.is_data(storage.value) for ref in LIVE)
+    values = [storage.value for ref in LIVE if (storage := ref()) is not None]
+    return not all(walks.is_data(value) or (pace.decodes and record_calls.is_list(value)) for value in values)
 
 
 def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:

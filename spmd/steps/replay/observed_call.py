@@ -84,8 +84,10 @@ class ObservedCall:
         flat: Sequence[Any],
         roots: Sequence[tuple[str, Any]],
         follow: Collection[tuple[int, str]],
+        apart: Collection[int] = (),
     ) -> None:
         self.flat = list(flat)
+        self.apart = apart  # places of objects whose tensors are arguments, too
         self.formulas = Formulas()
         self.observation = Numbers()
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []

@@ -232,10 +232,11 @@ class Recipe:
 
     def _result_of(self, item: Any) -> Any:
         call = self._call
+        places = range(len(call.flat)) if type(item) is XlaTensor else call.apart
+        for index in places:
+            if call.flat[index] is item:
+                return Given(index)
         if type(item) is XlaTensor:
-            for index, given in enumerate(call.flat):
-                if given is item:
-                    return Given(index)
             return item if id(item) in call.paths else self._tensor(item, "a result")
         if isinstance(item, torch.Tensor) and id(item) not in call.paths:
             raise RefusedError("it returns a CPU tensor")

@@ -108,7 +108,7 @@ class Replay:
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
-        self._num_runs = len(recipe.runs)
+        self.writes = {root for run in recipe.runs for root in run.roots if isinstance(root, (State, Given))}
         origins = [origin for run in recipe.runs for origin in run.inputs]
         self._of_host = [one.of for one in origins if isinstance(one, Derived) and one.is_of_host]
         self.line = recipe.runs[0].program.line
@@ -146,6 +146,11 @@ class Replay:
             if source is not None and source.host is None:
                 return "a tensor whose data the host pads, or moves, is on the device"
         return ""
+
+    def overwritten(self, flat: Sequence[Any]) -> list[Any]:
+        """The data of state and of arguments that the programs write over."""
+        found = Found(flat, (), (), [])
+        return [found.storage(over, self.recipe.storages).value for over in self.writes]
 
     def _moved(self, place: int, value: Any) -> str:
         sharding = self._shardings.get(place)
@@ -320,8 +325,8 @@ class _Task:
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
         data = self._data_of(found, origin)
-        schedule.bring([data], [sharding])
-        buffer, _ = data.placed()
+        schedule.bring([data], [sharding], stays=False)
+        buffer = executables.buffer_of(data, sharding, is_donated=port.is_donated)
         # Its tensor may be held elsewhere, and read later.
         return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, Replaced) else buffer
 

@@ -1,0 +1,188 @@
+"""Unmodified `generate` of transformers runs the model's call from a recording, and writes the CPU's tokens in every
+mode."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import fsdp
+import spmd
+
+SIZES = {
+    "vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+HOW = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": 1}
+IDS = torch.randint(3, 96, (2, 9), generator=torch.Generator().manual_seed(1))
+MASK = torch.ones_like(IDS)
+MASK[0, :4] = 0  # prompts of two lengths
+
+
+def llama(**more: Any) -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | more))
+
+
+def gemma(window: int) -> Any:
+    """Every other layer's cache is sliding."""
+    config = transformers.Gemma2Config(**SIZES, head_dim=8, sliding_window=window)
+    return transformers.Gemma2ForCausalLM(config)
+
+
+def pair(make: Callable[[], Any] = llama) -> tuple[Any, Any]:
+    """A model on the CPU, and on xla."""
+    torch.manual_seed(0)
+    model = make().eval()
+    return model, copy.deepcopy(model).to("xla")
+
+
+def written(model: Any, device: str, ids: Tensor = IDS, mask: Tensor = MASK, **how: Any) -> Tensor:
+    result: Tensor = model.generate(ids.to(device), attention_mask=mask.to(device), **HOW | how)
+    return result.cpu()
+
+
+def replayed(model: Any) -> int:
+    call = vars(model).get("_compiled_call_impl")
+    return 0 if call is None else call.num_replayed
+
+
+class Odd(transformers.LogitsProcessor):
+    """No word of an even number where the length is odd."""
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        is_even = torch.arange(scores.shape[-1], device=scores.device) % 2 == 0
+        return torch.where(is_even, scores - 1e9 * (ids.shape[1] % 2), scores)
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "static": {"cache_implementation": "static"},
+    "dynamic": {"cache_implementation": "dynamic"},
+    "beams": {"num_beams": 3},
+    "sampling": {"do_sample": True, "top_k": 1},
+    "repetition": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+    "processor": {"logits_processor": transformers.LogitsProcessorList([Odd()])},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: str) -> None:
+    model, on_xla = pair()
+    expected = written(model, "cpu", **MODES[mode])
+    for _ in range(2):
+        assert torch.equal(written(on_xla, "xla", **MODES[mode]), expected)
+    assert replayed(on_xla) >= 12
+    assert on_xla._compiled_call_impl.num_recorded == 2  # of a prompt, and of a token
+
+
+@pytest.mark.parametrize("window", [12, 20])
+def test_sliding_caches(window: int) -> None:
+    """A cache that is full from the prompt on, and one that becomes full."""
+    model, on_xla = pair(lambda: gemma(window))
+    for _ in range(2):
+        assert torch.equal(written(on_xla, "xla"), written(model, "cpu"))
+    assert replayed(on_xla) >= 10
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=2)),
+        lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(**SIZES, num_local_experts=4)),
+        lambda: llama().bfloat16(),
+        lambda: llama(attn_implementation="eager"),
+    ],
+    ids=["gpt2", "mixtral", "bfloat16", "eager"],
+)
+def test_models(make: Callable[[], Any]) -> None:
+    model, on_xla = pair(make)
+    for _ in range(2):
+        assert torch.equal(written(on_xla, "xla"), written(model, "cpu"))
+    assert replayed(on_xla) >= 12
+
+
+def test_end_in_the_middle() -> None:
+    """The pass that was one too many leaves no trace, in tokens, in what a streamer is given, and in scores."""
+    model, on_xla = pair()
+    end = int(written(model, "cpu", IDS[:1], MASK[:1] | 1)[0, -4])
+
+    class Streamer:
+        def __init__(self) -> None:
+            self.words: list[int] = []
+
+        def put(self, words: Tensor) -> None:
+            self.words += words.flatten().tolist()
+
+        def end(self) -> None:
+            self.words.append(-1)
+
+    found = []
+    for one, device in ((model, "cpu"), (on_xla, "xla"), (on_xla, "xla")):
+        streamer, ids = Streamer(), IDS[:1].to(device)
+        how = HOW | {"eos_token_id": end, "streamer": streamer, "cache_implementation": "static"}
+        words = one.generate(ids, attention_mask=torch.ones_like(ids), **how)
+        found.append((words.cpu().tolist(), streamer.words))
+    assert found[0] == found[1] == found[2]
+    how = {"eos_token_id": end, "return_dict_in_generate": True, "output_scores": True}
+    one, other = (m.generate(IDS[:1].to(d), **HOW | how) for m, d in ((model, "cpu"), (on_xla, "xla")))
+    assert len(one.scores) == len(other.scores)
+    torch.testing.assert_close(other.scores[-1].cpu(), one.scores[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_twenty_lengths() -> None:
+    """Prompts of twenty lengths have three programs, for 16 tokens and 64 and two caches; a token two."""
+    model, on_xla = pair()
+    lengths = torch.randperm(48, generator=torch.Generator().manual_seed(0))[:20] + 1
+    spmd.metrics.clear()
+    for length in lengths.tolist():
+        ids = torch.randint(3, 96, (1, length), generator=torch.Generator().manual_seed(length))
+        mask = torch.ones_like(ids)
+        assert torch.equal(written(on_xla, "xla", ids, mask), written(model, "cpu", ids, mask))
+    prefills = [one for one in spmd.metrics.compiles() if one.nodes > 100]
+    assert len(prefills) == on_xla._compiled_call_impl.num_recorded == 5
+
+
+def test_after_training_and_back() -> None:
+    model, on_xla = pair()
+    found = []
+    for one, device in ((model, "cpu"), (on_xla, "xla")):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.5)
+        ids, words = IDS.to(device), []
+        for _ in range(3):
+            words.append(written(one, device))
+            loss = one(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append((words, loss.item()))
+    assert all(map(torch.equal, found[0][0], found[1][0]))
+    assert not torch.equal(found[0][0][0], found[0][0][-1])
+    assert found[1][1] == pytest.approx(found[0][1], rel=1e-4)
+    assert replayed(on_xla) >= 20
+
+
+def test_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spmd.config, "record_modules", False)
+    model, on_xla = pair()
+    assert torch.equal(written(on_xla, "xla"), written(model, "cpu"))
+    assert not replayed(on_xla)
+
+
+class TestSharded:
+    @pytest.mark.parametrize("how", ["tensor", "fsdp"])
+    def test_generate(self, how: str) -> None:
+        model, on_xla = pair(lambda: llama(num_key_value_heads=4))
+        mesh = spmd.Mesh(range(8), (2, 4), ("fsdp", "tensor"))
+        if how == "tensor":
+            spmd.ShardingRules.of(on_xla, fsdp=None).apply(on_xla, mesh)
+        else:
+            for layer in on_xla.model.layers:
+                fsdp.fully_shard(layer, mesh=mesh)
+            fsdp.fully_shard(on_xla, mesh=mesh)
+        for _ in range(2):
+            assert torch.equal(written(on_xla, "xla"), written(model, "cpu"))
+        assert replayed(on_xla) >= 12

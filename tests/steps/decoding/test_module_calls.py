@@ -1,0 +1,114 @@
+"""Calls without gradients of a module that writes a cache in place are recorded by themselves, and no others."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+
+class Summing(nn.Module):
+    """Adds its input to a buffer at a position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("seen", torch.zeros(8, 4))
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        self.seen.index_copy_(0, position, self.linear(x))
+        return self.seen.sum(0)
+
+
+def call_of(module: nn.Module) -> Any:
+    """The recorded calls of a module, or None; the slot of the class is that of all modules for a moment."""
+    return vars(module).get("_compiled_call_impl")
+
+
+def run(module: nn.Module, device: str, count: int = 6, *, reads: bool = True) -> list[Tensor]:
+    found, position, x = [], torch.zeros(1, dtype=torch.long, device=device), torch.ones(1, 4, device=device)
+    for _ in range(count):
+        result = module(x, position)
+        position = position + 1
+        x = result[None] * 0.5
+        found.append(result.cpu() if reads else result)
+    return [one.cpu() for one in found]
+
+
+def pair() -> tuple[Summing, Any]:
+    torch.manual_seed(0)
+    module = Summing()
+    return module, copy.deepcopy(module).to("xla")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_loop_of_ones_own(reads: bool) -> None:
+    module, on_xla = pair()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(on_xla, "xla", reads=reads), run(module, "cpu"))
+    call = call_of(on_xla)
+    assert call.num_recorded == 1
+    assert call.num_replayed >= 10
+    torch.testing.assert_close(on_xla.seen.cpu(), module.seen)
+
+
+def test_gradients_are_those_of_the_module() -> None:
+    module, on_xla = pair()
+    for one, device in ((module, "cpu"), (on_xla, "xla")):
+        with torch.no_grad():
+            run(one, device)
+        one.seen.zero_()
+        one.linear(torch.ones(1, 4, device=device)).sum().backward()
+    torch.testing.assert_close(on_xla.linear.weight.grad.cpu(), module.linear.weight.grad)
+
+
+def test_what_changes_is_seen() -> None:
+    """A weight that is written, one that is replaced, and a hook."""
+    module, on_xla = pair()
+    with torch.no_grad():
+        run(on_xla, "xla"), run(module, "cpu")
+        for one in (module, on_xla):
+            one.linear.weight.mul_(0.5)
+        torch.testing.assert_close(run(on_xla, "xla"), run(module, "cpu"))
+        for one in (module, on_xla):
+            one.linear.weight = nn.Parameter(one.linear.weight.detach() * 2)
+        torch.testing.assert_close(run(on_xla, "xla"), run(module, "cpu"))
+        for one in (module, on_xla):
+            one.linear.register_forward_hook(lambda _module, _args, result: result + 1)
+        torch.testing.assert_close(run(on_xla, "xla"), run(module, "cpu"))
+
+
+def test_copies_and_pickles_are_plain() -> None:
+    _, on_xla = pair()
+    with torch.no_grad():
+        for _ in range(3):
+            run(on_xla, "xla")
+        assert call_of(on_xla) is not None
+        for other in (copy.deepcopy(on_xla), pickle.loads(pickle.dumps(copy.deepcopy(on_xla).cpu()))):
+            assert call_of(other) is None
+
+
+def test_a_module_without_a_cache_stays() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to("xla")
+    module(torch.randn(8, 4, device="xla")).sum().backward()
+    module.eval()
+    with torch.no_grad():
+        for _ in range(4):
+            module(torch.randn(8, 4, device="xla")).sum().item()
+    assert call_of(module) is None
+
+
+def test_why_not_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    class Reading(Summing):
+        def forward(self, x: Tensor, position: Tensor) -> Tensor:
+            result = super().forward(x, position)
+            return result if result.sum().item() < 1e9 else -result
+
+    module = Reading().to("xla")
+    with torch.no_grad():
+        run(module, "xla"), run(module, "xla")
+    assert capsys.readouterr().err.count("Reading runs uncompiled: it reads a value") == 1
+    assert call_of(module) is None
