@@ -136,7 +136,7 @@ class Smoke:
         key, value = (jax.random.normal(key, (1, 2, rows, 64), jnp.bfloat16) for key in keys[2:])
         forms = forms_of(query, key, value, None, False, 0.125, 4)
         form = forms.get({"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend()), forms["default"])
-        exchange = RingOfKeys(HalfOfHeads(("context",), 4, rows // 4))
+        exchange = RingOfKeys(HalfOfHeads(("context",), 4, rows // 4), is_causal=True)
 
         # Of the four lanes of a vmap the kernels compute one after the other: not all of them have a batching rule.
         def forward(rows: Any, columns: Any, place: Any, is_diagonal: bool) -> Any:
