@@ -29,7 +29,6 @@ from .record.tensor import storage_of as storage_of
 from .record.tensor import tensor_meta as tensor_meta
 from .record.tensor import view_of as view_of
 from .record.tensor import wrap as wrap
-from .run.abstract import recording as recording
 from .run.pjrt.agreement import ProcessError as ProcessError
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
@@ -42,6 +41,7 @@ from .sharding.value import UNCONSTRAINED as UNCONSTRAINED
 from .sharding.value import Dim as Dim
 from .sharding.value import Sharding as Sharding
 from .sharding.value import Spec as Spec
+from .step.recording import recording as recording
 from .subsystems import annotations as annotations
 from .subsystems import counters as counters
 from .subsystems import dtypes as dtypes

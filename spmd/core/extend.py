@@ -28,6 +28,7 @@ from .extension_subsystems import executables as executables
 from .extension_subsystems import nans as nans
 from .extension_subsystems import partitioning as partitioning
 from .extension_subsystems import persistent as persistent
+from .extension_subsystems import reached as reached
 from .extension_subsystems import reads as reads
 from .extension_subsystems import record_calls as record_calls
 from .extension_subsystems import recordings as recordings
@@ -100,7 +101,6 @@ from .record.views import View as View
 from .record.views import read as read
 from .record.watching import recorded as recorded
 from .record.watching import watching as watching
-from .run.abstract import Recording as Recording
 from .run.schedule import Root as Root
 from .run.schedule import Subgraph as Subgraph
 from .run.syncs import Watch as Watch
@@ -108,4 +108,9 @@ from .sharding.topology import Target as Target
 from .sharding.tracing import program as program
 from .sharding.tracing import program_devices as program_devices
 from .sharding.value import OPEN as OPEN
+from .step.objects import Change as Change
+from .step.objects import Held as Held
+from .step.objects import Kind as Kind
+from .step.objects import Objects as Objects
+from .step.recording import Recording as Recording
 from .torch_state.autocast import NAME as NAME

@@ -62,7 +62,6 @@ from .record import tensor as _tensor
 from .record import threads as _threads
 from .record import views as _views
 from .record import watching as _watching
-from .run import abstract as _abstract
 from .run import executables as _executables
 from .run import execute as _execute
 from .run import failed as _failed
@@ -72,6 +71,8 @@ from .run import prepare as _prepare
 from .run import schedule as _schedule
 from .run.pjrt import host as _host
 from .sharding import constrain as _constrain
+from .step import objects as _objects
+from .step import recording as _recording
 
 
 class reads:  # used as a module is
@@ -89,7 +90,13 @@ class body:  # used as a module is
 class recordings:  # used as a module is
     """Calls recorded without data."""
 
-    recorded = _abstract.recorded
+    recorded = _recording.recorded
+
+
+class reached:  # used as a module is
+    """The objects that a function reaches, beyond their classes."""
+
+    LIBRARIES, is_same, missing, outermost = _objects.LIBRARIES, _objects.is_same, _objects.missing, _objects.outermost
 
 
 class executables:  # used as a module is

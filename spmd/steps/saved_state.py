@@ -13,28 +13,28 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.utils._pytree import tree_leaves
 
 from ..core import DeviceData, Storage, XlaTensor, dense_meta, module_moves, seed, wrap
-from ..core.extend import Recording, record_calls, recordings, storages
+from ..core.extend import Held, Kind, Objects, Recording, reached, record_calls, recordings, storages
 from ..rules.applied import moved
 from .exported_graphs import follow
-from .reachable import Reachable, outermost, refill
 
 
 @contextlib.contextmanager
-def abstractly(step: Any, arguments: Any, recording: Recording | None = None) -> Iterator[Reachable]:
+def abstractly(step: Any, arguments: Any, recording: Recording | None = None) -> Iterator[Objects]:
     """Yields what is reachable from a step; in the context its calls are recorded without data, and nothing runs."""
     record_calls.enter_thread()
-    reachable = Reachable(step, arguments)
+    reachable = Objects.of_step(step, arguments)
     with recordings.recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
         yield reachable
 
 
 @contextlib.contextmanager
-def kept(reachable: Reachable) -> Iterator[None]:
+def kept(reachable: Objects) -> Iterator[None]:
     """Restores the reachable objects and the random streams at the end of the context."""
-    undo = [*reachable.undo]
-    for tensor in reachable.tensors:
-        undo += _of_tensor(tensor)
-    undo += [
+    own = [tensor for _, tensor in reachable.tensors.values()]
+    tensors = [*own, *(tensor.grad for tensor in own if tensor.is_leaf and tensor.grad is not None)]
+    undo = [
+        reachable.restore,
+        *(restore for tensor in tensors for restore in _of_tensor(tensor)),
         partial(torch.set_rng_state, torch.get_rng_state()),
         partial(random.setstate, random.getstate()),
         partial(np.random.set_state, np.random.get_state()),
@@ -60,7 +60,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
             held = getattr(tensor, name)
             if isinstance(held, dict):  # itself restored: the user's handles refer to it
-                yield partial(refill, held, held.copy())
+                yield Held(held, "", Kind.DICT).restore
             yield partial(_set, tensor, name, held)
     if type(tensor) is not XlaTensor and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
@@ -83,7 +83,7 @@ def _rewrite(tensor: torch.Tensor, before: torch.Tensor, version: int) -> None:
 
 
 @contextlib.contextmanager
-def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
+def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
     """Moves modules to the device without data, with their optimizers' state and the arguments, for the context.
 
     The move is as by `.to("xla")`: rules and FSDP shard the tensors that arrive. A module on the device is not changed,
@@ -101,21 +101,21 @@ def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
                 tensor.grad = _abstract(gradient)
 
     try:
-        for module in reachable.modules:
+        for module in reachable.of(nn.Module):
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 stand_in(tensor, _abstract)
         has_moved = bool(exchanged)
-        for optimizer in reachable.optimizers:
+        for optimizer in reachable.of(torch.optim.Optimizer):
             for parameter, state in optimizer.state.items():
                 for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
                     if isinstance(tensor, torch.Tensor) and tensor.dim():
                         stand_in(tensor, _abstract)
-        for tensor in [*tree_leaves(arguments), *reachable.tensors]:
+        for tensor in [*tree_leaves(arguments), *(tensor for _, tensor in reachable.tensors.values())]:
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 stand_in(tensor, _abstract)
         for tensor in tree_leaves(arguments) if has_moved else ():
             stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
-        for root in outermost(reachable.modules):
+        for root in reached.outermost(reachable.of(nn.Module)):
             if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
                 roots.append(root)
                 moved(root)

@@ -17,7 +17,7 @@ from ..record.constraints import with_sharding
 from ..record.storage import LOCK, Storage
 from ..record.tensor import XlaTensor, wrap
 from ..sharding.value import DEVICE, Sharding, Spec
-from .abstract import recording
+from ..step.recording import recording
 from .pjrt import agreement, devices, processes, transfer
 
 

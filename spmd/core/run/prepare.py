@@ -17,7 +17,7 @@ from ..programs import cache
 from ..programs.program import Program
 from ..record import recorders
 from ..sharding.value import Sharding
-from .abstract import recording
+from ..step.recording import recording
 from .pjrt import processes
 from .schedule import Flow, Root, Subgraph, around_host
 

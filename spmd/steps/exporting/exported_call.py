@@ -21,8 +21,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import Graph, Recording, pending, schedule, user_lines, walks
-from ..reachable import Reachable
+from ...core.extend import Graph, Objects, Recording, pending, schedule, user_lines, walks
 from ..saved_state import abstractly
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import ready
@@ -87,7 +86,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     syncs.sync()
     given = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
     call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
-    optimizers = Reachable(step, None).optimizers
+    optimizers = Objects.of_step(step, None).of(torch.optim.Optimizer)
     recording = Recording()
     with ready(optimizers):
         syncs.sync()

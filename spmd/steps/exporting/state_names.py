@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ...core import Storage, XlaTensor, storage_of, view_of, wrap
-from ..reachable import Reachable, outermost
+from ...core.extend import Objects, reached
 
 Named = tuple[str, str, torch.Tensor]
 
@@ -16,24 +16,24 @@ class StateNames:
     """The names of the tensors that are reachable from a step, each once: a module's as in its state dict, those of an
     optimizer as `optimizer.<parameter>.<key>`."""
 
-    def __init__(self, reachable: Reachable):
+    def __init__(self, reachable: Objects):
         self._named: dict[Storage, Named] = {}
         self._taken: set[str] = set()
-        for root in outermost(reachable.modules):
+        for root in reached.outermost(reachable.of(nn.Module)):
             parameters = {id(one) for one in root.parameters()}
             for name, tensor in _tensors_of(root):
                 self._add(name, "parameter" if id(tensor) in parameters else "buffer", tensor)
-        for optimizer in reachable.optimizers:
+        for optimizer in reachable.of(torch.optim.Optimizer):
             for number, group in enumerate(optimizer.param_groups):
                 for key, value in group.items():  # a learning rate
                     self._add(f"optimizer.groups.{number}.{key}", "optimizer state", value)
             for parameter, state in optimizer.state.items():
                 for key, tensor in state.items() if isinstance(state, dict) else ():
                     self._add(f"optimizer.{self._name_of(parameter)}.{key}", "optimizer state", tensor)
-        for tensor in reachable.tensors:
+        for _, tensor in reachable.tensors.values():
             if tensor.is_leaf and tensor.grad is not None and self._name_of(tensor):
                 self._add(f"{self._name_of(tensor)}.grad", "gradient", tensor.grad)
-        for tensor in reachable.tensors:
+        for _, tensor in reachable.tensors.values():
             self._add(f"state.{len(self._named)}", "state", tensor)
 
     def _add(self, name: str, role: str, tensor: Any) -> None:

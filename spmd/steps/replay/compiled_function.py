@@ -33,14 +33,13 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import LIVE, SYNC_LOCK, Watch, body, pace, record_calls, running, storages, walks
+from ...core.extend import LIVE, SYNC_LOCK, Change, Watch, body, pace, record_calls, running, storages, walks
 from ...tensors.closures import end_step
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
 from .observed_call import ObservedCall, RefusedError, is_number
 from .recipe import Recipe
 from .replay import Replay
-from .snapshot import Change
 from .stream_capture import join_stream_capture
 
 P = ParamSpec("P")
@@ -222,7 +221,12 @@ class CompiledFunction(Generic[P, R]):
     # --- recording ------------------------------------------------------------------------------------------------
 
     def _recorded(
-        self, kind: CallKind, flat: Sequence[Any], tree: Any, cause: Change | str, apart: Mapping[int, ObjectParts]
+        self,
+        kind: CallKind,
+        flat: Sequence[Any],
+        tree: Any,
+        cause: Change | str,
+        apart: Mapping[int, ObjectParts],
     ) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
         self.num_recorded += 1
@@ -245,9 +249,9 @@ class CompiledFunction(Generic[P, R]):
             return result
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
-        objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart]
+        others = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor) and i not in apart]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in objects]
+        roots += [(f"argument {i}", item.value if type(item) is _StaticArgument else item) for i, item in others]
         recorded = ObservedCall(call, flat, roots, kind.follow, apart)
         try:
             counts = self._counts(apart, flat)
@@ -258,7 +262,7 @@ class CompiledFunction(Generic[P, R]):
             self._refuse(kind, str(error), count=not recorded.to_follow)
         else:
             kind.refused.clear()
-            floats = {i: item for i, item in objects if type(item) is float and (0, i) not in kind.follow}
+            floats = {i: item for i, item in others if type(item) is float and (0, i) not in kind.follow}
             kind.entries.insert(0, _Entry(guards, replay, floats, counts))
             del kind.entries[_MOST_ENTRIES:]
         end_step()

@@ -10,13 +10,12 @@ import torch
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from ...core import config, seed
-from ...core.extend import DrawNumber, Scalar, nans, walks
+from ...core.extend import Change, DrawNumber, Held, Kind, Objects, Scalar, nans, reached, walks
 from ...mesh.global_mesh import get_global_mesh
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, RefusedError
 from .recipe import Recipe
-from .snapshot import Change, Held, Kind, Snapshot, is_same
 
 _CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
 _is = operator.is_
@@ -57,8 +56,8 @@ class Guards:
     few calls of C functions; only where these differ are values compared, one by one.
     """
 
-    def __init__(self, snapshot: Snapshot, volatile: Collection[tuple[int, Any]]):
-        self._held = snapshot.held
+    def __init__(self, found: Objects, volatile: Collection[tuple[int, Any]]):
+        self._held = found.held
         self._volatile = volatile
         own = {box for box, _ in volatile}
         whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in own]
@@ -122,7 +121,7 @@ class Guards:
 
     def _changes(self, held: Collection[Held]) -> Any:
         for one in held:
-            for change in one.changes(is_same):
+            for change in one.changes(reached.is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
 

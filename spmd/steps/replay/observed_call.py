@@ -18,10 +18,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
-from ...core.extend import walks
+from ...core.extend import Kind, Objects, reached, walks
 from .formulas import Formulas, Numbers
 from .host_tensors import HostUses, watched
-from .snapshot import LIBRARIES, Kind, Snapshot
 
 
 class RefusedError(Exception):
@@ -101,7 +100,7 @@ class ObservedCall:
         syncs.sync()
         # Hooks of all modules and all optimizers.
         self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
-        self.before = Snapshot(self.roots)
+        self.before = Objects(self.roots)
         self.optimizers = self.before.of(torch.optim.Optimizer)
         self.schedulers = self.before.of(LRScheduler)
         if self.schedulers:  # they set it, so that it is a formula from the first call on
@@ -157,7 +156,7 @@ class ObservedCall:
         the call's program."""
         self.names = _read_by(self._codes)
         self._settle_numbers()
-        self.after = Snapshot(self.roots, self.names, self._codes)
+        self.after = Objects(self.roots, self.names, self._codes)
         there = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
@@ -237,7 +236,7 @@ class ObservedCall:
     def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A scheduler's step, which changes nothing but Python numbers."""
         self._leave_groups()
-        around = Snapshot([("scheduler", scheduler)])
+        around = Objects([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
         inner = [one for one in around.of(LRScheduler) if one is not scheduler and "step" in one.__dict__]
         held = [(one, one.__dict__.pop("step")) for one in inner]
@@ -341,14 +340,14 @@ class ObservedCall:
 
 
 @contextlib.contextmanager
-def _replaced(objects: Sequence[Any], name: str, function: Callable[..., Any]) -> Iterator[None]:
+def _replaced(instances: Sequence[Any], name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Has `function` stand for a method of objects inside; it takes the object and its method besides the arguments."""
-    for each in objects:
+    for each in instances:
         each.__dict__[name] = functools.partial(function, each, getattr(each, name))
     try:
         yield
     finally:
-        for each in objects:
+        for each in instances:
             each.__dict__.pop(name, None)
 
 
@@ -377,7 +376,7 @@ def _global_hooks() -> list[Any]:
 
 
 def _is_users(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {*LIBRARIES, "fsdp"}
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in {*reached.LIBRARIES, "fsdp"}
 
 
 def _streams() -> tuple[Any, ...]:

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ...core import DeviceData, Move, XlaTensor, hardware, storage_of
+from ...core.extend import reached
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
-from ...steps.reachable import outermost
 from ...tensors.annotate import get_sharding
 from .figures import shard_bytes
 
@@ -57,7 +57,7 @@ LARGE = 1 << 20  # bytes from which on a replicated parameter is a finding
 
 def roots_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """The outermost of these modules that have tensors on xla."""
-    return [root for root in outermost(modules) if any(True for _ in tensors_of(root))]
+    return [root for root in reached.outermost(modules) if any(True for _ in tensors_of(root))]
 
 
 def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:

@@ -10,8 +10,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
 from ...core import DeviceData, Storage, XlaTensor, storage_of
-from ...core.extend import Node, Value, user_lines, walks
-from ...steps.reachable import Reachable, outermost
+from ...core.extend import Node, Objects, Value, reached, user_lines, walks
 
 _SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
 
@@ -63,7 +62,7 @@ class Calls:
 def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     """The paths of modules from the outermost ones, without wrappers of one `module`."""
     paths: dict[int, str] = {}
-    for root in outermost(modules):
+    for root in reached.outermost(modules):
         for name, module in root.named_modules():
             paths.setdefault(id(module), user_lines.plain_name(root, name))
     return paths
@@ -72,18 +71,19 @@ def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
 class Roles:
     """The role of each storage (parameter, gradient, optimizer state), and its name."""
 
-    def __init__(self, reachable: Reachable):
+    def __init__(self, reachable: Objects):
         self.roles: dict[Storage, str] = {}
         self.names: dict[Storage, str] = {}
-        for optimizer in reachable.optimizers:
+        for optimizer in reachable.of(torch.optim.Optimizer):
             for state in optimizer.state.values():
                 for tensor in tree_leaves(state):
                     if isinstance(tensor, XlaTensor):
                         self.roles[storage_of(tensor)] = "optimizer state"
             for group in optimizer.param_groups:
                 self._take(group["params"])
-        paths = _paths(reachable.modules)
-        for module in reachable.modules:
+        modules = reachable.of(nn.Module)
+        paths = _paths(modules)
+        for module in modules:
             self._take(module._parameters.values())
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if isinstance(tensor, XlaTensor):

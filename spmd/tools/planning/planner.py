@@ -24,11 +24,10 @@ from ...core import (
     user_line,
     variables,
 )
-from ...core.extend import Graph, Line, Node, Recording, Target, executables, user_lines
+from ...core.extend import Graph, Line, Node, Objects, Recording, Target, executables, user_lines
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ...steps.reachable import Reachable
 from ...steps.saved_state import abstractly
 from ...tensors.annotate import get_sharding
 from .chips import Chip, chip_of
@@ -221,8 +220,9 @@ class Recorded:
 
 def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> Recorded:
     with abstractly(step, (args, kwargs), recording) as reachable:
-        calls = Calls(reachable.modules)
-        roots = roots_of(reachable.modules)
+        modules = reachable.of(nn.Module)
+        calls = Calls(modules)
+        roots = roots_of(modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         syncs.sync()
@@ -232,7 +232,7 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
             syncs.sync()
         programs, results = recording.programs[first:], recording.made[first_made:]
         layout = rows_of(roots, patterns)
-        found = recorded_step(recording, programs, results, Reachable(step, (args, kwargs)), calls, layout, sites)
+        found = recorded_step(recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, layout, sites)
         if lay is not None:
             found.findings.extend(rules_of_nothing(lay.rules, roots, lay.rules.line))
         del result
@@ -249,7 +249,7 @@ def recorded_step(
     recording: Recording,
     programs: list[Graph],
     results: Sequence[DeviceData],
-    reachable: Reachable,
+    reachable: Objects,
     calls: Calls,
     layout: tuple[list[Row], list[Finding]],
     sites: set[str] | None = None,

@@ -18,8 +18,19 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...core import AbstractError, DeviceData, syncs, topology, user_line
-from ...core.extend import Graph, Line, Recording, Target, Value, held, record_calls, recordings, user_lines, walks
-from ...steps.reachable import Reachable
+from ...core.extend import (
+    Graph,
+    Line,
+    Objects,
+    Recording,
+    Target,
+    Value,
+    held,
+    record_calls,
+    recordings,
+    user_lines,
+    walks,
+)
 from .layout import roots_of, rows_of
 from .names import Calls, Roles
 from .planner import Recorded, checked, chosen, compiled, recorded_step
@@ -98,7 +109,7 @@ class ScriptRecording(Recording):
 
     def _place_state(self) -> None:
         """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
-        storages = Roles(Reachable(None, [*self.steps])).roles
+        storages = Roles(Objects.of_step(None, [*self.steps])).roles
         state = {storage.value: storage for storage in storages if storage.value in self.unknown}
         if state:
             with topology.standing_in(checked(self.target, self.programs)):
@@ -125,11 +136,12 @@ class ScriptRecording(Recording):
         programs = [graph for graph in self.programs[start.programs : end.programs] if graph.inputs]
         self.calls.spans[:] = self.calls.spans[start.calls : end.calls]
         frames = [each.frame for each in inspect.stack(0) if not user_lines.is_library(each.frame.f_code)]
-        objects = [vars(sys.modules["__main__"]), *(dict(frame.f_locals) for frame in frames), *self.steps]
-        reachable = Reachable(None, [*objects, *(span.module for span in self.calls.spans)])
-        self.calls.paths = Calls(reachable.modules).paths
+        found = [vars(sys.modules["__main__"]), *(dict(frame.f_locals) for frame in frames), *self.steps]
+        reachable = Objects.of_step(None, [*found, *(span.module for span in self.calls.spans)])
+        modules = reachable.of(torch.nn.Module)
+        self.calls.paths = Calls(modules).paths
         results = self.made[sum(len(graph.roots) for graph in self.programs[: start.programs]) :]
-        return recorded_step(self, programs, results, reachable, self.calls, rows_of(roots_of(reachable.modules), {}))
+        return recorded_step(self, programs, results, reachable, self.calls, rows_of(roots_of(modules), {}))
 
     def note(self) -> str:
         """A sentence on what is planned, where that is not a step between two syncs of the script."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
-from ...steps.reachable import Reachable
+from ...core.extend import Objects
 from ...steps.saved_state import abstractly
 from ..planning.layout import refuse_sharded, roots_of
 from ..planning.names import Roles
@@ -146,20 +146,21 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
     """The properties of the module to shard, observed in one step."""
     args, kwargs = arguments
     with abstractly(step, arguments) as reachable:
+        modules = reachable.of(nn.Module)
         if module is None:
-            roots = [root for root in roots_of(reachable.modules) if any(True for _ in root.parameters())]
+            roots = [root for root in roots_of(modules) if any(True for _ in root.parameters())]
             if len(roots) != 1:
                 names = ", ".join(type(root).__name__ for root in roots) or "none"
                 raise ValueError(f"suggest: expected the step to reach one model, got {names}; choose one by model=...")
             module = roots[0]
-        elif module not in reachable.modules:
+        elif module not in modules:
             raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
         refuse_sharded(module, "suggest", "apply the rules that it finds instead")
         flow = Flow(module)
         with flow.watching():
             result = step(*args, **kwargs)
         syncs.sync()
-        state = bytes_of(Roles(Reachable(step, arguments)))
+        state = bytes_of(Roles(Objects.of_step(step, arguments)))
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")

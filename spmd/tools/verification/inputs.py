@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ...core import XlaTensor, module_moves
+from ...core.extend import Objects, reached
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.applied import moved
 from ...steps.exported_graphs import follow
-from ...steps.reachable import Reachable, outermost
 from ...tensors.annotate import mark_sharding
 from ..planning.layout import refuse_sharded
 from .rounding import unit_of
@@ -29,23 +29,23 @@ class Inputs:
     """
 
     def __init__(self, step: Any, arguments: Any):
-        self.reachable = Reachable(step, arguments)
-        for root in outermost(self.reachable.modules):
+        self.reachable = Objects.of_step(step, arguments)
+        reached = [tensor for _, tensor in self.reachable.tensors.values()]
+        for root in reached.outermost(self.reachable.of(nn.Module)):
             refuse_sharded(root, "verify", "pass the rules and meshes to it")
         self.arguments = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
         owned = [
             tensor
-            for module in self.reachable.modules
+            for module in self.reachable.of(nn.Module)
             for tensor in (*module._parameters.values(), *module._buffers.values())
             if tensor is not None
         ]
-        state = [one for optimizer in self.reachable.optimizers for one in tree_leaves(optimizer.state)]
-        gradients = {id(tensor.grad) for tensor in self.reachable.tensors if tensor.is_leaf and tensor.grad is not None}
+        state = [one for optimizer in self.reachable.of(torch.optim.Optimizer) for one in tree_leaves(optimizer.state)]
         # Numbers on the host, such as an optimizer's count of steps, are no values of the device in a run either.
         others = [
             tensor
-            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *self.reachable.tensors)
-            if tensor.is_leaf and id(tensor) not in gradients and (tensor.dim() or type(tensor) is XlaTensor)
+            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *reached)
+            if tensor.is_leaf and (tensor.dim() or type(tensor) is XlaTensor)
         ]
         found = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
         self.tensors = [tensor for tensor in found.values() if tensor.layout is torch.strided and tensor.is_leaf]
@@ -92,7 +92,7 @@ class Inputs:
     def on_device(self, values: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Iterator[None]:
         """Gives the user's objects these values on the device for the context. dtype: of floats; None: their own."""
         exchanged: list[tuple[torch.Tensor, torch.Tensor]] = []
-        roots = outermost(self.reachable.modules)
+        roots = reached.outermost(self.reachable.of(nn.Module))
         try:
             for tensor, value, gradient in zip(self.tensors, values, self.gradients, strict=True):
                 result = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)

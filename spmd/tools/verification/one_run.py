@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import torch
+from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...core import DeviceData, Storage, XlaTensor, config, hardware, options, storage_of, syncs, wrap
@@ -96,7 +97,7 @@ class Runner:
             if layout.rules is None:
                 self.inputs.shard_arguments(layout.mesh)
             else:
-                ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.modules))
+                ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.of(nn.Module)))
             with self._gradients() as gradients:
                 result = self._called(dtype if layout.mesh.size() == 1 else None)
             found = {**_results(result), **gradients, **self._state()}
@@ -127,7 +128,7 @@ class Runner:
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
         """Yields (path, tensor, is_buffer) of the models' tensors, then of other tensors with a gradient."""
-        roots = roots_of(self.inputs.reachable.modules)
+        roots = roots_of(self.inputs.reachable.of(nn.Module))
         seen = set()
         for number, root in enumerate(roots):
             prefix = "" if len(roots) == 1 else f"{number}.{type(root).__name__}."

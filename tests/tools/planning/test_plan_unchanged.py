@@ -14,8 +14,8 @@ import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
 from spmd.core.record.storage import LIVE, READ, pending
+from spmd.core.step.objects import Objects
 from spmd.steps import saved_state
-from spmd.steps.reachable import Reachable
 
 
 class TestNothingMoves:
@@ -155,8 +155,8 @@ def step(x):
 """
         exec(code, names)
         names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
-        found = Reachable(names["step"], ())
-        assert {id(module) for module in found.modules} == {id(names["outer"]), id(names["optimizer"])}
+        found = Objects.of_step(names["step"], ())
+        assert {id(module) for module in found.of(nn.Module)} == {id(names["outer"]), id(names["optimizer"])}
         with saved_state.kept(found):
             names["written"] = 3
         assert names["written"] == 0

@@ -16,9 +16,9 @@ import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
-from spmd.core.run import abstract
+from spmd.core.step import recording
+from spmd.core.step.objects import Objects
 from spmd.rules.patterns import matches
-from spmd.steps.reachable import Reachable
 from spmd.steps.saved_state import kept, without_data
 from spmd.tools.planning.chips import CHIPS
 from spmd.tools.suggestions import search as searching
@@ -41,8 +41,8 @@ BOTH = ("data", "fsdp")
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
-    reached, flow = Reachable(call, args), Flow(model)
-    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
+    reached, flow = Objects.of_step(call, args), Flow(model)
+    with recording.recorded(recording.Recording()), kept(reached), without_data(reached, args), flow.watching():
         call(*args)
     return Model(flow, 0)
 

@@ -1,8 +1,10 @@
-"""The Python state that a function can read: the containers reachable from it, their contents, and what has changed."""
+"""The objects that a function reaches: containers, their contents, and what has changed in them."""
 
 import collections
+import dis
 import enum
 import functools
+import operator
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,8 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
-
-from ..reachable import global_names
 
 LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
 # Objects of these packages are not read by a step as state, or guard themselves (meshes and shardings are immutable).
@@ -116,6 +116,27 @@ class Held:
             case Kind.CAPTURED:
                 return names, [_content(variable) for variable in box.__closure__]
 
+    def restore(self) -> None:
+        """Gives the container the contents that it had when it was looked at, if it has others."""
+        box = self.container
+        match self.kind:
+            case Kind.DICT | Kind.ATTRIBUTES:
+                if not _is_identical([*dict.keys(box), *dict.values(box)], [*self.keys, *self.values]):
+                    dict.clear(box)  # the methods of a subclass may refuse
+                    dict.update(box, zip(self.keys, self.values, strict=True))
+            case Kind.LIST:
+                box[:] = self.values
+            case Kind.OTHER:
+                if not _is_identical([*box], self.values):
+                    box.clear()
+                    (box.update if isinstance(box, set) else box.extend)(self.values)
+            case Kind.SCOPE:
+                box.update((name, old) for name, old in zip(self.keys, self.values, strict=True) if old is not missing)
+            case Kind.CAPTURED:
+                for variable, old in zip(box.__closure__, self.values, strict=True):
+                    if old is not missing:
+                        variable.cell_contents = old
+
     def scope(self) -> Mapping[str, Any]:
         """The names of a class, or of a container that is a dict."""
         return vars(self.container) if self.kind is Kind.CLASS else self.container
@@ -130,6 +151,10 @@ class Held:
             before, now = old.get(key, missing), new.get(key, missing)
             if not same(now, before):
                 yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
+
+
+def _is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 class _Contents:
@@ -172,38 +197,43 @@ def _path(path: str, container: Any, key: Any) -> str:
 
 
 @dataclass(eq=False)
-class Snapshot:
-    """The containers reachable from some roots.
+class Objects:
+    """The objects that some roots reach, each root with the path that its objects' paths begin with.
 
     names: the attributes that count; None: all. ran: the code that ran; what only other functions refer to is left out.
-    None: all. tensors: those reachable, each with its path. arrays, iterators: numpy's arrays, and iterators that are
-    under way, by path. opaque: the paths of what is too large to be followed.
+    None: all. scope: the only globals that are followed, with no class and all instances; None: those of the user's
+    functions, with his classes. held: the containers. tensors: each with its path. arrays, iterators: numpy's arrays,
+    and iterators that are under way, by path. opaque: the paths of what is too large to be followed.
     """
 
     roots: Sequence[tuple[str, Any]]
     names: Collection[str] | None = None
     ran: Collection[types.CodeType] | None = None
+    scope: Mapping[str, Any] | None = None
     held: list[Held] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
-    _seen: dict[int, Any] = field(default_factory=dict)
+    _seen: dict[int, Any] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
 
     def __post_init__(self) -> None:
-        self._follow(self.roots)
-
-    def _follow(self, roots: Sequence[tuple[str, Any]]) -> None:
-        todo = collections.deque(roots)
+        todo = collections.deque(self.roots)
         while todo:
             path, thing = todo.popleft()
             if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._seen:
                 continue
             self._seen[id(thing)] = thing
-            if len(self.held) > _MOST:
+            if len(self.held) > _MOST and self.scope is None:
                 self.opaque.append(path)
                 return
             todo.extend(self._inside(path, thing))
+
+    @classmethod
+    def of_step(cls, step: Any, arguments: Any) -> "Objects":
+        """The objects of a step and its arguments: by containers, attributes, captured variables and the globals of the
+        step's own module, however many these are."""
+        return cls([("the step", step), ("the arguments", arguments)], scope=_globals_of(step))
 
     def of(self, kind: type[_Object]) -> list[_Object]:
         """The objects of a class."""
@@ -214,10 +244,15 @@ class Snapshot:
         comparison = _Contents({id(held.container): held for held in self.held})
         return [change for held in self.held for change in held.changes(comparison.same)]
 
+    def restore(self) -> None:
+        """Restores the contents of the containers."""
+        for held in self.held:
+            held.restore()
+
     def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[Any]:
         held = Held(container, path, kind, names)
         self.held.append(held)
-        if len(held.values) > _LARGE:
+        if len(held.values) > _LARGE and self.scope is None:
             if not all(isinstance(value, _PLAIN) for value in held.values):
                 self.opaque.append(path)
             return []
@@ -245,23 +280,29 @@ class Snapshot:
         if isinstance(thing, (collections.deque, set)):
             return self._hold(path, thing, Kind.OTHER)
         if isinstance(thing, dict):
-            return self._hold(path, thing, Kind.DICT)
+            # An optimizer's state may be the only place that refers to a parameter.
+            return [
+                *self._hold(path, thing, Kind.DICT),
+                *((path, key) for key in dict.keys(thing) if isinstance(key, torch.Tensor)),
+            ]
         if isinstance(thing, types.ModuleType):
             return self._of_python_module(path, thing)
         if isinstance(thing, type):
-            return self._of_class(path, thing)
+            return self._of_class(path, thing) if self.scope is None else []
         return self._of_object(path, thing)
 
     def _of_object(self, path: str, thing: Any) -> Sequence[tuple[str, Any]]:
         kind = type(thing)
         package = kind.__module__.partition(".")[0]
+        own = getattr(thing, "__dict__", None)
+        if self.scope is not None:
+            return self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, [*own]) if isinstance(own, dict) else []
         if hasattr(kind, "__next__"):
             self.iterators.append(path)
             return []
         if package in _CLOSED_PACKAGES:
             return []
         found: list[tuple[str, Any]] = []
-        own = getattr(thing, "__dict__", None)
         if isinstance(own, dict):
             always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
             names = [name for name in own if self.names is None or name in self.names or name in always]
@@ -308,8 +349,8 @@ class Snapshot:
         if function.__closure__:
             found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
-        if not _is_library(scope):
-            wanted = [name for name in global_names(function.__code__) if name in scope]
+        if scope is self.scope or (self.scope is None and not _is_library(scope)):
+            wanted = [name for name in _global_names(function.__code__) if name in scope]
             found += self._hold("globals()", scope, Kind.SCOPE, wanted)
         return found
 
@@ -325,3 +366,31 @@ def _content(variable: Any) -> Any:
         return variable.cell_contents
     except ValueError:  # not assigned yet
         return missing
+
+
+def _globals_of(step: Any) -> Mapping[str, Any]:
+    while isinstance(step, functools.partial):
+        step = step.func
+    if isinstance(step, types.MethodType):
+        step = step.__func__
+    function = step if isinstance(step, types.FunctionType) else vars(type(step)).get("__call__")
+    return getattr(function, "__globals__", {})
+
+
+# `co_names` has the names of attributes, too: `optimizer.step()` is no use of a global `step`.
+_OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
+def _global_names(code: types.CodeType) -> list[str]:
+    """The names of globals that a function, and those inside it, reads or writes."""
+    inner = [
+        name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _global_names(constant)
+    ]
+    own = (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS)
+    return [*dict.fromkeys(own), *inner]
+
+
+def outermost(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """The modules that are not a child of another one of them."""
+    children = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in children]

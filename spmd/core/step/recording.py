@@ -19,8 +19,8 @@ from ..base.pace import pace
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
+from ..run.pjrt import devices
 from ..sharding.value import Sharding
-from .pjrt import devices
 
 
 class Recording:
