@@ -33,8 +33,11 @@ def join_export() -> None:
                 f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
             )
         traced = original(_on_cpu(mod, held), _without_device(args), _without_device(kwargs), **how)
-        own = {**dict(mod.named_parameters(remove_duplicate=False)), **dict(mod.named_buffers(remove_duplicate=False))}
-        return _on_xla(traced, own, (tuple(args), dict(kwargs or {})))
+        state = {
+            **dict(mod.named_parameters(remove_duplicate=False)),
+            **dict(mod.named_buffers(remove_duplicate=False)),
+        }
+        return _on_xla(traced, state, (tuple(args), dict(kwargs or {})))
 
     torch.export.export = export
 
@@ -45,10 +48,10 @@ def join_decompositions() -> None:
 
     @functools.wraps(original)
     def run_decompositions(self: ExportedProgram, *args: Any, **how: Any) -> ExportedProgram:
-        own = {**self.state_dict, **self.constants}
-        if not any(isinstance(one, XlaTensor) for one in tree_leaves((own, self.example_inputs))):
+        state = {**self.state_dict, **self.constants}
+        if not any(isinstance(one, XlaTensor) for one in tree_leaves((state, self.example_inputs))):
             return original(self, *args, **how)
-        return _on_xla(original(_program_on_cpu(self), *args, **how), own, self.example_inputs)
+        return _on_xla(original(_program_on_cpu(self), *args, **how), state, self.example_inputs)
 
     ExportedProgram.run_decompositions = run_decompositions  # type: ignore[method-assign]
 

@@ -33,9 +33,12 @@ def follow(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor] = _same
         graph = getattr(inner, "graph", None)
         if not isinstance(graph, fx.Graph) or not any([_rewrite(node, device) for node in graph.nodes]):  # noqa: C419
             continue
-        for one in (inner, getattr(inner, "graph_module", None)):  # a part of an unflattened program has the code there
-            if isinstance(one, fx.GraphModule):
-                one.recompile()
+        for owner in (
+            inner,
+            getattr(inner, "graph_module", None),
+        ):  # a part of an unflattened program has the code there
+            if isinstance(owner, fx.GraphModule):
+                owner.recompile()
 
 
 def _rewrite(node: fx.Node, device: torch.device) -> bool:

@@ -30,9 +30,12 @@ def abstractly(step: Any, arguments: Any, recording: Recording | None = None) ->
 @contextlib.contextmanager
 def kept(reachable: Objects) -> Iterator[None]:
     """Restores the reachable objects and the random streams at the end of the context."""
-    own = [tensor for _, tensor in reachable.tensors.values()]
-    tensors = [*own, *(tensor.grad for tensor in own if tensor.is_leaf and tensor.grad is not None)]
-    undo = [
+    reached_tensors = [tensor for _, tensor in reachable.tensors.values()]
+    tensors = [
+        *reached_tensors,
+        *(tensor.grad for tensor in reached_tensors if tensor.is_leaf and tensor.grad is not None),
+    ]
+    undo: list[Callable[[], object]] = [
         reachable.restore,
         *(restore for tensor in tensors for restore in _of_tensor(tensor)),
         partial(torch.set_rng_state, torch.get_rng_state()),
@@ -53,8 +56,8 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
     if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
-        own = {name: value for name, value in tensor.__dict__.items() if name in storages.OURS}
-        yield partial(_put_back, tensor, own)
+        attributes = {name: value for name, value in tensor.__dict__.items() if name in storages.OURS}
+        yield partial(_put_back, tensor, attributes)
     if tensor.is_leaf and tensor.requires_grad:
         # The hooks stay with the object whatever its data: annotations and units add some.
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks", "grad"):
@@ -92,10 +95,10 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     roots: list[nn.Module] = []
 
-    def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def stand_in(tensor: Any, stand_in_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
         if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
             gradient = tensor.grad if tensor.is_leaf else None
-            exchanged[id(tensor)] = tensor, made(tensor)
+            exchanged[id(tensor)] = tensor, stand_in_tensor(tensor)
             module_moves.exchange(*exchanged[id(tensor)])
             if gradient is not None:
                 tensor.grad = _abstract(gradient)
@@ -121,8 +124,8 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
                 moved(root)
         yield
     finally:
-        for tensor, made in reversed(exchanged.values()):
-            module_moves.exchange(tensor, made)
+        for tensor, stand_in_tensor in reversed(exchanged.values()):
+            module_moves.exchange(tensor, stand_in_tensor)
         for root in roots:
             follow(root)
 

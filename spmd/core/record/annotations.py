@@ -7,7 +7,7 @@
 # values into a parameter, and none of them knows its sharding.
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 
@@ -22,6 +22,15 @@ from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
 from .record import record
 from .storage import LOCK, Storage, may_change, note_layout, take_up
+
+
+class Annotated(Protocol):
+    """A tensor of the device: the class itself is above this file."""
+
+    _storage: Storage
+    _view: Any
+    _meta: Meta
+
 
 # --- sharding ---------------------------------------------------------------------------------------------------------
 
@@ -68,7 +77,7 @@ def unmarked_op(meta: Meta) -> OpSpec:
     return OpSpec.of("spmd.unmarked", _Same(), (meta,), (meta,))
 
 
-def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> None:
+def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None) -> None:
     """Sets the sharding of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
 
     A gradient is constrained to the sharding `via` first, where one is given.
@@ -94,8 +103,8 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             # than recording the op.
             source = origin(value)
             assert source is not None, "only device data has none"
-            place = (source.code, source.instruction, -1)
-            storage.write(record(mark_op(storage.meta, sharding, via), (value,), (), place))
+            position = (source.code, source.instruction, -1)
+            storage.write(record(mark_op(storage.meta, sharding, via), (value,), (), position))
         elif value.host is not None:
             note_layout(storage, value)
             value.sharding = sharding  # for its upload, if the tensor is freed before it
@@ -103,7 +112,7 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             _place(storage, value, sharding)
 
 
-def annotate_in_program(tensor: Any, sharding: Sharding) -> None:
+def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
     """`annotate`, but data on devices is resharded by the next program and not now."""
     if tensor._view is not None or not tensor._meta.numel:
         annotate(tensor, sharding)
@@ -159,7 +168,7 @@ def _place_abstractly(storage: Storage, device_data: DeviceData, sharding: Shard
     storage.home = sharding
 
 
-def clear_annotation(tensor: Any) -> None:
+def clear_annotation(tensor: Annotated) -> None:
     """Removes the annotation; data on a mesh becomes replicated."""
     with LOCK:
         if tensor._view is not None:
@@ -181,7 +190,7 @@ def clear_annotation(tensor: Any) -> None:
             storage.home = None
 
 
-def current_sharding(tensor: Any) -> Sharding | None:
+def current_sharding(tensor: Annotated) -> Sharding | None:
     """The requested sharding, else that of the data, else None (recorded and not yet run, or still on the host)."""
     if tensor._view is not None:
         return tensor._view.sharding

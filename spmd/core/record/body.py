@@ -20,11 +20,11 @@ class BodyError(RuntimeError):
     """Raised where the recording of a loop's body needs something that only a run knows."""
 
 
-class _Thread(threading.local):
+class _OpenBodies(threading.local):
     names: tuple[str, ...] = ()
 
 
-_thread = _Thread()
+_thread = _OpenBodies()
 
 
 def names() -> tuple[str, ...]:

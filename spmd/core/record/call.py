@@ -8,8 +8,7 @@ work (running the op on meta tensors, binding arguments to the rule) happens onc
 # op spec. What is rare (views, draws, checks of data, list ops) is in functions of its own.
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -30,7 +29,7 @@ from .host_lists import computed
 from .infer import new_op, op_for, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
-from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan
+from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
 from .reads import operand, operand_of
 from .rebased import follow
 from .record import NOWHERE, backward_line, graph_task, record, record_here
@@ -46,7 +45,9 @@ _count_writes = torch._C._increment_version  # autograd does so for the tensor t
 _getframe = sys._getframe
 
 
-def dispatch(func: torch._ops.OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+def dispatch(
+    func: torch._ops.OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+) -> TorchValue:
     """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
     plan = PLANS.get(func)
     if plan is None:
@@ -70,7 +71,7 @@ def dispatch(func: torch._ops.OpOverload, types: Any, args: Args = (), kwargs: K
         return _record_view(plan, args, kwargs or {})
     LOCK.acquire()
     try:
-        key: list[Any] = []
+        key: list[Hashable] = []
         operands: list[Value] = []
         numbers: list[float | int] = []
         scalar_args = plan.scalar_args
@@ -123,11 +124,11 @@ def dispatch(func: torch._ops.OpOverload, types: Any, args: Args = (), kwargs: K
         LOCK.release()
 
 
-def _find(plan: Plan, signature: tuple[Any, ...], args: Args, kwargs: Kwargs) -> Any:
+def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:
     """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
     dtype is part of its key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
-    op = plan.entries.get(with_default)
+    op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
         observing = observation.active()
         if observing is not None:
@@ -141,7 +142,7 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: Args, kwargs: Kwargs) ->
 def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
     """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
     base = args[0]
-    key: list[Any] = [base._meta]
+    key: list[Hashable] = [base._meta]
     for value in args[1:]:
         _scan(value, False, key, [], [], plan)
     for name, value in kwargs.items():
@@ -164,7 +165,12 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
 
 
 def _scan(
-    value: Any, is_scalar_argument: bool, key: list[Any], operands: list[Value], numbers: list[float | int], plan: Plan
+    value: TorchValue,
+    is_scalar_argument: bool,
+    key: list[Hashable],
+    operands: list[Value],
+    numbers: list[float | int],
+    plan: Plan,
 ) -> None:
     """Adds one argument to the key, and to the operands or scalar arguments."""
     kind = type(value)
@@ -245,8 +251,7 @@ def _look_at_data(
 
 def _generator(args: Args, kwargs: Kwargs) -> torch.Generator | None:
     """The generator passed to a draw; some ops take it by position."""
-    given = kwargs.get("generator")
-    return given or next((value for value in args if type(value) is torch._C.Generator), None)
+    return kwargs.get("generator") or next((value for value in args if type(value) is torch._C.Generator), None)
 
 
 def _read(tensor: XlaTensor, plan: Plan) -> Value:
@@ -254,7 +259,7 @@ def _read(tensor: XlaTensor, plan: Plan) -> Value:
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
 
-def _scan_list(tensors: Any, key: list[Any], operands: list[Value], plan: Plan) -> bool:
+def _scan_list(tensors: Sequence[XlaTensor], key: list[Hashable], operands: list[Value], plan: Plan) -> bool:
     """Scans a long list of device tensors without views quickly, as optimizers pass them; False for other lists."""
     try:
         if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator
@@ -293,18 +298,18 @@ names_of: list[Callable[[torch.Tensor], str]] = []
 _SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
 
 
-def _scalar_op(meta: Meta) -> Any:
+def _scalar_op(meta: Meta) -> OpSpec:
     """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an upload nor a program."""
     key = "scalar"
     plan = plan_of(aten.scalar_tensor.default)
-    found = plan.entries.get((key, meta))
-    if found is None:
+    op: OpSpec | None = plan.entries.get((key, meta))
+    if op is None:
         number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
-        found = plan.table.of((key, meta), lambda: new_op(plan, (number,), {"dtype": meta.dtype}))
-    return found
+        op = plan.table.of((key, meta), lambda: new_op(plan, (number,), {"dtype": meta.dtype}))
+    return op
 
 
-def _several(node: Node, plan: Plan) -> Any:
+def _several(node: Node, plan: Plan) -> TorchValue:
     result = tensors_of(node)
     layout = node.op.layout
     if layout is not None:
@@ -320,10 +325,10 @@ def _inherit(storage: Storage, like: torch.Tensor) -> None:
         storage.home = like._storage.home
 
 
-def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> Any:
-    targets: list[Any] = []
+def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> TorchValue:
+    targets: list[torch.Tensor] = []
     for where in plan.mutated:
-        value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]  # a name
+        value = args[where] if isinstance(where, int) else kwargs[where]
         targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
     if len(targets) == 1 and len(args) > 1 and type(targets[0]) is XlaTensor:
         check_operands(plan.name, targets[0], args[1:])
@@ -345,11 +350,11 @@ def _mutate(plan: Plan, node: Node, args: Args, kwargs: Kwargs) -> Any:
     return tuple(targets)
 
 
-def _element_by_element(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+def _element_by_element(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
     count = len(args[0])
 
-    def at(i: int, value: Any) -> Any:
+    def at(i: int, value: TorchValue) -> TorchValue:
         return value[i : i + 1] if type(value) in (list, tuple) and len(value) == count else value
 
     for i in range(count):

@@ -48,9 +48,9 @@ def sharding_now(tensor: XlaTensor) -> Sharding | None:
     """The sharding that a tensor has or is to have; for a recorded value without an annotation, replicated on the mesh
     of its operands. None where these have no mesh: unannotated data on the first device joins any."""
     storage, view = tensor._storage, tensor._view
-    own = storage.sharding if view is None else view.sharding
-    if own is not None:
-        return own
+    requested = storage.sharding if view is None else view.sharding
+    if requested is not None:
+        return requested
     with LOCK:
         value = storage.value if view is None else read(tensor)
         if type(value) is DeviceData:
@@ -64,11 +64,11 @@ def _mesh_behind(value: Value) -> Sharding | None:
     todo, seen = [value], set()
     while todo:
         todo, level = [], todo
-        for one in level:
-            node = origin(one)
-            found = one.sharding if type(one) is DeviceData else None if node is None else node.op.sharding
-            if found is not None and len(found.device_ids) > 1:
-                return found.replicated()
+        for operand in level:
+            node = origin(operand)
+            sharding = operand.sharding if type(operand) is DeviceData else None if node is None else node.op.sharding
+            if sharding is not None and len(sharding.device_ids) > 1:
+                return sharding.replicated()
             if node is not None and node not in seen:
                 seen.add(node)
                 todo += node.operands

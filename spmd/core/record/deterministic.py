@@ -5,17 +5,16 @@ torch itself decides at each call, and words the error: it refuses an op whose r
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 
-from .overloads import Args, Kwargs
+from .overloads import Args, Handler, Kwargs, TorchValue
 
 aten = torch.ops.aten
 
 
-def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
         like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
@@ -24,7 +23,7 @@ def _unpool(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
-def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
     if not accumulates and torch.are_deterministic_algorithms_enabled():
         nothing = torch.zeros(0, device="cpu")
@@ -47,14 +46,14 @@ def without_errors() -> Iterator[None]:
         torch.use_deterministic_algorithms(True, warn_only=warn_only)
 
 
-def fill_of(dtype: torch.dtype) -> Any:
+def fill_of(dtype: torch.dtype) -> TorchValue:
     """The value that torch fills uninitialized memory of this dtype with; None where it leaves such memory as it is."""
     if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
         return torch.empty((), dtype=dtype, device="cpu").item()
     return None
 
 
-def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """`empty_like` and `new_empty` where torch fills them; else NotImplemented."""
     if func not in _EMPTY:
         return NotImplemented
@@ -62,17 +61,17 @@ def filled(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented if value is None else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
 
 
-def _empty_strided(value: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
+def _empty_strided(value: TorchValue, args: Args, kwargs: Kwargs) -> torch.Tensor:
     return torch.empty_strided(*args[1:], **{"dtype": args[0].dtype, **kwargs})
 
 
-_EMPTY: dict[object, Any] = {
+_EMPTY: dict[torch._ops.OpOverload, Callable[[TorchValue, Args, Kwargs], torch.Tensor]] = {
     aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(*args, value, **kwargs),
     aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(*args, value, **kwargs),
     aten.new_empty_strided.default: _empty_strided,
 }
 
-HANDLERS: dict[torch._ops.OpOverload, Any] = {
+HANDLERS: dict[torch._ops.OpOverload, Handler] = {
     aten.max_unpool2d.default: _unpool,
     aten.max_unpool3d.default: _unpool,
     aten.put.default: _put,

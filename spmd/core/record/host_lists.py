@@ -62,15 +62,15 @@ def computed(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | in
     if not _thread.num_syncs or torch.is_grad_enabled() or observation.active() is not None:
         return None
     data: Any = operands
-    known = _thread.known
+    results = _thread.known
     key = op, tuple(numbers), tuple([id(x.host) for x in data])
-    found = known.get(key)
-    if found is None:
-        if len(known) == _MOST:
-            known.clear()
+    entry = results.get(key)
+    if entry is None:
+        if len(results) == _MOST:
+            results.clear()
         (result,) = on_host.compute(op, data, numbers)
-        found = known[key] = result.host, result.sharding, [x.host for x in data]  # the ids are theirs while kept
-    return DeviceData(op.metas[0], host=found[0], sharding=found[1])
+        entry = results[key] = result.host, result.sharding, [x.host for x in data]  # the ids are theirs while kept
+    return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
 
 
 def _is_small(op: OpSpec) -> bool:
@@ -111,9 +111,9 @@ def left_out(roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
         data = _come(value)
         if data is not None:
             storage.settle(data)
-    left = [node for node in topological([value for value, at in lists if at.value is value])[0] if is_list(node)]
-    others = topological([value for value, _ in roots if not is_list(value)])[0] if left else ()
-    _thread.lists = left if {*left}.isdisjoint(others) else []
+    recorded = [node for node in topological([value for value, at in lists if at.value is value])[0] if is_list(node)]
+    others = topological([value for value, _ in roots if not is_list(value)])[0] if recorded else ()
+    _thread.lists = recorded if {*recorded}.isdisjoint(others) else []
     return _thread.lists
 
 

@@ -8,7 +8,7 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 # its versions. They run once for each op spec, so that what they cost does not matter.
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,18 @@ from ..ops.scalar_arguments import LARGEST, is_one_number
 from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overlap import check_targets
-from .overloads import MUTATION, VIEW, Args, Kwargs, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
+from .overloads import (
+    MUTATION,
+    VIEW,
+    Args,
+    Kwargs,
+    Plan,
+    TorchValue,
+    args_have_tensor,
+    constant_of,
+    is_foreach,
+    makes_tensors,
+)
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -47,7 +58,7 @@ _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 class _Binding:
     """An overload's arguments with tensors and scalar arguments replaced by their places, in dispatch's order."""
 
-    arguments: dict[str, Any]
+    arguments: dict[str, TorchValue]
     metas: list[Meta]
     numbers: list[float | int]
 
@@ -70,7 +81,7 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
     return binding
 
 
-def _place(value: Any, is_scalar_argument: bool, binding: _Binding) -> Any:
+def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> TorchValue:
     if isinstance(value, torch.Tensor):
         binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
         return Operand(len(binding.metas) - 1)
@@ -86,10 +97,10 @@ def _place(value: Any, is_scalar_argument: bool, binding: _Binding) -> Any:
     return value
 
 
-def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
 
-    def to_meta(value: Any) -> Any:
+    def to_meta(value: TorchValue) -> TorchValue:
         if isinstance(value, XlaTensor):
             return value._meta.make()
         if isinstance(value, torch.Tensor):
@@ -189,7 +200,7 @@ def _check_takes(plan: Plan, op: OpSpec) -> None:
         raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
 
 
-def _show(value: Any, binding: _Binding) -> str:
+def _show(value: TorchValue, binding: _Binding) -> str:
     shown = fill(value, lambda i: binding.metas[i], lambda i: "lifted")
     return str(shown)
 
@@ -204,13 +215,13 @@ def check_complex(plan: Plan, args: Args) -> None:
         return
     for value in args[1:]:
         if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
-            found = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
+            word = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
             raise RuntimeError(
-                f"{plan.name}: result type {found} can't be cast to the desired output type {target.dtype}"
+                f"{plan.name}: result type {word} can't be cast to the desired output type {target.dtype}"
             )
 
 
-def _check_unchanged(plan: Plan, targets: list[Any], metas: tuple[Meta, ...]) -> None:
+def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[Meta, ...]) -> None:
     for target, meta in zip(targets, metas, strict=True):
         if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
             raise NotImplementedError(
@@ -224,13 +235,13 @@ def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> Vi
     parent = base._meta.layout
     statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
 
-    def made() -> ViewRule:
+    def new_rule() -> ViewRule:
         op = OpSpec.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
         arguments = dict(list(binding.arguments.items())[1:])
         return view_rule(plan.overload, op, parent, arguments)
 
-    found = plan.table.of(("layout", parent, statics), made)
-    return ViewRule(found.read, found.write, meta, found.shown)
+    rule: ViewRule = plan.table.of(("layout", parent, statics), new_rule)
+    return ViewRule(rule.read, rule.write, meta, rule.shown)
 
 
 def _call(plan: Plan, binding: _Binding) -> Call:

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from ..ops.dynamic_start import Move, Run, TakeRun, move_of
 from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
-from .overloads import makes_tensors
+from .overloads import Kwargs, TorchValue, makes_tensors
 
 
 class Operand(int):
@@ -34,7 +33,7 @@ class Large(int):
     """An integer that is too large for a scalar argument, and so is static."""
 
 
-def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]) -> Any:
+def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
     """The value with operands and numbers put back by the two functions."""
     if type(value) is Operand:
         return operand(int(value))
@@ -44,6 +43,8 @@ def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]
         return [fill(item, operand, number) for item in value]
     return value
 
+
+Results = jax.Array | None | tuple["Results", ...] | list["Results"]  # of a rule
 
 _JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
 
@@ -58,7 +59,7 @@ class Call(Lowering):
     """
 
     overload: OpOverload
-    arguments: tuple[tuple[str, Any], ...]
+    arguments: tuple[tuple[str, TorchValue], ...]
     compute: np.dtype | None = None
     precision: str | None = None
     writes: bool = False
@@ -90,26 +91,26 @@ class Call(Lowering):
         (meta,), shape = op.metas, op.operands[0].shape
         if not shape and any(isinstance(operand, Row) for operand in operands):
             return scalars(operands)
-        found = find_stretch(operands) if len(operands) > 1 else None
-        if found is None:
+        stretch = find_stretch(operands) if len(operands) > 1 else None
+        if stretch is None:
             return None
         dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
-        return jnp.moveaxis(cast(rows(found, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
+        return jnp.moveaxis(cast(rows(stretch, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
 
     def _called(self, op: OpSpec, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
         rule = self.rule
 
-        def operand(index: int) -> Any:
+        def operand(index: int) -> jax.Array | jax.ShapeDtypeStruct:
             return op.operands[index].struct if self.shape_only else self._promoted(operands[index])
 
-        def place(value: Any) -> Any:
+        def put_back(value: TorchValue) -> TorchValue:
             if type(value) is Large:
                 return self._promoted(jnp.asarray(np.uint64(value)))
             return fill(value, operand, lambda index: self._promoted(numbers[index]))
 
         positional, keywords = _rule_arguments(self.overload, dict(self.arguments))
-        arguments = [place(value) for value in positional]
-        named = {name: place(value) for name, value in keywords.items()}
+        arguments = [put_back(value) for value in positional]
+        named = {name: put_back(value) for name, value in keywords.items()}
         if rule.wants_returns:
             named["returns"] = _returns(op)
         if rule.wants_draw:
@@ -117,7 +118,7 @@ class Call(Lowering):
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
             answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
             if answer is not None:
-                flat: tuple[Any, ...] = tuple(_arrays(answer))
+                flat: tuple[jax.Array, ...] = tuple(_arrays(answer))
             elif rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
                 flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
@@ -133,10 +134,10 @@ class Call(Lowering):
 
     def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
         shapes = [meta.shape for meta in op.operands]
-        found = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
-        if found is None:
+        moved = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
+        if moved is None:
             return None
-        move, start = found
+        move, start = moved
         kinds = "iii" if self.rule.wants_draw else "i"
         scalar_args = OpSpec.of(
             op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
@@ -157,8 +158,8 @@ class Call(Lowering):
         placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
 
         def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
-            given = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
-            result = overload(**given, **placed)
+            arguments = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
+            result = overload(**arguments, **placed)
             result = result if isinstance(result, (tuple, list)) else [result]
             return [item for item in result if isinstance(item, torch.Tensor)]
 
@@ -224,7 +225,7 @@ def _is_exact(op: OpSpec) -> bool:
     return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))
 
 
-def _returns(op: OpSpec) -> Any:
+def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDtypeStruct:
     """The shapes and dtypes of the op's results, as its rule takes them."""
     structs = [meta.struct for meta in op.metas]
     if op.layout is not None:
@@ -233,19 +234,19 @@ def _returns(op: OpSpec) -> Any:
     return structs[0] if len(structs) == 1 else tuple(structs)
 
 
-def _arrays(made: Any) -> Iterator[jax.Array]:
-    if isinstance(made, (tuple, list)):
-        for item in made:
+def _arrays(results: Results) -> Iterator[jax.Array]:
+    if isinstance(results, (tuple, list)):
+        for item in results:
             yield from _arrays(item)
-    elif made is not None:
-        yield made
+    elif results is not None:
+        yield results
 
 
-def _rule_arguments(overload: OpOverload, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def _rule_arguments(overload: OpOverload, values: dict[str, TorchValue]) -> tuple[list[TorchValue], Kwargs]:
     """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy's."""
     positional, keywords = [], {}
     for argument in rule_arguments(overload):
-        value = given.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        value = values.get(argument.name, argument.default_value if argument.has_default_value() else None)
         if isinstance(value, torch.dtype):
             value = to_numpy_dtype(value)
         if argument.kwarg_only:

@@ -1,6 +1,7 @@
 """Tensors that are no dense array: sparse, nested, quantized, mkldnn. The device has none; their ops raise."""
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
@@ -52,7 +53,7 @@ _COMPRESSED = (
 )  # fmt: skip
 
 
-def refuse(kind: str, *args: Any, **kwargs: Any) -> NoReturn:
+def refuse(kind: str, *args: object, **kwargs: object) -> NoReturn:
     """Raises UnsupportedLayout for a tensor of this kind, with what to do instead."""
     raise UnsupportedLayout(f"{kind} tensors are not supported on xla: {_INSTEAD[kind]}")
 
@@ -75,7 +76,7 @@ def refuse_tensor(tensor: torch.Tensor) -> None:
     refuse_layout(tensor.layout)
 
 
-def refuse_layout(layout: Any) -> None:
+def refuse_layout(layout: torch.layout | None) -> None:
     """Refuses a result's layout other than strided."""
     if layout is not None and layout is not torch.strided:
         refuse("mkldnn" if layout is torch._mkldnn else "sparse")  # type: ignore[attr-defined]
@@ -88,7 +89,7 @@ def register_refusals() -> None:
     """Registers the refusals as torch's kernels for such tensors of the device."""
     others, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
 
-    def say(kind: str) -> Any:
+    def say(kind: str) -> Callable[..., NoReturn]:
         return lambda *args, **kwargs: refuse(kind)
 
     for key, kind in _KEYS.items():

@@ -1,10 +1,12 @@
 """Writes that torch refuses because memory would be written twice, or read after it was written."""
 
 from collections.abc import Sequence
-from typing import Any
+
+import torch
 
 from ..graph.graph import Value
 from ..graph.meta import Meta
+from .overloads import TorchValue
 from .tensor import XlaTensor
 
 # One number in every element is the same however often it is written.
@@ -36,14 +38,14 @@ def check_target(name: str, base: str, target: Meta) -> None:
     )
 
 
-def check_targets(name: str, base: str, targets: Sequence[Any]) -> None:
+def check_targets(name: str, base: str, targets: Sequence[torch.Tensor]) -> None:
     """`check_target` for those of the tensors that are on the device."""
     for target in targets:
         if type(target) is XlaTensor:
             check_target(name, base, target._meta)
 
 
-def check_operands(name: str, target: XlaTensor, operands: Any, *, base: str = "") -> None:
+def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue], *, base: str = "") -> None:
     """Raises RuntimeError for a write into memory that an operand shares in part; for some ops, also in full. base: the
     base name of an op with `out=`, empty for an op in place."""
     for operand in operands:
@@ -61,7 +63,7 @@ def check_operands(name: str, target: XlaTensor, operands: Any, *, base: str = "
             )
 
 
-def elements_meet(operands: Sequence[Value], targets: Sequence[Any], lists: Sequence[Any]) -> bool:
+def elements_meet(operands: Sequence[Value], targets: Sequence[TorchValue], lists: Sequence[TorchValue]) -> bool:
     """True if one element of a list op, which torch computes one after the other, writes memory that a later one reads
     or writes.
 

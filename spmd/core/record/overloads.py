@@ -1,7 +1,7 @@
 """Plans: the facts of an overload that dispatch knows before it sees arguments."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,23 +15,25 @@ aten = torch.ops.aten
 
 FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
 
-Args = tuple[Any, ...]  # of a call of torch, by position
-Kwargs = dict[str, Any]  # and by name
-Handler = Callable[[Any, Args, Kwargs], Any]
+# What torch passes to a call or takes from it: tensors, numbers, dtypes, None, and lists of these.
+TorchValue = Any
+Args = tuple[TorchValue, ...]  # by position
+Kwargs = dict[str, TorchValue]  # and by name
+Handler = Callable[[OpOverload, Args, Kwargs], TorchValue]
 
 
-def by_arguments(function: Callable[..., Any]) -> Handler:
+def by_arguments(function: Callable[..., TorchValue]) -> Handler:
     """The handler of an op that a function with the op's own parameters computes."""
 
     @functools.wraps(function, updated=())
-    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         return function(*args, **kwargs)
 
     return handler
 
 
 # Ops that fill their result with one number: the number, or `"lifted"` for their first scalar argument.
-CONSTANTS: dict[str, Any] = {
+CONSTANTS: dict[str, float | str] = {
     "full": "lifted", "full_like": "lifted", "new_full": "lifted", "fill.Scalar": "lifted",
     "zero": 0, "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1,
     "empty": 0, "empty_like": 0, "new_empty": 0, "new_empty_strided": 0, "empty_strided": 0,
@@ -57,7 +59,7 @@ class Plan:
         self.overload = overload
         self.name = str(overload).removesuffix(".default")
         self.kind = kind_of(overload)
-        self.table: Interned[tuple[Any, ...], Any] = Interned()
+        self.table: Interned[tuple[Hashable, ...], Any] = Interned()
         self.entries = self.table.rows  # for reading
         self.ignored = PLACEMENT_ARGUMENTS | {argument.name for argument in schema.arguments if argument.is_out}
         self.scalar_argument_names = scalar_arguments(overload)
@@ -80,13 +82,13 @@ class Plan:
         self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
         # `dispatch.resolve` sets both: the handler that replaces the rule, and the check of the data before it.
         self.handler: Handler | None = None
-        self.bounds: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
+        self.bounds: Callable[[Args, Kwargs], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
 
-    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def written(self, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
         """The tensors that a call writes into; those of a list among them one by one."""
-        given = [args[where] if isinstance(where, int) else kwargs[where] for where in self.mutated]
-        return [target for value in given for target in as_list(value)]
+        values = [args[where] if isinstance(where, int) else kwargs[where] for where in self.mutated]
+        return [target for value in values for target in as_list(value)]
 
 
 def is_foreach(overload: OpOverload) -> bool:
@@ -106,9 +108,9 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
         return None
     wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
     for candidate in packet.overloads():
-        found = getattr(packet, candidate)
-        if kind_of(found) is FUNCTION and [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
-            return found
+        twin: OpOverload = getattr(packet, candidate)
+        if kind_of(twin) is FUNCTION and [(a.name, str(a.type)) for a in twin._schema.arguments] == wanted:
+            return twin
     return None
 
 
@@ -130,7 +132,7 @@ def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
     )
 
 
-def constant_of(plan: Plan) -> Any:
+def constant_of(plan: Plan) -> float | str | None:
     """The number that an op fills its result with, `"lifted"` for its first scalar argument, or None."""
     base = base_name(plan.overload)
     if base in CONSTANTS:
@@ -138,7 +140,7 @@ def constant_of(plan: Plan) -> Any:
     return CONSTANTS.get(f"{base}.{plan.overload._overloadname}")
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: TorchValue) -> list[TorchValue]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

@@ -159,10 +159,10 @@ def read_in(storage: Storage, layout: Sharding) -> Read:
     if storage.reads is None:
         storage.reads = Reads()
     layout = layout if storage.meta.numel else layout.replicated()  # there is nothing to shard
-    found = storage.reads.known.get(layout)
-    if found is None:
-        found = storage.reads.known[layout] = Read(storage, layout)
-    return found
+    read = storage.reads.known.get(layout)
+    if read is None:
+        read = storage.reads.known[layout] = Read(storage, layout)
+    return read
 
 
 def join(reads: Sequence[Read]) -> None:
@@ -304,9 +304,9 @@ def _held(members: dict[Read, Storage]) -> set[Read]:
     held: set[Read] = set()
     # A group stays as one: a part of it would keep the buffer that all of it was gathered into.
     for group in {id(read.group): read.group for read in at_hand if read.group}.values():
-        there = [read for read in group if read in at_hand]
-        if sum(at_hand[read] for read in there) <= most:
-            held.update(there)
+        gathered = [read for read in group if read in at_hand]
+        if sum(at_hand[read] for read in gathered) <= most:
+            held.update(gathered)
     return held
 
 
@@ -341,10 +341,10 @@ def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
 
 def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
     """The reads whose storage still exists and has them, each with its storage."""
-    found = {read: storage for read in reads if (storage := read.owner()) is not None}
+    living = {read: storage for read in reads if (storage := read.owner()) is not None}
     return {
         read: storage
-        for read, storage in found.items()
+        for read, storage in living.items()
         if storage.reads is not None and storage.reads.known.get(read.layout) is read
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 Place = tuple[tuple[int, ...], tuple[int, ...], int]
-Views = set["weakref.ref[Any]"]
+Views = set["weakref.ref[torch.Tensor]"]
 
 
 METHODS = (
@@ -43,22 +43,22 @@ def living(tensor: Any) -> list[Any]:
     """The views that autograd finds from this tensor and whose elements are those of its memory as stored."""
     if tensor._base is not None:
         return []  # its views are found from its own base
-    found = [view for ref in tensor._storage.views or () if (view := ref()) is not None]
-    return [view for view in found if view._base is tensor and _is_plain(view)]
+    views = [view for ref in tensor._storage.views or () if (view := ref()) is not None]
+    return [view for view in views if view._base is tensor and _is_plain(view)]
 
 
 def by_memory(view: Any) -> None:
     """Has autograd find a view by its place in its base's memory; the Python object stays, with all its attributes."""
     base = view._base
-    place: Place = (tuple(view.shape), view.stride(), view.storage_offset())
+    memory: Place = (tuple(view.shape), view.stride(), view.storage_offset())
     if view.retains_grad:  # its graph holds the tensor that would be swapped
         raise RuntimeError(
             f"a view of shape {list(view.shape)} keeps its gradient: on xla, call retain_grad() after it or its base "
             "has changed its shape, not before"
         )
-    base.__dict__.setdefault("_places", set()).add(place)
+    base.__dict__.setdefault("_places", set()).add(memory)
     with torch.enable_grad():
-        result: Any = torch.as_strided(base, *place)
+        result: Any = torch.as_strided(base, *memory)
     torch._C._autograd._set_creation_meta(result, torch._C._autograd._get_creation_meta(view))
     torch._C._swap_tensor_impl(view, result)
     for name in ("_storage", "_view", "_meta"):  # a graph that has saved the view goes on with `made`
@@ -83,10 +83,10 @@ def replace(tensor: Any, new: Any) -> None:
     """
     late = []
     for view in living(tensor):
-        before = _num_followed
+        num_followed = _num_followed
         if _has_own_gradient(view):
             continue
-        if _num_followed != before and new.dtype is view.dtype:  # autograd has just made its grad_fn again
+        if _num_followed != num_followed and new.dtype is view.dtype:  # autograd has just made its grad_fn again
             late.append(view)
         else:
             by_memory(view)
@@ -112,13 +112,13 @@ def _hook(view: Any) -> None:
         view._backward_hooks = view._backward_hooks
 
 
-def changes_shape(name: str) -> Callable[..., Any]:
+def changes_shape(name: str) -> Callable[..., torch.Tensor]:
     """The tensor method of an op that changes a shape in place. It calls `after_change` behind the op: only there can
     the tensor be swapped, which the op itself holds."""
     function = getattr(torch.Tensor, name)
 
     @functools.wraps(function)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> torch.Tensor:
         function(self, *args, **kwargs)
         after_change(self)
         return self

@@ -36,8 +36,8 @@ def record_here(
     number = -1
     if task != -1:
         code, instruction = backward_line(task)
-        behind = _autograd_node()
-        sequence = -1 if behind is None else THREADS.backward.base + behind._sequence_nr()
+        forward = _autograd_node()
+        sequence = -1 if forward is None else THREADS.backward.base + forward._sequence_nr()
     else:
         code, instruction = place_of(frame)
         sequence = -1

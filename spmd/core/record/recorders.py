@@ -26,14 +26,14 @@ class _Life:
 _alive: "weakref.WeakValueDictionary[int, _Life]" = weakref.WeakValueDictionary()
 
 
-class _Thread(threading.local):
+class _Recorder(threading.local):
     number = -1
     is_of_autograd = False
     life: _Life | None = None
     longest = 0
 
 
-_thread = _Thread()
+_thread = _Recorder()
 
 
 def enter() -> None:
@@ -61,8 +61,8 @@ def has_several_recorders() -> bool:
 def is_run_here() -> Callable[[int], bool]:
     """Returns a predicate over recorder numbers: True for this thread and for threads that have ended, whose ops this
     thread's syncs run."""
-    own = number()
-    return lambda recorder: recorder == own or recorder not in _alive
+    here_number = number()
+    return lambda recorder: recorder == here_number or recorder not in _alive
 
 
 def note_step(num_ops: int) -> None:

@@ -4,7 +4,6 @@
 # which of rule, form and decomposition an op takes does not change while a process runs.
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
@@ -13,7 +12,7 @@ from torch._ops import OpOverload
 from ..ops import CHECKS, ON_CPU, base_name
 from . import precision
 from .memory_formats import refuse_op
-from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, aten, kind_of
+from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
 Op = OpOverload | tuple[OpOverload, str]
@@ -30,7 +29,7 @@ DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
 WITHOUT_RULE: list[Handler] = []
 
 
-def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def no_rule(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The handler of an op that has neither a rule nor a decomposition."""
     refuse_op(base_name(func))
     for run in WITHOUT_RULE:
@@ -89,7 +88,7 @@ def _handler(plan: Plan) -> Handler | None:
     return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
 
 
-def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
     setting = precision.matmul_precision()
     return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
@@ -106,7 +105,7 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
 def _after(check: Callable[..., None], handler: Handler) -> Handler:
     """A handler with a check of its arguments before it."""
 
-    def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    def checked(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         check(args, kwargs)
         return handler(func, args, kwargs)
 
@@ -132,15 +131,18 @@ def _kernel(overload: OpOverload) -> Handler | None:
     """
     if overload.namespace in ("aten", "c10d", "prims"):
         return None
-    key = next((key for key in _KERNELS if overload.has_kernel_for_dispatch_key(key)), None)
+    own_key = next((key for key in _KERNELS if overload.has_kernel_for_dispatch_key(key)), None)
     has_autograd = overload.has_kernel_for_dispatch_key(_AUTOGRAD)
+    if own_key is None and not has_autograd:
+        return None
+    key = _AUTOGRAD if own_key is None else own_key
 
-    def call(func: Any, args: Args, kwargs: Kwargs) -> Any:
+    def call(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         with torch.overrides.enable_reentrant_dispatch():
             is_hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(_ALL_AUTOGRAD)
             return func._op_dk(_AUTOGRAD if has_autograd and not is_hidden else key, *args, **kwargs)
 
-    return call if key is not None or has_autograd else None
+    return call
 
 
 def _decomposition(plan: Plan) -> Handler:
@@ -177,13 +179,13 @@ def _copied_view(overload: OpOverload) -> OpOverload | None:
     return view if kind_of(view) is VIEW else None
 
 
-def _copies(views: Any) -> Any:
+def _copies(views: TorchValue) -> TorchValue:
     if isinstance(views, torch.Tensor):
         return views.clone(memory_format=torch.contiguous_format)
     return [view.clone(memory_format=torch.contiguous_format) for view in views]
 
 
-def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _through_twin(plan: Plan, twin: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
     result = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
     result = result if isinstance(result, (tuple, list)) else (result,)

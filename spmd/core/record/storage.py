@@ -287,8 +287,8 @@ def pending() -> list[Storage]:
 
 def pending_elsewhere(storages: Iterable[Storage]) -> list[Storage]:
     """The live storages, except these, whose value is recorded and has not run: mainly those of other threads."""
-    own = set(storages)
-    return [storage for storage in _waiting() if storage not in own]
+    excluded = set(storages)
+    return [storage for storage in _waiting() if storage not in excluded]
 
 
 def value_serial(value: Value) -> tuple[float, int]:

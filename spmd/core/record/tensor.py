@@ -10,7 +10,7 @@
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -33,16 +33,16 @@ OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_lo
 
 
 # Called with each annotated tensor that becomes a parameter.
-WHEN_PARAMETER: list[Callable[[Any], None]] = []
+WHEN_PARAMETER: list[Callable[["XlaTensor"], None]] = []
 
 
 class _NotWhileTraced:
     """A method that the class has, but for code under Dynamo's trace."""
 
-    def __init__(self, function: Callable[[Any], Any]):
+    def __init__(self, function: Callable[[torch.Tensor], object]):
         self._function = function
 
-    def __get__(self, tensor: torch.Tensor, cls: type) -> Callable[..., Any]:
+    def __get__(self, tensor: torch.Tensor, cls: type) -> Callable[..., object]:
         if CompileContext.try_get() is not None:
             raise AttributeError("__tensor_flatten__")
         return self._function if tensor is None else functools.partial(self._function, tensor)
@@ -98,12 +98,12 @@ class XlaTensor(torch.Tensor):
         for view in rebased.living(self):
             rebased.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
-        kept, before = self._storage.sharding if self._view is None else None, self._storage
+        kept, old = self._storage.sharding if self._view is None else None, self._storage
         self._storage, self._view, self._meta = new._storage, new._view, new._meta
-        self._storage.is_state |= before.is_state
-        self._storage.is_parameter |= before.is_parameter
-        if before.reads is not None and self._view is None:
-            before.reads.move(before, self._storage)
+        self._storage.is_state |= old.is_state
+        self._storage.is_parameter |= old.is_parameter
+        if old.reads is not None and self._view is None:
+            old.reads.move(old, self._storage)
         unmarked = self._view is None and self._storage.sharding is None
         if unmarked and kept is not None and len(kept.spec.dims) <= len(self._meta.shape):
             annotate(self, kept)
@@ -153,15 +153,15 @@ class XlaTensor(torch.Tensor):
         view = self._view
         return alias(base, self._meta, None if view is None else view.elsewhere())
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         text = self.detach().cpu().__repr__().removesuffix(")")
         parts = [f"device='{self.device}'"]
         for part in ("size", "dtype"):  # torch names them after the device
-            text, found, value = text.partition(f", {part}=")
-            if found:
-                rest = value.partition(", dtype=")
-                parts.append(f"{part}={rest[0]}")
-                text += "".join(rest[1:])
+            text, separator, value = text.partition(f", {part}=")
+            if separator:
+                size, *dtype = value.partition(", dtype=")
+                parts.append(f"{part}={size}")
+                text += "".join(dtype)
         if self.grad_fn is not None:
             parts.append(f"grad_fn=<{self.grad_fn.name()}>")
         elif self.requires_grad:
@@ -172,7 +172,7 @@ class XlaTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
-    def tolist(self) -> Any:
+    def tolist(self) -> list[object]:
         return self.cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
@@ -194,7 +194,7 @@ class XlaTensor(torch.Tensor):
     def data_ptr(self) -> int:
         return _address(self._storage) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
 
-    def backward(self, *args: Any, **kwargs: Any) -> None:
+    def backward(self, *args: object, **kwargs: object) -> None:
         enter_thread()
         super().backward(*args, **kwargs)
 
@@ -207,7 +207,7 @@ class XlaTensor(torch.Tensor):
         return _Inner(self)
 
     @staticmethod
-    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
+    def __tensor_unflatten__(inner: object, context: object, size: object, stride: object) -> "XlaTensor":
         raise NotImplementedError(_NO_COMPILE)
 
 
@@ -229,11 +229,11 @@ class _Inner(metaclass=_InnerType):
         self.device, self.dtype = tensor.device, tensor.dtype
         self.nelement, self.data_ptr, self.untyped_storage = tensor.nelement, tensor.data_ptr, tensor.untyped_storage
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise NotImplementedError(_NO_COMPILE)
 
 
-def no_bytes(*args: Any, **kwargs: Any) -> Any:
+def no_bytes(*args: object, **kwargs: object) -> NoReturn:
     """Replaces the methods of a torch storage that would read or write its bytes."""
     raise NotImplementedError(
         "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
@@ -245,7 +245,7 @@ def _address(storage: Storage) -> int:
     return id(storage) << 44  # room for 16 TiB each
 
 
-def handle_calls_by(handler: Callable[..., Any]) -> None:
+def handle_calls_by(handler: Callable[..., object]) -> None:
     """Has torch call `handler` for every aten call with a tensor of the class among its arguments."""
     XlaTensor.__torch_dispatch__ = staticmethod(handler)  # type: ignore[method-assign]
 

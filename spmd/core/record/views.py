@@ -3,7 +3,6 @@
 import functools
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
 
 import jax
 from torch._ops import OpOverload
@@ -18,6 +17,7 @@ from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, 
 from ..sharding.value import Sharding
 from .annotations import mark_op
 from .host_lists import viewed
+from .overloads import Kwargs, TorchValue
 from .record import record
 from .storage import Storage, note_read
 from .tensor import XlaTensor
@@ -86,10 +86,10 @@ def read_view(view: View, storage: Storage) -> Value:
         return view.value  # type: ignore[return-value]
     parent = view.parent
     base = storage.value if parent is None else parent.value_of(storage)
-    place = (view.code, view.instruction, -1)
-    value = (pace.decodes and viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), place)
+    line = (view.code, view.instruction, -1)
+    value = (pace.decodes and viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
     if view.sharding is not None:
-        value = record(mark_op(view.meta.layout, view.sharding), (value,), (), place)
+        value = record(mark_op(view.meta.layout, view.sharding), (value,), (), line)
     view.keep(value, storage)
     return value
 
@@ -101,16 +101,16 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
         storage.write(value)
         return
     new, link = value, view
-    place = (code, instruction, -1)
+    line = (code, instruction, -1)
     while link is not None and not link.is_read:
         if link.rule.write is None:
             # Link by link, a place that the parent shows twice would be written once with the new and once with the old
             # value.
-            new = record(_strided_write(storage.meta, view), (storage.value, value), (), place)
+            new = record(_strided_write(storage.meta, view), (storage.value, value), (), line)
             break
         parent = link.parent
         base = storage.value if parent is None or parent.is_read else read_view(parent, storage)
-        new = record(link.rule.write, (base, new), (), place)
+        new = record(link.rule.write, (base, new), (), line)
         link = link.parent
     storage.write(new)
     if view.sharding is None and not (link is view and repeats(view.meta)):
@@ -120,11 +120,11 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
 def shown(view: View | None) -> tuple[Shown, ...]:
     """The signs and dtypes in which a chain of views shows its storage's memory, where these are not the stored ones,
     in order."""
-    found: tuple[Shown, ...] = ()
+    signs: tuple[Shown, ...] = ()
     while view is not None:
-        found = view.rule.shown + found
+        signs = view.rule.shown + signs
         view = view.parent
-    return found
+    return signs
 
 
 @functools.lru_cache(4096)
@@ -133,7 +133,7 @@ def repeats(meta: Meta) -> bool:
     return repeats_memory(meta.shape, meta.strides)
 
 
-def view_rule(overload: Any, read_op: OpSpec, parent: Meta, arguments: dict[str, Any]) -> ViewRule:
+def view_rule(overload: OpOverload, read_op: OpSpec, parent: Meta, arguments: Kwargs) -> ViewRule:
     """The rule of a view op with these static arguments over a parent with this meta."""
     function, meta = WRITE_BACK.get(overload), read_op.metas[0]
     other = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
@@ -151,19 +151,19 @@ class _WriteBack(Lowering):
     """The base with the elements replaced that a view op with these static arguments selects."""
 
     overload: OpOverload
-    arguments: tuple[tuple[str, Any], ...]
+    arguments: tuple[tuple[str, TorchValue], ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (WRITE_BACK[self.overload](*operands, *(value for _, value in self.arguments)),)
 
     def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
         (base,) = op.metas
-        found = (
+        started = (
             run_of(self.overload, base.shape, dict(self.arguments)) if self.overload in DYNAMIC_START_VIEWS else None
         )
-        if found is None:
+        if started is None:
             return None
-        run, start = found
+        run, start = started
         write = OpSpec.of(
             op.name, _DynamicUpdateSlice(run), op.metas, op.operands, numbers="i", statics=f"moving, {run}"
         )

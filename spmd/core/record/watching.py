@@ -2,21 +2,22 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+
+from torch._ops import OpOverload
 
 from .call import dispatch
-from .overloads import Args, Kwargs
+from .overloads import Args, Kwargs, TorchValue
 from .tensor import handle_calls_by
 
 _thread = threading.local()  # .watcher: receives this thread's calls in place of dispatch
 _lock = threading.Lock()
 _num_watchers = 0
 
-Watcher = Callable[[Any, Any, Args, Kwargs], Any]
+Watcher = Callable[[OpOverload, Sequence[type], Args, Kwargs], TorchValue]
 
 
-def _watched(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+def _watched(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None) -> TorchValue:
     watcher = getattr(_thread, "watcher", None)
     return dispatch(func, types, args, kwargs) if watcher is None else watcher(func, types, args, kwargs or {})
 
@@ -25,7 +26,7 @@ def _watched(func: Any, types: Any, args: Args = (), kwargs: Kwargs | None = Non
 def watching(watcher: Watcher) -> Iterator[None]:
     """Sends this thread's calls through a watcher; without one the tensor class calls dispatch itself, at no cost."""
     global _num_watchers
-    before = getattr(_thread, "watcher", None)
+    outer = getattr(_thread, "watcher", None)
     with _lock:
         _num_watchers += 1
         handle_calls_by(_watched)
@@ -33,7 +34,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
     try:
         yield
     finally:
-        _thread.watcher = before
+        _thread.watcher = outer
         with _lock:
             _num_watchers -= 1
             if not _num_watchers:

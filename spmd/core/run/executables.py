@@ -6,7 +6,6 @@
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -93,8 +92,10 @@ def launch(
     started, event = counters.now(), 0
     if processes.several():
         numbers = b"".join(map(bytes, vectors))
-        what = f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
-        event = agreement.note(what, program.fingerprint + numbers, program.line)
+        words = (
+            f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
+        )
+        event = agreement.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
     if lent.LENT:
         lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
@@ -140,11 +141,11 @@ def _arguments(program: Program, graph: Graph) -> list[jax.Array]:
     ]
 
 
-def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> Any:
+def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.Array:
     """The buffer of data that a program takes, or host data that is handed over as it is (see `is_handed_over`)."""
     if data.host is None:
         return data.placed()[0]
-    return transfer.upload(data.host, sharding) if is_donated else data.host
+    return transfer.upload(data.host, sharding) if is_donated else data.host  # type: ignore[return-value]
 
 
 def _stack(graph: Graph, group: Sequence[int]) -> jax.Array:
@@ -189,23 +190,25 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     return store
 
 
-def _outputs(program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: Any) -> list[DeviceData]:
+def _outputs(
+    program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: "weakref.ref[Program]"
+) -> list[DeviceData]:
     """Device data for each root of a program that has run; those returned as one stack are rows of a new store, with
     those that came out as they went in."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, buffers, strict=True):
         if isinstance(port.places, int):
-            place = port.places
-            meta, sharding = graph.roots[place].meta, program.results[place]
-            outputs[place] = DeviceData(meta, buffer=buffer, sharding=sharding, maker=maker, source=place)
+            root = port.places
+            meta, sharding = graph.roots[root].meta, program.results[root]
+            outputs[root] = DeviceData(meta, buffer=buffer, sharding=sharding, maker=maker, source=root)
             continue
         sharding = program.results[max(port.places)]
         members = []
-        for place in port.places:
-            if place < 0:
-                members.append(graph.inputs[~place])
+        for root in port.places:
+            if root < 0:
+                members.append(graph.inputs[~root])
             else:
-                members.append(DeviceData(graph.roots[place].meta, sharding=sharding, maker=maker, source=place))
-                outputs[place] = members[-1]
+                members.append(DeviceData(graph.roots[root].meta, sharding=sharding, maker=maker, source=root))
+                outputs[root] = members[-1]
         Store(buffer, sharding, members)
     return outputs  # type: ignore[return-value]  # every root is in one output

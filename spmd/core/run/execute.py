@@ -5,8 +5,8 @@
 # compilations.
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,12 +37,12 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
 
     Returns the number of their ops.
     """
-    own = list(storages)
-    others = pending_elsewhere(own) if recorders.is_several else []
-    needed = _needed_of(others, own) if others else []
+    storages_here = list(storages)
+    others = pending_elsewhere(storages_here) if recorders.is_several else []
+    needed = _needed_of(others, storages_here) if others else []
     if donate and not _watches():  # a guard must watch the ops of initial values, too
-        initialize_state(own, line, for_read=for_read, needed=needed, others=others)
-    roots = roots_of([*own, *_completed(needed)] if needed else own)
+        initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
+    roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     lists = host_lists.left_out(roots) if donate and pace.decodes else []
     roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
     read = [operand for node in lists for operand in node.operands if operand not in lists]
@@ -102,30 +102,30 @@ def run_schedule(
     cache.next_run()
     for note in on_schedule:
         note(line)
-    todo, left = list(subgraphs), list(roots)
+    todo, roots_left = list(subgraphs), list(roots)
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()
     kept: set[Node] | None = None  # once it is cut: the ops that may run another time
-    flow, here = _flow(todo, rest, left, passed), 0
+    flow, index = _flow(todo, rest, roots_left, passed), 0
     try:
-        while here < len(todo):
-            subgraph = todo[here]
-            with cache.in_part(here + 1, len(todo)):
+        while index < len(todo):
+            subgraph = todo[index]
+            with cache.in_part(index + 1, len(todo)):
                 cut = (
-                    _run_on_host(subgraph, left, flow)
+                    _run_on_host(subgraph, roots_left, flow)
                     if subgraph.where is None
-                    else _run_subgraph(subgraph, here, left, flow, line, donate=donate)
+                    else _run_subgraph(subgraph, index, roots_left, flow, line, donate=donate)
                 )
             if cut:
-                kept = _kept(left) if donate and kept is None else kept
-                left = [root for root in left if origin(root[0]) not in done]
-                todo, here = [*cut, *todo[here + 1 :]], 0
-                flow = _flow(todo, rest, left, passed)
+                kept = _kept(roots_left) if donate and kept is None else kept
+                roots_left = [root for root in roots_left if origin(root[0]) not in done]
+                todo, index = [*cut, *todo[index + 1 :]], 0
+                flow = _flow(todo, rest, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
                 if kept is not None and recording() is None:  # a recorded program is compiled later
-                    flow.release(here, kept)
-                here += 1
+                    flow.release(index, kept)
+                index += 1
     finally:
         for _, storage in roots:
             if storage.past:
@@ -150,7 +150,7 @@ def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], 
 
 def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
     """Computes the results of a subgraph's ops without a program; the ops that read them find data."""
-    result: dict[Any, DeviceData] = {}
+    result: dict[Hashable, DeviceData] = {}
     for node in subgraph.nodes:
         node.operands = tuple(result.get(value_name(operand), operand) for operand in node.operands)
         inputs = [operand for operand in node.operands if type(operand) is DeviceData]
@@ -180,24 +180,24 @@ def _run_subgraph(
 
     graph = graph_now()
     check_here(graph.mesh)
-    found = prepared(graph, subgraph, left, flow, line, donate=donate)
-    if found.cut:
-        return found.cut
+    ready = prepared(graph, subgraph, left, flow, line, donate=donate)
+    if ready.cut:
+        return ready.cut
     plan = recording()
     if plan is not None:
-        _take_all(roots, plan.run(found.graph), flow)
+        _take_all(roots, plan.run(ready.graph), flow)
         return []
-    graph, program = found.graph, found.program
+    graph, program = ready.graph, ready.program
     if program is None:
-        executables.compile_unlocked(graph, "step", line, found.why_not)
+        executables.compile_unlocked(graph, "step", line, ready.why_not)
         # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
         if recorders.is_several:
             flow.add_others(_recorded_elsewhere([*left, *roots]))
-        found = prepared(graph_now(), subgraph, left, flow, line, donate=donate)
-        if found.cut:
-            return found.cut
-        graph = found.graph
-        program = found.program or executables.program_for(graph, "step", line)
+        ready = prepared(graph_now(), subgraph, left, flow, line, donate=donate)
+        if ready.cut:
+            return ready.cut
+        graph = ready.graph
+        program = ready.program or executables.program_for(graph, "step", line)
     bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
     observing = observation.active()
@@ -246,21 +246,21 @@ def _copy_of(device_data: DeviceData) -> DeviceData:
 
 def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
     """The recorded values that are not of this run."""
-    own = {value_name(value) for value, _ in roots}
-    return [storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in own]
+    names = {value_name(value) for value, _ in roots}
+    return [storage.value for storage in pending_elsewhere(()) if value_name(storage.value) not in names]
 
 
-def _take(storage: Storage, value: Value, made: DeviceData | Node, sharding: Sharding | None = None) -> None:
+def _take(storage: Storage, value: Value, result: DeviceData | Node, sharding: Sharding | None = None) -> None:
     """Gives a storage its computed value. A storage written since keeps it in case the later value fails."""
-    if type(made) is Node:
+    if type(result) is Node:
         if storage.value is value:
-            storage.settle_unpadded(made, sharding)
+            storage.settle_unpadded(result, sharding)
         return
-    assert type(made) is DeviceData
+    assert type(result) is DeviceData
     if storage.value is value:
-        storage.settle(made)
+        storage.settle(result)
     elif type(storage.value) is not DeviceData:
-        storage.home, storage.data, made.holder = made.sharding, made, storage.ref
+        storage.home, storage.data, result.holder = result.sharding, result, storage.ref
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[DeviceData]:
@@ -368,7 +368,7 @@ def _unread(
 ) -> list[DeviceData]:
     """The data of storages that were overwritten and not read: kept until now should the program fail, it gives its
     memory to the new value."""
-    found = {
+    unread = {
         data: None
         for storage in storages
         if (data := storage.data) is not None
@@ -379,4 +379,4 @@ def _unread(
         and data.meta.struct == storage.meta.struct
         and dies(data)
     }
-    return list(found)
+    return list(unread)

@@ -84,11 +84,11 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
 
 def _dependents(nodes: Sequence[Node], values: Collection[Value]) -> set[Node]:
     """The ops, of these in order, that make or need one of these values."""
-    found: set[Node] = set()
+    dependents: set[Node] = set()
     for node in nodes:
-        if node in values or any(value in values or origin(value) in found for value in node.operands):
-            found.add(node)
-    return found
+        if node in values or any(value in values or origin(value) in dependents for value in node.operands):
+            dependents.add(node)
+    return dependents
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
@@ -110,17 +110,17 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
 
 def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
     """The ops in disjoint sets: each reads only data and its own results."""
-    known: dict[Node, set[Node]] = {}
+    set_of: dict[Node, set[Node]] = {}
     for node in nodes:
-        own = {node}
-        read = [known[maker] for maker in map(origin, node.operands) if maker in known]
+        joined = {node}
+        read = [set_of[maker] for maker in map(origin, node.operands) if maker in set_of]
         for other in {id(one): one for one in read}.values():
-            if len(other) > len(own):
-                own, other = other, own
-            own |= other
-            known.update(dict.fromkeys(other, own))
-        known[node] = own
-    return list({id(one): one for one in known.values()}.values())
+            if len(other) > len(joined):
+                joined, other = other, joined
+            joined |= other
+            set_of.update(dict.fromkeys(other, joined))
+        set_of[node] = joined
+    return list({id(one): one for one in set_of.values()}.values())
 
 
 def _largest(nodes: Collection[Node]) -> int:

@@ -76,8 +76,8 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
 def _come_together(storage: Storage, call: str) -> None:
     """Waits until all processes have come to this read, as every program is one of all; raises ProcessError where one
     does something else."""
-    what = f"{call} of {storage.meta!r}, a read that all processes must make"
-    agreement.agree(what, what.encode(), user_line())
+    event_text = f"{call} of {storage.meta!r}, a read that all processes must make"
+    agreement.agree(event_text, event_text.encode(), user_line())
 
 
 def _run_all_or_needed(storage: Storage) -> None:

@@ -2,9 +2,8 @@
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from types import CodeType
-from typing import Any
 
 from ..base import observation
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
@@ -44,13 +43,13 @@ def initialize_state(
         return False
     initialized: dict[Value, DeviceData] = {}
     plan = recording()
-    for mesh, here in _by_mesh(initial, storages):
+    for mesh, values_here in _by_mesh(initial, storages):
         check_here(mesh)
-        rest: list[Initial] = []
-        for storage, node in here.items():
+        computed: list[Initial] = []
+        for storage, node in values_here.items():
             constant = _constant(node)
             if constant is None:
-                rest.append((storage, node))
+                computed.append((storage, node))
                 continue
             sharding = (storage.sharding or mesh).closed()
             if plan is not None:
@@ -61,7 +60,7 @@ def initialize_state(
             observing = observation.active()
             if observing is not None:
                 observing.filled[initialized[node]] = constant
-        for part in _programs(rest, mesh):
+        for part in _programs(computed, mesh):
             graph = _graph_of(part, mesh)
             if plan is not None:
                 initialized |= zip([node for _, node in part], plan.run(graph), strict=True)
@@ -114,8 +113,8 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
     begins = next((node.serial for node in step), math.inf)
     initial = {}
     for storage, values in fixed.items():
-        before = [value for value in values if _serial(value) < begins]
-        initial[storage] = next((value for value in values if value in read), (before or values)[-1])
+        early = [value for value in values if _serial(value) < begins]
+        initial[storage] = next((value for value in values if value in read), (early or values)[-1])
     return initial
 
 
@@ -171,7 +170,7 @@ _FEW = 48
 def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]:
     """The initial values, divided into programs: many equal layers run the program of one of them, which XLA compiles
     in a fraction of the time; values that occur once are one program."""
-    kinds: dict[Any, list[Initial]] = {}
+    kinds: dict[Hashable, list[Initial]] = {}
     ops = fewest = 0
     seen: set[Node] = set()
     for storage, value in initial:
@@ -229,7 +228,7 @@ def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[
     return read
 
 
-def _constant(value: Value) -> Any:
+def _constant(value: Value) -> float | None:
     """The number that fills a value, whatever its annotations, or None where it is no constant."""
     while type(value) is Node and value.op.name == "mark_sharding":
         value = value.operands[0]

@@ -37,23 +37,23 @@ def meshes_met(
 
     Several meshes over the same devices share a program; the first that is met gives the order of the devices.
     """
-    found: dict[frozenset[int], Sharding] = {}
+    mesh_of: dict[frozenset[int], Sharding] = {}
     for storage in storages:
         if storage.sharding is not None:
-            found.setdefault(storage.sharding.devices, storage.sharding)
+            mesh_of.setdefault(storage.sharding.devices, storage.sharding)
     for node in nodes:
         if node.op.sharding is not None:
-            found.setdefault(node.op.sharding.devices, node.op.sharding)
+            mesh_of.setdefault(node.op.sharding.devices, node.op.sharding)
     for device_data in inputs:
         sharding = wanted(device_data)
         if sharding is not None:
-            found.setdefault(sharding.devices, sharding)
+            mesh_of.setdefault(sharding.devices, sharding)
     default = devices.default_sharding()
-    if len(found) > 1:
-        found.pop(default.devices, None)  # unannotated data on the first device joins the mesh
-    if not found:
+    if len(mesh_of) > 1:
+        mesh_of.pop(default.devices, None)  # unannotated data on the first device joins the mesh
+    if not mesh_of:
         return {default.devices: default}
-    return {ids: sharding.replicated() for ids, sharding in found.items()}
+    return {ids: sharding.replicated() for ids, sharding in mesh_of.items()}
 
 
 def check_here(mesh: Sharding) -> None:
@@ -122,13 +122,13 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
     """A tensor of the same value on the devices of another one: sharded as that is where the shapes are equal, else
     replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
-    requested, here = target._storage.sharding, tensor._storage.sharding
+    requested, present = target._storage.sharding, tensor._storage.sharding
     sharding = requested or current_sharding(target) or devices.default_sharding()
     if tensor.shape != target.shape:
-        if here is None or here.devices == sharding.devices:
+        if present is None or present.devices == sharding.devices:
             return tensor
         sharding, requested = sharding.replicated(), requested and requested.replicated()
-    if here is requested or not tensor.numel():
+    if present is requested or not tensor.numel():
         return tensor
     if tensor._view is not None or type(tensor._storage.value) is not DeviceData:
         result = with_sharding(tensor, sharding)
@@ -175,8 +175,8 @@ def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays:
                 continue
             if processes.several():
                 values = transfer.sample(device_data.host)
-                what = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
-                agreement.note(what, values, user_line())
+                event_text = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
+                agreement.note(event_text, values, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
             device_data.check()
@@ -222,5 +222,5 @@ def written_over(
         or storage.data not in (None, device_data)
     ):
         return None
-    place, pinned = requested[storage]
-    return place if pinned is sharding and storage.meta.struct == device_data.meta.struct else None
+    index, pinned = requested[storage]
+    return index if pinned is sharding and storage.meta.struct == device_data.meta.struct else None

@@ -67,8 +67,8 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
 def formed(graph: Graph, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, after the passes for that."""
     for name, run in COMPILE_PASSES:
-        result, what = run(graph, may_scan)
-        graph = _checked(result, what, name=name, is_changed=result.nodes is not graph.nodes)
+        result, note = run(graph, may_scan)
+        graph = _checked(result, note, name=name, is_changed=result.nodes is not graph.nodes)
     return graph
 
 
@@ -95,21 +95,21 @@ def _applies(row: Pass, *, donate: bool, is_plan: bool) -> bool:
 
 
 def _subgraphs(
-    graph: Graph, made: Cut | OnHost, subgraph: Subgraph, left: list[Root], flow: Flow
+    graph: Graph, made: Cut | OnHost, subgraph: Subgraph, roots_left: list[Root], flow: Flow
 ) -> Sequence[Subgraph]:
     """The subgraphs of a graph that is cut."""
     if isinstance(made, OnHost):
         return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
     if made.replaced:
         replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
-        for index, (value, storage) in enumerate(left):
-            left[index] = made.replaced.get(value_name(value), value), storage
+        for index, (value, storage) in enumerate(roots_left):
+            roots_left[index] = made.replaced.get(value_name(value), value), storage
             storage.value = made.replaced.get(value_name(storage.value), storage.value)
             if storage.past:
                 storage.past = [made.replaced.get(value_name(past), past) for past in storage.past]
-    found = between(made.ends, made.nodes, subgraph.where)
-    rest = [Subgraph(made.nodes[made.ends[-1] :], subgraph.where, is_rest=True)] if made.has_rest else []
-    return [*found, *rest]
+    subgraphs = between(made.ends, made.nodes, subgraph.where)
+    remainder = [Subgraph(made.nodes[made.ends[-1] :], subgraph.where, is_rest=True)] if made.has_rest else []
+    return [*subgraphs, *remainder]
 
 
 def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:

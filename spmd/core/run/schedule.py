@@ -6,8 +6,8 @@ Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`
 # Why one program for each mesh: XLA compiles a program for one set of devices. Data crosses between two programs, where
 # it can be moved by the devices; inside one it would have to be replicated over both sets.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..graph.graph import DeviceData, Node, Value, origin, topological, value_name
 from ..record.storage import Storage, value_serial
@@ -46,18 +46,18 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
         take_across([node])  # data crosses at once: its storage may be overwritten by then
         home = homes.get(node)
         if home is not None:
-            behind = max((depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None), default=0)
-            depth[node] = behind + crosses(node, homes)
+            deepest = max((depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None), default=0)
+            depth[node] = deepest + crosses(node, homes)
             claimed.setdefault((depth[node], home), []).append(node)
     free = [value for value, _ in roots if origin(value) not in homes]
     subgraphs = [Subgraph(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
-    for (_, home), own in sorted(claimed.items(), key=lambda item: item[0][0]):
-        operands = [operand for node in own for operand in node.operands]
-        subgraphs.append(Subgraph(_with_unclaimed(operands, own, homes), meshes[home]))
+    for (_, home), nodes_here in sorted(claimed.items(), key=lambda item: item[0][0]):
+        operands = [operand for node in nodes_here for operand in node.operands]
+        subgraphs.append(Subgraph(_with_unclaimed(operands, nodes_here, homes), meshes[home]))
     return subgraphs
 
 
-def _with_unclaimed(values: Iterable[Value], own: Sequence[Node], homes: dict[Node, Any]) -> list[Node]:
+def _with_unclaimed(values: Iterable[Value], own: Sequence[Node], homes: Collection[Node]) -> list[Node]:
     """The ops of a subgraph's own and the ops of no mesh behind these values."""
     unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
     return sorted({*topological(unclaimed)[0], *own}, key=lambda node: node.serial)
@@ -81,8 +81,8 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
     stages: dict[tuple[int, bool], list[Node]] = {}
     for node in subgraph.nodes:
         on_host = node in host_computed
-        behind = [maker for maker in map(origin, node.operands) if maker is not None]
-        stage[node] = max((stage[maker] + (on_host and maker not in host_computed) for maker in behind), default=0)
+        makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        stage[node] = max((stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0)
         stages.setdefault((stage[node], not on_host), []).append(node)
     return [Subgraph(stages[at], subgraph.where if at[1] else None) for at in sorted(stages)]
 
@@ -102,26 +102,26 @@ class Flow:
         self.end = len(subgraphs)
         self.passed = passed
         self.carried: list[list[Value]] = [[] for _ in subgraphs]  # of each subgraph, the values that later ones read
-        self.readers: dict[Any, list[Node]] = {}
-        self.last: dict[Any, int] = {}
-        self.others: set[Any] = set()  # the values that other threads' ops read
+        self.readers: dict[Hashable, list[Node]] = {}
+        self.last: dict[Hashable, int] = {}
+        self.others: set[Hashable] = set()  # the values that other threads' ops read
         self.part: dict[Node | None, int] = {}
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         if self.end == 1 and not rest:
             return
-        for here, subgraph in enumerate(subgraphs):
-            several |= {node for node in subgraph.nodes if self.part.setdefault(node, here) != here}
-        for here, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), rest]):
+        for index, subgraph in enumerate(subgraphs):
+            several |= {node for node in subgraph.nodes if self.part.setdefault(node, index) != index}
+        for index, nodes in enumerate([*(subgraph.nodes for subgraph in subgraphs), rest]):
             for node in nodes:
                 for operand in node.operands:
                     maker = origin(operand)
                     if maker is None:
-                        self._read(operand, here)
-                    elif maker in self.part and self.part[maker] != here and maker not in several:
+                        self._read(operand, index)
+                    elif maker in self.part and self.part[maker] != index and maker not in several:
                         if value_name(operand) not in self.readers:
                             self.carried[self.part[maker]].append(operand)
-                        self._read(operand, here, node)
+                        self._read(operand, index, node)
         for root in roots:
             self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
         self.owners = {
@@ -138,12 +138,12 @@ class Flow:
         """The values that a subgraph must compute: roots, and values that later subgraphs read."""
         if not self.part:
             return list(self.roots)
-        found = list(self._wanted.get(here, ()))
-        known = {value_name(value) for value, _ in found}
+        roots = list(self._wanted.get(here, ()))
+        names = {value_name(value) for value, _ in roots}
         for value in self.carried[here]:
-            if value_name(value) not in known:
-                found.append((value, self._owner(value, self.subgraphs[here].where) or Storage(value, value.meta)))
-        return sorted(found, key=lambda root: value_serial(root[0]))
+            if value_name(value) not in names:
+                roots.append((value, self._owner(value, self.subgraphs[here].where) or Storage(value, value.meta)))
+        return sorted(roots, key=lambda root: value_serial(root[0]))
 
     def _owner(self, value: Value, mesh: Sharding | None) -> Storage | None:
         """The storage that held a value, unless it has been taken to another mesh since."""
@@ -158,7 +158,7 @@ class Flow:
     def is_read_by_others(self, device_data: DeviceData) -> bool:
         return device_data in self.others
 
-    def give(self, made: Mapping[Any, DeviceData | Node]) -> None:
+    def give(self, made: Mapping[Hashable, DeviceData | Node]) -> None:
         """Puts data in the place of values that later subgraphs read."""
         readers: dict[Node, None] = {}
         for name, device_data in made.items():

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..base import counters, in_flight, interrupt, spans
 from ..base.pace import pace
@@ -48,14 +47,14 @@ class Synced:
 
 
 # Called after each sync, in order, with its record.
-AFTER: "OrderedDict[int, Callable[[Synced], Any]]" = OrderedDict()
+AFTER: "OrderedDict[int, Callable[[Synced], object]]" = OrderedDict()
 
 
-class _Thread(threading.local):
+class _Notifying(threading.local):
     is_notifying = False  # whether this thread calls them; syncs that they start are not reported
 
 
-_thread = _Thread()
+_thread = _Notifying()
 
 
 class Watch:

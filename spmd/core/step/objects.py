@@ -49,7 +49,7 @@ class Change:
         return f"{self.path} was {_short(self.old)}, now {_short(self.new)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor {list(value.shape)}"
     text = repr(value)
@@ -90,13 +90,13 @@ class Held:
     path: str
     kind: Kind
     names: Sequence[str] = ()
-    keys: Sequence[Any] = ()
-    values: Sequence[Any] = ()
+    keys: Sequence[object] = ()
+    values: Sequence[object] = ()
 
     def __post_init__(self) -> None:
         self.keys, self.values = self.read()
 
-    def read(self) -> tuple[Sequence[Any], Sequence[Any]]:
+    def read(self) -> tuple[Sequence[object], Sequence[object]]:
         """The contents now, as keys and values."""
         box, names = self.container, self.names
         match self.kind:
@@ -137,11 +137,11 @@ class Held:
                     if old is not missing:
                         variable.cell_contents = old
 
-    def scope(self) -> Mapping[str, Any]:
+    def scope(self) -> Mapping[str, object]:
         """The names of a class, or of a container that is a dict."""
         return vars(self.container) if self.kind is Kind.CLASS else self.container
 
-    def changes(self, same: Callable[[Any, Any], bool]) -> Iterator[Change]:
+    def changes(self, same: Callable[[object, object], bool]) -> Iterator[Change]:
         """The changes since then. same: whether a value counts as the one before."""
         keys, values = self.read()
         if len(keys) == len(self.keys) and all(map(same, values, self.values)) and all(map(same, keys, self.keys)):
@@ -153,7 +153,7 @@ class Held:
                 yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
 
 
-def _is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
+def _is_identical(now: Sequence[object], before: Sequence[object]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
@@ -164,7 +164,7 @@ class _Contents:
     def __init__(self, held: dict[int, Held]):
         self._held = held
 
-    def same(self, now: Any, before: Any) -> bool:
+    def same(self, now: object, before: object) -> bool:
         held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
         if held is None or held.kind not in (Kind.DICT, Kind.LIST):
             return is_same(now, before)
@@ -174,14 +174,14 @@ class _Contents:
         )
 
 
-def is_same(one: Any, other: Any) -> bool:
+def is_same(one: object, other: object) -> bool:
     """True for one object, and for equal plain values."""
     if one is other:
         return True
     kind = type(one)
     if kind is not type(other):
         return False
-    if kind is tuple:
+    if isinstance(one, tuple) and isinstance(other, tuple) and kind is tuple:
         return len(one) == len(other) and all(map(is_same, one, other))
     return kind in _COMPARED and one == other and repr(one) == repr(other)
 
@@ -189,7 +189,7 @@ def is_same(one: Any, other: Any) -> bool:
 _COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.MethodType})
 
 
-def _path(path: str, container: Any, key: Any) -> str:
+def _path(path: str, container: object, key: object) -> str:
     if isinstance(container, (list, dict, collections.deque)) and not path.endswith(".__dict__"):
         shown = repr(key) if isinstance(key, (str, int)) else type(key).__name__
         return f"{path}[{shown}]"
@@ -206,16 +206,16 @@ class Objects:
     and iterators that are under way, by path. opaque: the paths of what is too large to be followed.
     """
 
-    roots: Sequence[tuple[str, Any]]
+    roots: Sequence[tuple[str, object]]
     names: Collection[str] | None = None
     ran: Collection[types.CodeType] | None = None
-    scope: Mapping[str, Any] | None = None
+    scope: Mapping[str, object] | None = None
     held: list[Held] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
     iterators: list[str] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
-    _seen: dict[int, Any] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
+    _seen: dict[int, object] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
 
     def __post_init__(self) -> None:
         todo = collections.deque(self.roots)
@@ -230,7 +230,7 @@ class Objects:
             todo.extend(self._inside(path, thing))
 
     @classmethod
-    def of_step(cls, step: Any, arguments: Any) -> "Objects":
+    def of_step(cls, step: object, arguments: object) -> "Objects":
         """The objects of a step and its arguments: by containers, attributes, captured variables and the globals of the
         step's own module, however many these are."""
         return cls([("the step", step), ("the arguments", arguments)], scope=_globals_of(step))
@@ -249,7 +249,7 @@ class Objects:
         for held in self.held:
             held.restore()
 
-    def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[Any]:
+    def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[tuple[str, object]]:
         held = Held(container, path, kind, names)
         self.held.append(held)
         if len(held.values) > _LARGE and self.scope is None:
@@ -258,7 +258,7 @@ class Objects:
             return []
         return [(_path(path, container, key), value) for key, value in zip(held.keys, held.values, strict=True)]
 
-    def _inside(self, path: str, thing: Any) -> Sequence[tuple[str, Any]]:
+    def _inside(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
         if isinstance(thing, torch.Tensor):
             self.tensors[id(thing)] = path, thing
             return []
@@ -291,7 +291,7 @@ class Objects:
             return self._of_class(path, thing) if self.scope is None else []
         return self._of_object(path, thing)
 
-    def _of_object(self, path: str, thing: Any) -> Sequence[tuple[str, Any]]:
+    def _of_object(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
         kind = type(thing)
         package = kind.__module__.partition(".")[0]
         own = getattr(thing, "__dict__", None)
@@ -302,7 +302,7 @@ class Objects:
             return []
         if package in _CLOSED_PACKAGES:
             return []
-        found: list[tuple[str, Any]] = []
+        found: list[tuple[str, object]] = []
         if isinstance(own, dict):
             always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
             names = [name for name in own if self.names is None or name in self.names or name in always]
@@ -314,9 +314,9 @@ class Objects:
             found.append((f"{kind.__name__}", kind))
         return found
 
-    def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, Any]]:
+    def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, object]]:
         """The attributes of the user's classes, methods among them."""
-        found: list[tuple[str, Any]] = []
+        found: list[tuple[str, object]] = []
         for base in kind.__mro__:
             if base.__module__.partition(".")[0] in LIBRARIES:
                 continue
@@ -332,7 +332,7 @@ class Objects:
                 found.append((base.__name__, base))
         return found
 
-    def _of_python_module(self, path: str, module: types.ModuleType) -> Sequence[tuple[str, Any]]:
+    def _of_python_module(self, path: str, module: types.ModuleType) -> Sequence[tuple[str, object]]:
         """The attributes of the user's modules that functions name."""
         if module.__name__.partition(".")[0] in LIBRARIES or self.names is None:
             return []
@@ -340,10 +340,10 @@ class Objects:
         names = [name for name in own if name in self.names and not name.startswith("__")]
         return self._hold(path, own, Kind.SCOPE, names)
 
-    def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, Any]]:
+    def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
         if self.ran is not None and function.__code__ not in self.ran:
             return []
-        found: list[tuple[str, Any]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
+        found: list[tuple[str, object]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
         if function.__dict__:
             found += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
         if function.__closure__:
@@ -355,20 +355,20 @@ class Objects:
         return found
 
 
-def _is_library(scope: dict[str, Any]) -> bool:
+def _is_library(scope: Mapping[str, object]) -> bool:
     """True for the globals of a module of a library; a doctest has a module's name and globals of its own."""
     name = str(scope.get("__name__", ""))
     return name.partition(".")[0] in LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
 
 
-def _content(variable: Any) -> Any:
+def _content(variable: types.CellType) -> object:
     try:
         return variable.cell_contents
     except ValueError:  # not assigned yet
         return missing
 
 
-def _globals_of(step: Any) -> Mapping[str, Any]:
+def _globals_of(step: object) -> Mapping[str, object]:
     while isinstance(step, functools.partial):
         step = step.func
     if isinstance(step, types.MethodType):

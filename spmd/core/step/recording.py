@@ -9,8 +9,8 @@ those of a run. Afterwards storages, device data and the list of live storages a
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any
+import weakref
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from ..base import counters, in_flight
 from ..base.pace import pace
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
-from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
+from ..graph.op import OpSpec
+from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, Storage, UndoLog, forget_reads
 from ..run.pjrt import devices
 from ..sharding.value import Sharding
 
@@ -112,7 +113,9 @@ def recorded(into: Recording) -> Iterator[None]:
                 READ.append(row)
 
 
-def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:
+def _noted(
+    refs: "Sequence[weakref.ref[Storage]]", log: UndoLog
+) -> list[tuple[Node, OpSpec, Sequence[Value], Sequence[float | int]]]:
     """Notes these storages in the log; returns the ops behind them as they are."""
     found = [storage for ref in refs if (storage := ref()) is not None]
     for storage in found:
@@ -143,7 +146,7 @@ def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
             node.operands = tuple(map(now, node.operands))
 
 
-def _replace_recorded(refs: list[Any], first: int) -> None:
+def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> None:
     """Gives storages that outlive the context abstract data for values recorded in it (serial `first` or more), which
     never run."""
     for ref in refs:

@@ -39,8 +39,8 @@ def note_run(line: Any) -> None:
     """Has the next call of a module looked at, at the 1st, 2nd, 4th... run of a line; joins `points.on_schedule`."""
     if torch.is_grad_enabled() or _thread.is_inside or is_recorded():
         return
-    place = line.code, line.instruction
-    count = _runs.keep(place, (_runs.get(place) or 0) + 1)
+    user_line = line.code, line.instruction
+    count = _runs.keep(user_line, (_runs.get(user_line) or 0) + 1)
     if not count & (count - 1):
         look_at_next()
 
@@ -108,10 +108,10 @@ class ModuleCall(CompiledFunction[..., Any]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() or is_recorded() or not config.record_modules:
             return self._call_impl(*args, **kwargs)
-        nn.Module._compiled_call_impl, before = None, self.num_replayed
+        nn.Module._compiled_call_impl, num_replayed = None, self.num_replayed
         with held(_thread, is_inside=True):
             result = super().__call__(*args, **kwargs)
-        if self.num_replayed > before:
+        if self.num_replayed > num_replayed:
             record_calls.set_decoding(True)
         return result
 

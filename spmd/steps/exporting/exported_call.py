@@ -33,7 +33,7 @@ _FAR = 1 << 40
 
 
 @dataclass(frozen=True)
-class Operand:
+class StepOperand:
     """An argument of the call, or another value that the program reads or overwrites. role: "argument", "parameter",
     "buffer", "optimizer state", "gradient", "state" (any other tensor), "constant" (data that the function makes from
     host data).
@@ -59,7 +59,7 @@ class Draws:
 
 
 @dataclass(frozen=True)
-class RecordedCall:
+class ExportedStep:
     """A call as a graph.
 
     inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. operands: the tensors
@@ -70,13 +70,13 @@ class RecordedCall:
     graph: Graph
     inputs: dict[str, Description]
     outputs: Description
-    operands: list[Operand]
+    operands: list[StepOperand]
     overwrites: dict[int, int]
     results: list[int]
     draws: Draws
 
 
-def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> RecordedCall:
+def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedStep:
     """Records a call as the second of several is: with an optimizer's state made. Nothing runs, nothing is changed.
 
     Raises ValueError for a call that is more than one program, or that differs from call to call.
@@ -84,8 +84,8 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     tensors: list[tuple[str, torch.Tensor]] = []
     inputs = {"args": describe(tuple(args), "args", tensors), "kwargs": describe(dict(kwargs), "kwargs", tensors)}
     syncs.sync()
-    given = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
-    call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
+    stand_ins = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
+    call = {part: rebuild(description, stand_ins.__getitem__) for part, description in inputs.items()}
     optimizers = Objects.of_step(step, None).of(torch.optim.Optimizer)
     recording = Recording()
     with ready(optimizers):
@@ -94,7 +94,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
             names = StateNames(reachable)
             taken: list[_Taken] = []
             for number in range(_MOST_CALLS):
-                taken.append(_take(step, call["args"], call["kwargs"], recording, number, given))
+                taken.append(_take(step, call["args"], call["kwargs"], recording, number, stand_ins))
                 if number and taken[-2].graph.key() == taken[-1].graph.key():
                     break
             else:
@@ -103,7 +103,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                     "do the same at each call: pass what changes as an argument"
                 )
             paths = _named_as_parameters(step, [path for path, _ in tensors])
-            call_recorded = _read(taken[-2], taken[-1], inputs, paths, given, names, recording)
+            call_recorded = _read(taken[-2], taken[-1], inputs, paths, stand_ins, names, recording)
     for operand in call_recorded.operands:
         if operand.tensor.is_meta:
             raise ValueError(
@@ -125,8 +125,8 @@ def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
     names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
     def named(match: re.Match[str]) -> str:
-        place, keyword = match.groups()
-        return keyword or (names[int(place)] if int(place) < len(names) else match[0])
+        position, keyword = match.groups()
+        return keyword or (names[int(position)] if int(position) < len(names) else match[0])
 
     return [_PATH.sub(named, path, count=1) for path in paths]
 
@@ -151,14 +151,14 @@ class _Taken:
     returned: list[Any]
     storages: list[Storage]
     state: dict[Storage, DeviceData]
-    before: list[Any]
+    values_before: list[Any]
     numbers: tuple[list[float], list[int]]
     num_draws: int
 
 
 def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, given: Sequence[XlaTensor]) -> _Taken:
     seed.set_state((_SEEDS[number % 2], number % 2 * _FAR))
-    before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
+    values_before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
     with seed.noted() as draws:
         result = step(*args, **kwargs)
     if len(recording.programs) != num_programs:
@@ -187,7 +187,7 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, 
         raise ValueError("export: expected one mesh, of devices that are here; the step is on several, or on others")
     graph = schedule.graph_of(roots, mesh)
     taken = _Taken(
-        graph, outputs, returned, [storage for _, storage in roots], written, before,
+        graph, outputs, returned, [storage for _, storage in roots], written, values_before,
         walks.pack_numbers(graph.nodes), len(draws),
     )  # fmt: skip
     syncs.sync()
@@ -202,23 +202,24 @@ def _read(
     given: Sequence[XlaTensor],
     names: StateNames,
     recording: Recording,
-) -> RecordedCall:
+) -> ExportedStep:
     """Compares two equal recordings, and reads a call from them."""
     graph = last.graph
     if first.outputs != last.outputs:
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
     draws = _draws(first, last)
-    before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
+    value_before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     computed = set(recording.made)
     operands = [
-        Operand(path, "argument", tensor, value) for path, tensor, value in zip(paths, given, last.before, strict=True)
+        StepOperand(path, "argument", tensor, value)
+        for path, tensor, value in zip(paths, given, last.values_before, strict=True)
     ]
     for value in dict.fromkeys([*graph.inputs, *last.state.values()]):
-        if value not in last.before:
+        if value not in last.values_before:
             holder = value.holder() if value.holder is not None else None
             storage = next((storage for storage, old in last.state.items() if old is value), holder)
-            source = _source(value, storage, before.get(value), names, computed, len(operands) - len(given))
-            operands.append(Operand(*source, value))
+            source = _source(value, storage, value_before.get(value), names, computed, len(operands) - len(given))
+            operands.append(StepOperand(*source, value))
     place_of = {operand.value: index for index, operand in enumerate(operands)}
     overwrites = {
         root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
@@ -228,10 +229,10 @@ def _read(
         roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, operands)
         for tensor in last.returned
     ]
-    return RecordedCall(graph, inputs, last.outputs, operands, overwrites, results, draws)
+    return ExportedStep(graph, inputs, last.outputs, operands, overwrites, results, draws)
 
 
-def _unchanged(tensor: Any, operands: Sequence[Operand]) -> int:
+def _unchanged(tensor: Any, operands: Sequence[StepOperand]) -> int:
     """The ~place of a returned tensor that the call does not compute."""
     for index, operand in enumerate(operands):
         if isinstance(operand.tensor, XlaTensor) and storage_of(operand.tensor) is storage_of(tensor):
@@ -278,24 +279,24 @@ def _draws(first: _Taken, last: _Taken) -> Draws:
     if changed:
         raise _changes(last.graph, "f", changed[0], floats[changed[0]], floats_after[changed[0]])
     seeds, counts = [], {}
-    for index, (one, other) in enumerate(zip(integers, integers_after, strict=True)):
-        if {one, other} == set(_SEEDS):
+    for index, (first_integer, other) in enumerate(zip(integers, integers_after, strict=True)):
+        if {first_integer, other} == set(_SEEDS):
             seeds.append(index)
-        elif abs(other - one) == _FAR:
-            counts[index] = min(one, other)
-        elif one != other:
-            raise _changes(last.graph, "i", index, one, other)
+        elif abs(other - first_integer) == _FAR:
+            counts[index] = min(first_integer, other)
+        elif first_integer != other:
+            raise _changes(last.graph, "i", index, first_integer, other)
     return Draws(tuple(seeds), counts, last.num_draws) if seeds or counts else Draws()
 
 
 def _changes(graph: Graph, kind: str, place: int, one: float, other: float) -> ValueError:
     """The error about a number that is another one at the next call, with its line."""
     for node in graph.nodes:
-        own = node.op.numbers.count(kind) if node.numbers else 0
-        if place < own:
+        count = node.op.numbers.count(kind) if node.numbers else 0
+        if place < count:
             return ValueError(
                 f"export: a number of {user_lines.describe(node)} was {one!r} in one call and {other!r} in the next; a "
                 "program has one: compute it from tensors, or pass it as an argument (a learning rate as a tensor)"
             )
-        place -= own
+        place -= count
     raise AssertionError("each number is of an op")

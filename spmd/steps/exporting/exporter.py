@@ -15,7 +15,7 @@ from torch import nn
 from ...core import Sharding, compiler_context, config, options, processes, storage_of, user_line
 from ...core.extend import Graph, program_devices, regions, user_lines, walks, without_shardings
 from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
-from .exported_call import Draws, RecordedCall, record
+from .exported_call import Draws, ExportedStep, record
 
 
 def export(
@@ -74,8 +74,8 @@ def export(
     exported = _lowered(recorded, program, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
-        what = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
-        processes.agree(what, mark, user_line())
+        words = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
+        processes.agree(words, mark, user_line())
     serialized = bytes(exported.serialize())
     state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
     return Exported(serialized, _manifest(recorded, program, exported, serialized), state)
@@ -84,7 +84,7 @@ def export(
 class _ExportArguments:
     """The arguments of the exported function: those of the call, its state, and the place in the stream of draws."""
 
-    def __init__(self, call: RecordedCall):
+    def __init__(self, call: ExportedStep):
         graph = call.graph
         placed = dict(zip(graph.inputs, graph.shardings, strict=True))
         pinned = {index: graph.pinned[root] for root, index in call.overwrites.items()}
@@ -109,7 +109,7 @@ class _ExportArguments:
 
 
 def _lowered(
-    call: RecordedCall, program: _ExportArguments, platforms: Sequence[str] | None, custom: Sequence[str]
+    call: ExportedStep, program: _ExportArguments, platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
     graph, draws = call.graph, call.draws
     compute = regions.build(graph, user_lines.describe)
@@ -139,13 +139,13 @@ def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """Which integers are a draw's seed, which its count, and the number of draws before it."""
     seeds, counts, offsets = np.zeros(length, bool), np.zeros(length, bool), np.zeros(length, np.int64)
     seeds[list(draws.seeds)] = True
-    for place, offset in draws.counts.items():
-        counts[place], offsets[place] = True, offset
+    for index, offset in draws.counts.items():
+        counts[index], offsets[index] = True, offset
     return seeds, counts, offsets
 
 
 def _manifest(
-    call: RecordedCall, program: _ExportArguments, lowered: jax_export.Exported, serialized: bytes
+    call: ExportedStep, program: _ExportArguments, lowered: jax_export.Exported, serialized: bytes
 ) -> dict[str, Any]:
     graph = call.graph
     meshes = _Meshes(graph)
@@ -161,8 +161,8 @@ def _manifest(
         {**array_facts(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
         for root, sharding in zip(graph.roots, graph.pinned, strict=True)
     ]
-    for root, place in call.overwrites.items():
-        results[root]["overwrites"] = place
+    for root, operand_index in call.overwrites.items():
+        results[root]["overwrites"] = operand_index
     versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
     return {
         "format": FORMAT,

@@ -91,14 +91,14 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
 def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """The tensors of the state in a file, as the manifest describes them."""
     stored = open_checkpoint(file)
-    for one in manifest["arguments"]:
-        name, found = one["name"], stored.get(one["name"])
-        if one["role"] not in ("argument", "random") and (
-            found is None or (found.shape, found.dtype) != (tuple(one["shape"]), dtype_of(one["dtype"]))
+    for argument in manifest["arguments"]:
+        name, value = argument["name"], stored.get(argument["name"])
+        if argument["role"] not in ("argument", "random") and (
+            value is None or (value.shape, value.dtype) != (tuple(argument["shape"]), dtype_of(argument["dtype"]))
         ):
             raise ValueError(
-                f"load_exported: expected {name!r} of shape {one['shape']} and dtype {one['dtype']} in {file}, as "
-                f"{MANIFEST} says, got {found}; export it again"
+                f"load_exported: expected {name!r} of shape {argument['shape']} and dtype {argument['dtype']} in "
+                f"{file}, as {MANIFEST} says, got {value}; export it again"
             )
     return stored
 
@@ -124,25 +124,25 @@ class LoadedProgram:
         self._order = _devices(manifest, mesh)
         self._mark: bytes = manifest["program"]["sha256"].encode()
         if processes.several():
-            what = f"load_exported on the devices {self._order}, its {processes.digest('program', self._mark)}"
-            processes.agree(what, self._mark + repr(self._order).encode(), user_line())
+            words = f"load_exported on the devices {self._order}, its {processes.digest('program', self._mark)}"
+            processes.agree(words, self._mark + repr(self._order).encode(), user_line())
         platform = hardware.devices()[self._order[0]].platform
         if platform not in manifest["program"]["platforms"]:
             raise ValueError(
                 f"load_exported: the program was exported for {', '.join(manifest['program']['platforms'])}, and the "
                 f"devices here are of {platform}; export it with platforms=({platform!r},)"
             )
-        given = manifest["arguments"]
-        self._shardings = [self._sharding(one["sharding"]) for one in given]
-        self._metas = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in given]
+        arguments = manifest["arguments"]
+        self._shardings = [self._sharding(one["sharding"]) for one in arguments]
+        self._metas = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in arguments]
         self._results = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in manifest["results"]]
         self._pinned = [
             None if one["sharding"] is None else self._sharding(one["sharding"]) for one in manifest["results"]
         ]
-        self._num_given = sum(one["role"] == "argument" for one in given)
+        self._num_given = sum(one["role"] == "argument" for one in arguments)
         self._num_draws: int = manifest["program"]["num_draws"]
-        held = [place for place, one in enumerate(given) if one["role"] not in ("argument", "random")]
-        self.state = {given[place]["name"]: self._loaded(place, read) for place in held}
+        held = [place for place, one in enumerate(arguments) if one["role"] not in ("argument", "random")]
+        self.state = {arguments[place]["name"]: self._loaded(place, read) for place in held}
         self._overwrites = {
             result: one["overwrites"] for result, one in enumerate(manifest["results"]) if "overwrites" in one
         }
@@ -196,11 +196,11 @@ class LoadedProgram:
         if recording() is not None:
             raise AbstractError(f"a loaded program is called at {user_line()}, in a step that is recorded and not run")
         inputs = self.manifest["inputs"]
-        given = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
-        for place, tensor in enumerate(given):
-            self._check(place, tensor)
+        passed = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
+        for index, tensor in enumerate(passed):
+            self._check(index, tensor)
         with torch.no_grad():
-            placed: list[Any] = [self._placed(place, tensor) for place, tensor in enumerate(given)]
+            placed: list[Any] = [self._placed(index, tensor) for index, tensor in enumerate(passed)]
         tensors = [*placed, *self.state.values()]
         syncs.sync()
         with contextlib.ExitStack() as leases:
@@ -214,22 +214,22 @@ class LoadedProgram:
         if draw:
             arrays.append(np.array(draw, np.int64))
         if processes.several():
-            what = f"a run of a loaded program, its draws {draw}, {processes.digest('program', self._mark)}"
-            processes.note(what, self._mark + repr(draw).encode(), user_line())
+            words = f"a run of a loaded program, its draws {draw}, {processes.digest('program', self._mark)}"
+            processes.note(words, self._mark + repr(draw).encode(), user_line())
         running.make_room(len(self._order))
         with self._context():
-            made = self._program(*arrays)
-        hardware.note_run(made[0], lambda: None)
-        whole = [*given, *self.state.values()]
-        values = [self._taken(place, array) for place, array in enumerate(made)]
-        for result, place in self._overwrites.items():
-            _overwrite(whole[place], values[result], is_ours=place >= len(given))
+            results = self._program(*arrays)
+        hardware.note_run(results[0], lambda: None)
+        whole = [*passed, *self.state.values()]
+        values = [self._taken(index, array) for index, array in enumerate(results)]
+        for result, index in self._overwrites.items():
+            _overwrite(whole[index], values[result], is_ours=index >= len(passed))
 
         def returned(number: int) -> torch.Tensor:
             result = self.manifest["returned"][number]
-            place = ~result if result < 0 else self._overwrites.get(result)
-            if place is not None:
-                return whole[place] if place < len(given) else whole[place].detach()
+            index = ~result if result < 0 else self._overwrites.get(result)
+            if index is not None:
+                return whole[index] if index < len(passed) else whole[index].detach()
             return values[result]
 
         return rebuild(self.manifest["outputs"], returned)
@@ -304,18 +304,19 @@ def _spelled(array: jax.Array, sharding: Any) -> jax.Array:
 def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
     """The devices of the program, in its order."""
     count: int = manifest["num_devices"]
-    here = len(hardware.devices())
+    num_here = len(hardware.devices())
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
     if mesh is None:
-        known = get_global_mesh()
-        mesh = known if known is not None and known.size() == count else None
-    if mesh is None and max(manifest["device_ids"]) < here:
+        default = get_global_mesh()
+        mesh = default if default is not None and default.size() == count else None
+    if mesh is None and max(manifest["device_ids"]) < num_here:
         return tuple(manifest["device_ids"])
-    found = here if mesh is None else mesh.size()
-    if found != count:
+    num_mesh = num_here if mesh is None else mesh.size()
+    if num_mesh != count:
         raise ValueError(
             f"load_exported: the program was exported for {count} device{'s' * (count > 1)}, and "
-            f"{'this process sees' if mesh is None else 'the mesh has'} {found}; export it again on a mesh of {found}"
+            f"{'this process sees' if mesh is None else 'the mesh has'} {num_mesh}; export it again on a mesh of "
+            f"{num_mesh}"
         )
     return tuple(range(count)) if mesh is None else tuple(mesh.device_ids)

@@ -75,9 +75,9 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
 
 def matched(description: Description, given: Any, where: str) -> list[torch.Tensor]:
     """Returns the tensors of a value in the order of a description; ValueError where the two differ."""
-    found: list[torch.Tensor] = []
-    _match(description, given, where, found)
-    return found
+    tensors: list[torch.Tensor] = []
+    _match(description, given, where, tensors)
+    return tensors
 
 
 def _match(description: Description, given: Any, where: str, found: list[torch.Tensor]) -> None:
@@ -102,8 +102,8 @@ def _match(description: Description, given: Any, where: str, found: list[torch.T
         )
         if not isinstance(given, (list, tuple)) or len(given) != len(items):
             raise _differ(where, f"a list or tuple of {len(items)}", _shown(given))
-        for place, (item, value) in enumerate(zip(items, given, strict=True)):
-            _match(item, value, f"{where}[{place}]", found)
+        for index, (item, value) in enumerate(zip(items, given, strict=True)):
+            _match(item, value, f"{where}[{index}]", found)
 
 
 def _shown(given: Any) -> str:

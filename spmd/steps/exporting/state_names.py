@@ -48,8 +48,8 @@ class StateNames:
             self._named[storage_of(tensor)] = unique, role, tensor
 
     def _name_of(self, tensor: Any) -> str:
-        found = self.of(storage_of(tensor) if isinstance(tensor, XlaTensor) else None)
-        return found[0] if found is not None else ""
+        named = self.of(storage_of(tensor) if isinstance(tensor, XlaTensor) else None)
+        return named[0] if named is not None else ""
 
     def of(self, storage: Storage | None) -> Named | None:
         """The name, role and tensor of a storage; None for one that is not reachable."""

@@ -57,7 +57,7 @@ def parts_of(thing: Any) -> ObjectParts | None:
             key.append(seen[id(value)])
             continue
         seen[id(value)] = len(seen)
-        own = getattr(value, "__dict__", None)
+        attributes = getattr(value, "__dict__", None)
         if type(value) is XlaTensor:
             tensors.append(value)
             key.append(XlaTensor)
@@ -67,14 +67,14 @@ def parts_of(thing: Any) -> ObjectParts | None:
         elif type(value) is dict:
             key.append((dict, *value))
             todo += value.values()
-        elif isinstance(own, dict) and not isinstance(value, (*_CLOSED, torch.Tensor)):
+        elif isinstance(attributes, dict) and not isinstance(value, (*_CLOSED, torch.Tensor)):
             counter = COUNTERS.get(type(value))
             if counter is not None:
-                counted.append((value, counter.name, own[counter.name]))
+                counted.append((value, counter.name, attributes[counter.name]))
                 stages.append(counter.stage(value))
-                own = {name: item for name, item in own.items() if name != counter.name}
-            key.append((type(value), *own))
-            todo += own.values()
+                attributes = {name: item for name, item in attributes.items() if name != counter.name}
+            key.append((type(value), *attributes))
+            todo += attributes.values()
         else:
             return None
         if len(key) > _MOST:

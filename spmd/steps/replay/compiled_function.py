@@ -37,7 +37,7 @@ from ...core.extend import LIVE, SYNC_LOCK, Change, Watch, body, pace, record_ca
 from ...tensors.closures import end_step
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
-from .observed_call import ObservedCall, RefusedError, is_number
+from .observed_call import ObservedCall, ReplayError, is_number
 from .recipe import Recipe
 from .replay import Replay
 from .stream_capture import join_stream_capture
@@ -63,9 +63,9 @@ class _Entry:
 
     def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
-        for place, value in self.floats.items():
-            if flat[place] != value:
-                return Change(f"argument {place}", None, None, place, value, flat[place])  # type: ignore[arg-type]
+        for index, value in self.floats.items():
+            if flat[index] != value:
+                return Change(f"argument {index}", None, None, index, value, flat[index])  # type: ignore[arg-type]
         return self.guards.check() or self.replay.ready(flat) or None
 
 
@@ -114,11 +114,11 @@ class CompiledFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
-        found = self._bound.get(instance)
-        if found is None:
+        bound = self._bound.get(instance)
+        if bound is None:
             method = self._function.__get__(instance, owner)
-            found = self._bound[instance] = CompiledFunction(method, self._static, self._options)
-        return found
+            bound = self._bound[instance] = CompiledFunction(method, self._static, self._options)
+        return bound
 
     def __repr__(self) -> str:
         return f"<spmd.compile of {self._name}: {self.num_recorded} calls recorded, {self.num_replayed} replayed>"
@@ -257,7 +257,7 @@ class CompiledFunction(Generic[P, R]):
             counts = self._counts(apart, flat)
             replay = Replay(Recipe(recorded), recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
-        except RefusedError as error:
+        except ReplayError as error:
             kind.follow |= recorded.to_follow
             self._refuse(kind, str(error), count=not recorded.to_follow)
         else:
@@ -269,17 +269,17 @@ class CompiledFunction(Generic[P, R]):
         return recorded.result
 
     def _counts(self, apart: Mapping[int, ObjectParts], flat: Sequence[Any]) -> list[int]:
-        """By how much the call has counted up; raises RefusedError where it has given an object of its arguments other
+        """By how much the call has counted up; raises ReplayError where it has given an object of its arguments other
         values, or other tensors."""
         counts: list[int] = []
-        for place, before in apart.items():
-            now = parts_of(flat[place])
-            if now is None or [*map(id, now.tensors)] != [*map(id, before.tensors)]:
-                self._whole.add(type(flat[place]))
-                raise RefusedError(f"it replaces a tensor of a {type(flat[place]).__name__} among its arguments")
-            if now.key[0] != before.key[0]:
-                raise RefusedError(f"it changes a {type(flat[place]).__name__} among its arguments")
-            counts += [new[2] - old[2] for old, new in zip(before.counted, now.counted, strict=True)]
+        for index, old_parts in apart.items():
+            now = parts_of(flat[index])
+            if now is None or [*map(id, now.tensors)] != [*map(id, old_parts.tensors)]:
+                self._whole.add(type(flat[index]))
+                raise ReplayError(f"it replaces a tensor of a {type(flat[index]).__name__} among its arguments")
+            if now.key[0] != old_parts.key[0]:
+                raise ReplayError(f"it changes a {type(flat[index]).__name__} among its arguments")
+            counts += [new[2] - old[2] for old, new in zip(old_parts.counted, now.counted, strict=True)]
         return counts
 
     def _refuse(self, kind: CallKind, why: str, *, count: bool) -> None:

@@ -27,9 +27,9 @@ def _count_attributes() -> bool:
     probe = _Probe()
     probe.value = 0  # type: ignore[attr-defined]
     attributes = vars(probe)
-    before = dict_version(attributes)
+    version = dict_version(attributes)
     probe.value = 1  # type: ignore[attr-defined]
-    return dict_version(attributes) != before
+    return dict_version(attributes) != version
 
 
 # True where an assignment to an attribute changes the version of the object's `__dict__`. Python 3.13 keeps attributes

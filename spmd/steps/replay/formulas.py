@@ -67,26 +67,26 @@ class Formulas:
         if origin not in self.sources:
             self.sources.append(origin)
         number = self.sources.index(origin)
-        place = self._place(f"s[{number}]" + (f" + {plus!r}" if plus else ""), (), value)
-        self._read[place] = number
-        return torch.SymFloat(Number(self, place))
+        index = self._place(f"s[{number}]" + (f" + {plus!r}" if plus else ""), (), value)
+        self._read[index] = number
+        return torch.SymFloat(SymbolicNumber(self, index))
 
     def _place(self, text: str, operands: tuple[int, ...], value: Any) -> int:
-        place = self._places.get(text)
-        if place is None:
-            place = self._places[text] = len(self._texts)
+        index = self._places.get(text)
+        if index is None:
+            index = self._places[text] = len(self._texts)
             self._texts.append(text)
             self._operands.append(operands)
             self.values.append(value)
-        return place
+        return index
 
-    def constant(self, value: Any) -> "Number":
-        return Number(self, self._place(repr(value), (), value))
+    def constant(self, value: Any) -> "SymbolicNumber":
+        return SymbolicNumber(self, self._place(repr(value), (), value))
 
-    def computed(self, form: str, function: Callable[..., Any], *numbers: "Number") -> "Number":
+    def computed(self, form: str, function: Callable[..., Any], *numbers: "SymbolicNumber") -> "SymbolicNumber":
         places = tuple(number.place for number in numbers)
         value = function(*(number.value for number in numbers))
-        return Number(self, self._place(form.format(*(f"v{place}" for place in places)), places, value))
+        return SymbolicNumber(self, self._place(form.format(*(f"v{place}" for place in places)), places, value))
 
     def guard(self, place: int, where: str) -> Any:
         """Returns a result that the call has used as it is: it must be the same at the next call."""
@@ -103,23 +103,23 @@ class Formulas:
         """
         needed, todo = set[int](), [*wanted, *self.guards]
         while todo:
-            place = todo.pop()
-            if place not in needed:
-                needed.add(place)
-                todo.extend(self._operands[place])
+            index = todo.pop()
+            if index not in needed:
+                needed.add(index)
+                todo.extend(self._operands[index])
         lines = ["def numbers(s):"]
-        for place in sorted(needed):
-            lines.append(f" v{place} = {self._texts[place]}")
-            if place in self.guards:
-                value, where = self.guards[place]
-                lines.append(f" if v{place} != {value!r}: return {where!r}")
-        lines.append(f" return ({''.join(f'v{place}, ' for place in wanted)})")
+        for index in sorted(needed):
+            lines.append(f" v{index} = {self._texts[index]}")
+            if index in self.guards:
+                value, where = self.guards[index]
+                lines.append(f" if v{index} != {value!r}: return {where!r}")
+        lines.append(f" return ({''.join(f'v{index}, ' for index in wanted)})")
         names = dict(_SCOPE)
         exec("\n".join(lines), names)  # of texts of this file
-        return names["numbers"], {self._read[place] for place in needed if place in self._read}
+        return names["numbers"], {self._read[index] for index in needed if index in self._read}
 
 
-class Number:
+class SymbolicNumber:
     """torch's node of a symbolic number (`torch.SymFloat.node`), which is a formula."""
 
     __slots__ = ("formulas", "place")
@@ -164,7 +164,7 @@ class Number:
 
     maybe_as_float = maybe_as_bool = maybe_as_int
 
-    def wrap_float(self, number: float) -> "Number":
+    def wrap_float(self, number: float) -> "SymbolicNumber":
         return self.formulas.constant(number)
 
     wrap_int = wrap_bool = wrap_float
@@ -187,28 +187,28 @@ class Number:
     _graph_repr = __str__ = __repr__ = str
 
 
-def _method(form: str) -> Callable[..., Number]:
+def _method(form: str) -> Callable[..., SymbolicNumber]:
     function = eval(f"lambda a, b=None: {form.format('a', 'b')}", dict(_SCOPE))
     return lambda self, *others: self.formulas.computed(form, function, self, *others)
 
 
 for _form, _names in _FORMS.items():
     for _name in _names.split():
-        setattr(Number, _name, _method(_form))
+        setattr(SymbolicNumber, _name, _method(_form))
 
 
-class Numbers(Observation):
+class FormulaObservation(Observation):
     """The notes on a call, and its formulas as scalar arguments of ops."""
 
     def plain(self, value: Any) -> Any:
         """A symbolic number as the number that it is now, without a guard; anything else as it is."""
-        return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, Number) else value
+        return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, SymbolicNumber) else value
 
     def scalar(self, value: Any) -> Any:
         """A symbolic number as `Scalar`; anything else as it is."""
         if type(value) is not torch.SymFloat:
             return value
-        return value.node.scalar() if isinstance(value.node, Number) else float(value)
+        return value.node.scalar() if isinstance(value.node, SymbolicNumber) else float(value)
 
     def scalars(self, values: Sequence[Any]) -> list[Any]:
         """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a

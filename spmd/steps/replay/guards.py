@@ -14,7 +14,7 @@ from ...core.extend import Change, DrawNumber, Held, Kind, Objects, Scalar, nans
 from ...mesh.global_mesh import get_global_mesh
 from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
-from .observed_call import GroupNumber, ObservedCall, RefusedError
+from .observed_call import GroupNumber, ObservedCall, ReplayError
 from .recipe import Recipe
 
 _CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
@@ -59,13 +59,13 @@ class Guards:
     def __init__(self, found: Objects, volatile: Collection[tuple[int, Any]]):
         self._held = found.held
         self._volatile = volatile
-        own = {box for box, _ in volatile}
-        whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in own]
+        written = {box for box, _ in volatile}
+        whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in written]
         counted = [held.container for held in whole if OF_ATTRIBUTES or held.kind is Kind.DICT]
         others = [held.container for held in whole if not OF_ATTRIBUTES and held.kind is not Kind.DICT]
         self._dicts = _Dicts(counted, have_versions=True), _Dicts(others, have_versions=False)
         self._lists = [
-            held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in own
+            held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in written
         ]
         taken = {id(box) for box in (*counted, *others, *self._lists)}
         self._captured = [
@@ -76,7 +76,9 @@ class Guards:
             for held in self._held
             if held.kind is not Kind.CAPTURED and id(held.container) not in taken and held.keys
         ]
-        named = [held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own]
+        named = [
+            held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in written
+        ]
         self._getters = [
             # Twice where there is one name: the getter of one name returns no tuple.
             (operator.itemgetter(*held.names, *held.names[:1]), held.scope())
@@ -120,8 +122,8 @@ class Guards:
             return False
 
     def _changes(self, held: Collection[Held]) -> Any:
-        for one in held:
-            for change in one.changes(reached.is_same):
+        for box in held:
+            for change in box.changes(reached.is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
 
@@ -146,15 +148,15 @@ def modes() -> dict[str, Any]:
     }
 
 
-class Numbers:
+class ReplayedNumbers:
     """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
         # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
         self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
         wanted: dict[int, int] = {}
-        for run, one in zip(recipe.runs, call.observation.ran, strict=True):
-            floats, integers = walks.pack_numbers(one.graph.nodes)
+        for run, ran in zip(recipe.runs, call.observation.ran, strict=True):
+            floats, integers = walks.pack_numbers(ran.graph.nodes)
             if run.program.numbers is not None:
                 by_float, by_integer = run.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
@@ -164,14 +166,14 @@ class Numbers:
             self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
-        nodes = (node for one in call.observation.ran for node in one.graph.nodes)
+        nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
         drawn = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
         if any(type(count) is not DrawNumber for count in drawn):
-            raise RefusedError("it draws random numbers that its programs do not take as they are")
+            raise ReplayError("it draws random numbers that its programs do not take as they are")
         self._evaluate, used = call.formulas.compiled(list(wanted))
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
         if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
-            raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
+            raise ReplayError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
         self._counters = Counters(call)
 
     def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
@@ -189,13 +191,13 @@ class Numbers:
                 return value
             values.append(value)
         try:
-            found = self._evaluate(values)
+            computed = self._evaluate(values)
         except (ArithmeticError, ValueError) as error:
             return f"a number: {error}"
         return (
-            f"the result of a comparison of numbers{' at ' if found else ''}{found}"
-            if isinstance(found, str)
-            else found
+            f"the result of a comparison of numbers{' at ' if computed else ''}{computed}"
+            if isinstance(computed, str)
+            else computed
         )
 
     def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
@@ -208,13 +210,13 @@ class Numbers:
         for floats, integers, formulas, seeds, counts in self._runs:
             if formulas:
                 floats = floats.copy()
-                for i, place in formulas:
-                    floats[i] = found[place]
+                for i, index in formulas:
+                    floats[i] = found[index]
             if counts:
                 integers = integers.copy()
                 integers[seeds] = draw[0]
-                for i, place in counts:
-                    integers[i] = draw[1] + place
+                for i, index in counts:
+                    integers[i] = draw[1] + index
             result.append((floats, integers))
         return result
 
@@ -241,7 +243,7 @@ class Counters:
 
     def value(self, began: float) -> float | str:
         """The value of the counters that had the value `began` when the call was recorded; a text if they differ."""
-        found = {
+        numbers_drawn = {
             number
             for value, _, tensors, vector, places in self._groups
             if value == began
@@ -249,7 +251,7 @@ class Counters:
                 set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
             )
         }
-        return found.pop() if len(found) == 1 else "the step counters of an optimizer"
+        return numbers_drawn.pop() if len(numbers_drawn) == 1 else "the step counters of an optimizer"
 
     def advance(self) -> None:
         for _, amount, tensors, vector, places in self._groups:

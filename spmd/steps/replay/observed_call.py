@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ...core import DeviceData, Storage, XlaTensor, observation, storage_of, syncs, tensor_meta, user_line, view_of
 from ...core.extend import Kind, Objects, reached, walks
-from .formulas import Formulas, Numbers
+from .formulas import FormulaObservation, Formulas
 from .host_tensors import HostUses, watched
 
 
-class RefusedError(Exception):
+class ReplayError(Exception):
     """A call that cannot be replayed; the text says why, and where."""
 
 
@@ -48,13 +48,13 @@ class GroupNumber:
 
 
 class Argument(NamedTuple):
-    """A float among the call's arguments as a source, by its place among their flat."""
+    """A float among the call's arguments as a source, by its number among their flat."""
 
-    place: int
+    number: int
 
     def now(self, flat: Sequence[Any]) -> float:
         """Its value now."""
-        return flat[self.place]
+        return flat[self.number]
 
 
 # Functions in C that return or do something else at each call, by module; those of random generators are found by their
@@ -88,7 +88,7 @@ class ObservedCall:
         self.flat = list(flat)
         self.apart = apart  # places of objects whose tensors are arguments, too
         self.formulas = Formulas()
-        self.observation = Numbers()
+        self.observation = FormulaObservation()
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
         self.volatile: set[tuple[int, Any]] = set()
         self.impure: list[str] = []
@@ -157,12 +157,12 @@ class ObservedCall:
         self.names = _read_by(self._codes)
         self._settle_numbers()
         self.after = Objects(self.roots, self.names, self._codes)
-        there = {id(one.container) for one in self.after.held}
+        alive_boxes = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
             change
             for change in self.before.changes()
-            if id(change.container) in there
+            if id(change.container) in alive_boxes
             and (id(change.container), change.key) not in self.volatile
             and (change.kind not in named or change.key in self.names)
         ]
@@ -238,15 +238,19 @@ class ObservedCall:
         self._leave_groups()
         around = Objects([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
-        inner = [one for one in around.of(LRScheduler) if one is not scheduler and "step" in one.__dict__]
-        held = [(one, one.__dict__.pop("step")) for one in inner]
+        inner = [
+            scheduler_inside
+            for scheduler_inside in around.of(LRScheduler)
+            if scheduler_inside is not scheduler and "step" in scheduler_inside.__dict__
+        ]
+        held = [(scheduler_inside, scheduler_inside.__dict__.pop("step")) for scheduler_inside in inner]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
         sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
         result = step(*args, **kwargs)
         sys.setprofile(profile)
-        for one, function in held:
-            one.__dict__["step"] = function
+        for scheduler_inside, function in held:
+            scheduler_inside.__dict__["step"] = function
         if len(self.observation.reads) > runs:
             self.impure.append(f"the scheduler reads a tensor at {user_line()}")
         changes = around.changes()
@@ -280,17 +284,17 @@ class ObservedCall:
             return original(optimizer, optimizer_state, *args, **kwargs)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         with torch.no_grad():
-            found: Any = sum(optimizer_state["found_inf_per_device"].values())
-            before = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *state)]
+            num_infinite: Any = sum(optimizer_state["found_inf_per_device"].values())
+            old_values = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *state)]
             result = optimizer.step(*args, **kwargs)
-            for tensor, old in before:
-                tensor.copy_(torch.where(found > 0, old, tensor))
+            for tensor, old in old_values:
+                tensor.copy_(torch.where(num_infinite > 0, old, tensor))
         return result
 
     @contextlib.contextmanager
     def _profiled(self) -> Iterator[None]:
         """Notes the code that runs inside, and calls of impure functions by the user's code."""
-        codes, before, thread = self._codes, sys.getprofile(), threading.get_ident()
+        codes, outer, thread = self._codes, sys.getprofile(), threading.get_ident()
 
         def see(frame: Any, event: str, arg: Any) -> None:
             if event == "call":
@@ -320,10 +324,10 @@ class ObservedCall:
         try:
             yield
         finally:
-            if isinstance(before, Profile):  # of `cProfile`, which is no function
-                before.enable()
+            if isinstance(outer, Profile):  # of `cProfile`, which is no function
+                outer.enable()
             else:
-                sys.setprofile(before)
+                sys.setprofile(outer)
             gc.callbacks.remove(collecting)
             gc.callbacks.remove(collected)
 
@@ -371,8 +375,8 @@ def is_number(value: Any) -> bool:
 
 def _global_hooks() -> list[Any]:
     scopes = (sys.modules[name] for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
-    found = (value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_"))
-    return [value for value in found if isinstance(value, dict)]
+    scopes_values = (value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_"))
+    return [value for value in scopes_values if isinstance(value, dict)]
 
 
 def _is_users(frame: Any) -> bool:

@@ -10,32 +10,32 @@ from torch.utils._pytree import tree_flatten
 from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
 from ...core.extend import Change, Kind, Program, View, reached
 from .host_tensors import Move
-from .observed_call import ObservedCall, RefusedError
+from .observed_call import ObservedCall, ReplayError
 
 
-class State(NamedTuple):
+class OfState(NamedTuple):
     """A storage that is the same at each call, by its place in `Recipe.storages`."""
 
-    place: int
+    number: int
 
 
-class Given(NamedTuple):
+class OfArgument(NamedTuple):
     """An argument of the call, by its place among the flat."""
 
-    place: int
+    number: int
 
 
-class Result(NamedTuple):
+class OfResult(NamedTuple):
     """A result of one of the programs, by the places of the program and of the root."""
 
     run: int
     root: int
 
 
-class Replaced(NamedTuple):
+class OfReplaced(NamedTuple):
     """A tensor that each call replaces (a gradient, a hidden state), by its place in `Recipe.replaced`."""
 
-    place: int
+    number: int
 
 
 class Constant(NamedTuple):
@@ -62,18 +62,18 @@ class Derived(NamedTuple):
     """Data that a function makes of other data without a program: a batch that the host pads, or moves to a mesh."""
 
     of: "Origin"
-    again: Callable[[DeviceData], DeviceData]
+    renew: Callable[[DeviceData], DeviceData]
     is_of_host: bool  # the function takes host data
 
 
-Origin = State | Given | Replaced | Result | Constant | Filled | Uploaded | Derived
+Origin = OfState | OfArgument | OfReplaced | OfResult | Constant | Filled | Uploaded | Derived
 
 
 @dataclass(frozen=True)
 class NewTensor:
     """A tensor over a result of a program, or over the storage of an argument or of state."""
 
-    over: Result | State | Given
+    over: OfResult | OfState | OfArgument
     meta: Meta
     view: View | None
     sharding: Sharding | None
@@ -81,7 +81,7 @@ class NewTensor:
 
 
 @dataclass(frozen=True)
-class Run:
+class CallProgram:
     """One program of the call.
 
     inputs, shardings: the origins of its inputs, and where they must be. roots, metas: the destinations of its results;
@@ -92,7 +92,7 @@ class Run:
     num_devices: int
     inputs: Sequence[Origin]
     shardings: Sequence[Sharding]
-    roots: Sequence[State | Given | Replaced | Result]
+    roots: Sequence[OfState | OfArgument | OfReplaced | OfResult]
     metas: Sequence[Meta]
 
 
@@ -105,7 +105,7 @@ class Recipe:
     replaced: the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key None for its
     gradient, else a container.
 
-    Raises RefusedError for a call that a replay could not repeat.
+    Raises ReplayError for a call that a replay could not repeat.
     """
 
     def __init__(self, call: ObservedCall):
@@ -113,29 +113,29 @@ class Recipe:
         self._call = call
         self.volatile = {*call.volatile, *call.followed}
         self.replaced = [(container, key, meta) for container, key, meta, _ in call.replaced]
-        self._known: dict[int, State | Given | Replaced] = {
-            id(ref): Replaced(place) for place, (*_, ref) in enumerate(call.replaced)
+        self._known: dict[int, OfState | OfArgument | OfReplaced] = {
+            id(ref): OfReplaced(index) for index, (*_, ref) in enumerate(call.replaced)
         }
-        for place, item in call.arguments.items():
+        for index, item in call.arguments.items():
             if type(item) is XlaTensor:
-                self._known[id(storage_of(item).ref)] = Given(place)
-        self._fresh: dict[int, Result] = {}
+                self._known[id(storage_of(item).ref)] = OfArgument(index)
+        self._fresh: dict[int, OfResult] = {}
         self.storages: list[Storage] = []
         self._results = {
-            id(data): Result(run, root)
+            id(data): OfResult(run, root)
             for run, one in enumerate(call.observation.ran)
             for root, data in enumerate(one.outputs)
         }
         self._destinations = [
-            [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
+            [self._destination(OfResult(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
             for run, one in enumerate(call.observation.ran)
         ]
         self._check_state()
         self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
         self.same = [
-            (place, item)
-            for place, item in enumerate(call.flat)
-            if isinstance(item, torch.Tensor) and place not in call.arguments
+            (index, item)
+            for index, item in enumerate(call.flat)
+            if isinstance(item, torch.Tensor) and index not in call.arguments
         ]
         self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
@@ -155,24 +155,24 @@ class Recipe:
                 continue
             _, owner = self._call.data.get(id(value), (None, None))
             if owner is not ref:
-                raise RefusedError(f"it gives a tensor {value.meta!r} data that no program computes")
+                raise ReplayError(f"it gives a tensor {value.meta!r} data that no program computes")
 
-    def _run(self, run: int, one: Any) -> Run:
+    def _run(self, run: int, one: Any) -> CallProgram:
         inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
         metas = [value.meta for value, _ in one.roots]
-        return Run(
+        return CallProgram(
             one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas
         )
 
-    def _state(self, ref: Any) -> State | Given | Replaced:
-        known = self._known.get(id(ref))
-        if known is None:
+    def _state(self, ref: Any) -> OfState | OfArgument | OfReplaced:
+        origin = self._known.get(id(ref))
+        if origin is None:
             storage = ref()
             if storage is None:
-                raise RefusedError("it reads a tensor that it drops")
-            known = self._known[id(ref)] = State(len(self.storages))
+                raise ReplayError("it reads a tensor that it drops")
+            origin = self._known[id(ref)] = OfState(len(self.storages))
             self.storages.append(storage)
-        return known
+        return origin
 
     def _origin(self, data: DeviceData, is_donated: bool) -> Origin:
         call = self._call
@@ -188,23 +188,23 @@ class Recipe:
             return Uploaded(move, next((i for i, item in enumerate(call.flat) if item is tensor), tensor))
         source = next((source for source, made in call.observation.uploads if made is data), None)
         if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
-            raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
+            raise ReplayError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
         derived = call.observation.derived.get(data)
         if derived is not None and not is_donated:
             return Derived(self._origin(derived[0], False), derived[1], derived[0].host is not None)
         if data in call.observation.filled and data.store is None:
             return Filled(data.meta, call.observation.filled[data])
         if data.serial >= call.first and is_donated:
-            raise RefusedError("it makes state")
+            raise ReplayError("it makes state")
         if data.serial < call.first:
-            raise RefusedError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
+            raise ReplayError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
         if source is None:
-            raise RefusedError(f"it reads {data.meta!r}, which the host makes of other values")
+            raise ReplayError(f"it reads {data.meta!r}, which the host makes of other values")
         return Constant(data)
 
-    def _destination(self, result: Result, storage: Storage) -> State | Given | Replaced | Result:
+    def _destination(self, result: OfResult, storage: Storage) -> OfState | OfArgument | OfReplaced | OfResult:
         if type(storage.value) is not DeviceData:
-            raise RefusedError("it makes a tensor of dynamic length")
+            raise ReplayError("it makes a tensor of dynamic length")
         if id(storage.ref) in self._call.references:
             return self._state(storage.ref)
         self._fresh[id(storage)] = result
@@ -213,7 +213,7 @@ class Recipe:
     def _slot(self, change: Change) -> tuple[Any, Any, NewTensor]:
         settable = change.kind in (Kind.DICT, Kind.LIST, Kind.ATTRIBUTES, Kind.SCOPE)
         if not settable or type(change.new) is not XlaTensor or change.old is reached.missing:
-            raise RefusedError(f"it changes Python state: {change}")
+            raise ReplayError(f"it changes Python state: {change}")
         self.volatile.add((id(change.container), change.key))
         return change.container, change.key, self._tensor(change.new, change.path)
 
@@ -221,9 +221,9 @@ class Recipe:
         storage = storage_of(tensor)
         over: Any = self._fresh.get(id(storage)) or self._known.get(id(storage.ref))
         if over is None:
-            raise RefusedError(f"{what} is no result of its programs")
+            raise ReplayError(f"{what} is no result of its programs")
         if tensor.requires_grad and not self._call.has_backward:
-            raise RefusedError(
+            raise ReplayError(
                 f"{what} needs a gradient that is not computed in the call; call it under torch.no_grad(), "
                 "or move backward() into it"
             )
@@ -234,18 +234,18 @@ class Recipe:
         places = range(len(call.flat)) if type(item) is XlaTensor else call.apart
         for index in places:
             if call.flat[index] is item:
-                return Given(index)
+                return OfArgument(index)
         if type(item) is XlaTensor:
             return item if id(item) in call.paths else self._tensor(item, "a result")
         if isinstance(item, torch.Tensor) and id(item) not in call.paths:
-            raise RefusedError("it returns a CPU tensor")
+            raise ReplayError("it returns a CPU tensor")
         if isinstance(item, (list, dict, set)) or type(item).__name__ == "SymFloat":
-            raise RefusedError(f"it returns a {type(item).__name__} that is no pytree of torch's")
+            raise ReplayError(f"it returns a {type(item).__name__} that is no pytree of torch's")
         return item
 
 
 def _check(call: ObservedCall) -> None:
-    """Raises RefusedError for what no replay can repeat."""
+    """Raises ReplayError for what no replay can repeat."""
     seen, after = call.observation, call.after
     reasons = [
         *(f"it {what}" for what in call.impure),
@@ -268,4 +268,4 @@ def _check(call: ObservedCall) -> None:
     if seen.other_draws:
         reasons.append("it draws random numbers from a stream of its own")
     if reasons:
-        raise RefusedError(reasons[0])
+        raise ReplayError(reasons[0])

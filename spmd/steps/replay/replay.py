@@ -24,10 +24,23 @@ from ...core import (
 )
 from ...core.extend import Store, executables, schedule, walks
 from .dict_versions import OF_ATTRIBUTES, versions
-from .guards import Numbers
+from .guards import ReplayedNumbers
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
-from .recipe import Constant, Derived, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
+from .recipe import (
+    CallProgram,
+    Constant,
+    Derived,
+    Filled,
+    NewTensor,
+    OfArgument,
+    OfReplaced,
+    OfResult,
+    OfState,
+    Origin,
+    Recipe,
+    Uploaded,
+)
 
 _is = operator.is_
 
@@ -36,8 +49,8 @@ class Known:
     """The facts of the tensors of a call: attributes that are no Python state."""
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
-        given = {id(item) for item in call.arguments.values()}
-        self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
+        arguments = {id(item) for item in call.arguments.values()}
+        self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in arguments]
         self._attributes = [vars(tensor) for tensor in self._tensors] if OF_ATTRIBUTES else []
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
@@ -92,14 +105,14 @@ class Replay:
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
         self.recipe = recipe
-        self.numbers = Numbers(recipe, call)
+        self.numbers = ReplayedNumbers(recipe, call)
         self._host_calls = call.host_calls
         self._shardings: dict[int, Sharding] = {}
         for run in recipe.runs:
             for origin, sharding in zip(run.inputs, run.shardings, strict=True):
-                if isinstance(origin, State):
-                    self._shardings[origin.place] = sharding
-        places = {root.place for run in recipe.runs for root in run.roots if isinstance(root, State)}
+                if isinstance(origin, OfState):
+                    self._shardings[origin.number] = sharding
+        places = {root.number for run in recipe.runs for root in run.roots if isinstance(root, OfState)}
         self._written = [recipe.storages[place] for place in sorted(places)]
         written = {id(storage) for storage in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
@@ -108,23 +121,23 @@ class Replay:
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
-        self.writes = {root for run in recipe.runs for root in run.roots if isinstance(root, (State, Given))}
+        self.writes = {root for run in recipe.runs for root in run.roots if isinstance(root, (OfState, OfArgument))}
         origins = [origin for run in recipe.runs for origin in run.inputs]
         self._of_host = [one.of for one in origins if isinstance(one, Derived) and one.is_of_host]
         self.line = recipe.runs[0].program.line
 
     def ready(self, flat: Sequence[Any]) -> str:
         """Brings state to where the programs read it; the reason why they cannot, or ""."""
-        for place, tensor in self.recipe.same:
-            if flat[place] is not tensor:
-                return f"argument {place} was a parameter, or other state, and is another tensor"
+        for index, tensor in self.recipe.same:
+            if flat[index] is not tensor:
+                return f"argument {index} was a parameter, or other state, and is another tensor"
         why = self._known.check()
         if why:
             return why
         now: list[Any] = [storage.value for storage in self.recipe.storages]
         if self._data is None or not all(map(_is, now, self._data)):
-            for place, value in enumerate(now):
-                why = self._moved(place, value)
+            for index, value in enumerate(now):
+                why = self._moved(index, value)
                 if why:
                     return why
             self._data, self._stores = now, None
@@ -149,8 +162,8 @@ class Replay:
 
     def overwritten(self, flat: Sequence[Any]) -> list[Any]:
         """The data of state and of arguments that the programs write over."""
-        found = Found(flat, (), (), [])
-        return [found.storage(over, self.recipe.storages).value for over in self.writes]
+        objects = Found(flat, (), (), [])
+        return [objects.storage(over, self.recipe.storages).value for over in self.writes]
 
     def _moved(self, place: int, value: Any) -> str:
         sharding = self._shardings.get(place)
@@ -168,10 +181,10 @@ class Replay:
         assert self._data is not None, "it is ready"
         for task in self._tasks:
             task.refuse()
-        found = Found(flat, self._data, self._replaced, [])
+        objects = Found(flat, self._data, self._replaced, [])
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
-                found.made.append(task.run(found, numbers))
+                objects.results.append(task.run(objects, numbers))
         except BaseException:
             for data in self._data:
                 if data.is_lost():
@@ -181,18 +194,18 @@ class Replay:
             storage.stamp += 1
         torch._C._increment_version(self._tensors)
         self.numbers.advance()
-        return self._results(found)
+        return self._results(objects)
 
     def _results(self, found: "Found") -> Any:
         flat, recipe = found.flat, self.recipe
-        storages: dict[Result, Storage] = {}
+        storages: dict[OfResult, Storage] = {}
 
         def tensor_of(new: NewTensor) -> XlaTensor:
             over = new.over
-            if isinstance(over, Result):
+            if isinstance(over, OfResult):
                 storage = storages.get(over)
                 if storage is None:
-                    data = found.made[over.run][over.root]
+                    data = found.results[over.run][over.root]
                     assert data is not None, "new data"
                     storage = storages[over] = Storage(data, data.meta, new.sharding)
                     storage.home = data.sharding
@@ -212,7 +225,11 @@ class Replay:
         for function, args, kwargs in self._host_calls:
             function(*args, **kwargs)
         result = [
-            tensor_of(item) if isinstance(item, NewTensor) else flat[item.place] if isinstance(item, Given) else item
+            tensor_of(item)
+            if isinstance(item, NewTensor)
+            else flat[item.number]
+            if isinstance(item, OfArgument)
+            else item
             for item in recipe.result
         ]
         return tree_unflatten(result, recipe.tree)
@@ -225,21 +242,21 @@ class Found(NamedTuple):
     flat: Sequence[Any]
     data: Sequence[Any]
     replaced: Sequence[Storage]
-    made: list[Sequence[DeviceData | None]]
+    results: list[Sequence[DeviceData | None]]
 
     def storage(self, over: Any, storages: Sequence[Storage]) -> Storage:
         match over:
-            case State(place):
+            case OfState(place):
                 return storages[place]
-            case Given(place):
+            case OfArgument(place):
                 return storage_of(self.flat[place])
-        return self.replaced[over.place]
+        return self.replaced[over.number]
 
     def source(self, origin: Origin, storages: Sequence[Storage]) -> Any:
         """The device data of a tensor that was there before the call; None for other origins."""
         if isinstance(origin, Derived):
             return self.source(origin.of, storages)
-        if not isinstance(origin, (State, Given, Replaced)):
+        if not isinstance(origin, (OfState, OfArgument, OfReplaced)):
             return None
         return self.storage(origin, storages).value
 
@@ -247,7 +264,7 @@ class Found(NamedTuple):
 class _Task:
     """One program with the objects whose buffers it takes and gives."""
 
-    def __init__(self, run: Run, storages: Sequence[Storage]):
+    def __init__(self, run: CallProgram, storages: Sequence[Storage]):
         self._run, self._storages = run, storages
         self._ref = weakref.ref(run.program)
         self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
@@ -275,20 +292,20 @@ class _Task:
         """The state that an argument is, or the store of it, which may be made; None where it is not of state alone."""
         is_stack = not isinstance(places, int)
         members = [self._run.inputs[place] for place in (places if is_stack else (places,))]
-        found = [data[one.place] for one in members if isinstance(one, State)]
-        if len(found) < len(members) or (not is_stack and found[0].store is not None):
+        data_of = [data[one.number] for one in members if isinstance(one, OfState)]
+        if len(data_of) < len(members) or (not is_stack and data_of[0].store is not None):
             return None
-        return executables.full_store(found) if is_stack else found[0]
+        return executables.full_store(data_of) if is_stack else data_of[0]
 
     def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
-        if not all(isinstance(root, State) for root in roots):
+        if not all(isinstance(root, OfState) for root in roots):
             return None
-        found = [data[root.place] for root in roots]
-        if any(one.sharding is not sharding for one in found):
+        data_of = [data[root.number] for root in roots]
+        if any(one.sharding is not sharding for one in data_of):
             return None
         if is_stack:
-            return executables.store_of(found)
-        return found[0] if found[0].store is None else None
+            return executables.store_of(data_of)
+        return data_of[0] if data_of[0].store is None else None
 
     def refuse(self) -> None:
         """Raises CollectiveError for a program that `spmd.allow` does not allow."""
@@ -328,14 +345,14 @@ class _Task:
         schedule.bring([data], [sharding], stays=False)
         buffer = executables.buffer_of(data, sharding, is_donated=port.is_donated)
         # Its tensor may be held elsewhere, and read later.
-        return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, Replaced) else buffer
+        return transfer.copied(buffer, sharding) if port.is_donated and isinstance(origin, OfReplaced) else buffer
 
     def _data_of(self, found: Found, origin: Origin) -> DeviceData:
         match origin:
-            case Derived(of, again):
-                return again(self._data_of(found, of))
-            case Result(run, root):
-                data = found.made[run][root]
+            case Derived(of, renew):
+                return renew(self._data_of(found, of))
+            case OfResult(run, root):
+                data = found.results[run][root]
             case Constant(data):
                 pass
             case Uploaded(move, tensor):
@@ -351,16 +368,18 @@ class _Task:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
         run, is_one = self._run, isinstance(places, int)
         members = []
-        for place in (places,) if is_one else places:
-            if place < 0:
-                members.append(found.data[run.inputs[~place].place])
+        for root_index in (places,) if is_one else places:
+            if root_index < 0:
+                members.append(found.data[run.inputs[~root_index].number])
                 continue
-            own = buffer if is_one else None
-            one = DeviceData(run.metas[place], buffer=own, sharding=sharding, maker=self._ref, source=place)
-            new[place] = one
-            members.append(one)
-            root = run.roots[place]
-            if not isinstance(root, Result):
-                found.storage(root, self._storages).settle(one)
+            own_buffer = buffer if is_one else None
+            new_data = DeviceData(
+                run.metas[root_index], buffer=own_buffer, sharding=sharding, maker=self._ref, source=root_index
+            )
+            new[root_index] = new_data
+            members.append(new_data)
+            root = run.roots[root_index]
+            if not isinstance(root, OfResult):
+                found.storage(root, self._storages).settle(new_data)
         if not is_one:
             Store(buffer, sharding, members)

@@ -198,7 +198,7 @@ def planned(
 
 
 @dataclass(frozen=True)
-class Recorded:
+class PlannedStep:
     """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
 
     rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
@@ -218,7 +218,7 @@ class Recorded:
     mesh: Sharding | None = None
 
 
-def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> Recorded:
+def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> PlannedStep:
     with abstractly(step, (args, kwargs), recording) as reachable:
         modules = reachable.of(nn.Module)
         calls = Calls(modules)
@@ -253,12 +253,12 @@ def recorded_step(
     calls: Calls,
     layout: tuple[list[Row], list[Finding]],
     sites: set[str] | None = None,
-) -> Recorded:
+) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""
     roles, (rows, findings) = Roles(reachable), layout
     inputs = {device_data for graph in programs for device_data in graph.inputs}
     names = {device_data: roles.name_of(device_data) for device_data in inputs}
-    return Recorded(
+    return PlannedStep(
         programs,
         recording.programs,
         set(results),
@@ -295,7 +295,7 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
     state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
     mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
-    recorded = Recorded([], [], set(), {}, state, lambda node: "", rows, findings, None, mesh)
+    recorded = PlannedStep([], [], set(), {}, state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
         result = compiled(recorded, target, line)
@@ -350,7 +350,7 @@ def chosen(read: Set[DeviceData], recording: Recording, line: Line) -> dict[tupl
     return found
 
 
-def compiled(recorded: Recorded, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
+def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
     """The figures of a recorded step, whose programs are compiled for them."""
     programs = recorded.programs
     above = config.moves_above if recorded.sites is None else 0  # rules are complete where nothing else is moved
@@ -441,7 +441,7 @@ def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
     return stats.get("bytes_limit")
 
 
-def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
+def _loops(recorded: PlannedStep, figures: Sequence[Figures]) -> Iterator[str]:
     """Notes on the loops of scanned layers, with the modules, and on why there are none."""
     for graph, one in zip(recorded.programs, figures, strict=True):
         for start, iterations, period in one.loops:

@@ -33,7 +33,7 @@ from ...core.extend import (
 )
 from .layout import roots_of, rows_of
 from .names import Calls, Roles
-from .planner import Recorded, checked, chosen, compiled, recorded_step
+from .planner import PlannedStep, checked, chosen, compiled, recorded_step
 from .progress import stage
 from .report import Plan, timed
 
@@ -73,7 +73,7 @@ class ScriptRecording(Recording):
         self.last = _SyncEnd(0, 0, user_line())
         self.window, self.num_ops = (self.last, self.last), 0
         self.is_unsynced = False
-        self.step: Recorded | None = None
+        self.step: PlannedStep | None = None
         self._not_finite: set[DeviceData] = set()
 
     def run(self, graph: Graph) -> list[DeviceData]:
@@ -131,7 +131,7 @@ class ScriptRecording(Recording):
         if self.is_unsynced and self._fewest():
             syncs.sync()
 
-    def between(self, start: _SyncEnd, end: _SyncEnd) -> Recorded:
+    def between(self, start: _SyncEnd, end: _SyncEnd) -> PlannedStep:
         """The programs between two syncs, initial values aside, with the user's objects at this moment."""
         programs = [graph for graph in self.programs[start.programs : end.programs] if graph.inputs]
         self.calls.spans[:] = self.calls.spans[start.calls : end.calls]

@@ -30,7 +30,7 @@ class Inputs:
 
     def __init__(self, step: Any, arguments: Any):
         self.reachable = Objects.of_step(step, arguments)
-        reached = [tensor for _, tensor in self.reachable.tensors.values()]
+        held = [tensor for _, tensor in self.reachable.tensors.values()]
         for root in reached.outermost(self.reachable.of(nn.Module)):
             refuse_sharded(root, "verify", "pass the rules and meshes to it")
         self.arguments = [one for one in tree_leaves(arguments) if isinstance(one, torch.Tensor)]
@@ -44,7 +44,7 @@ class Inputs:
         # Numbers on the host, such as an optimizer's count of steps, are no values of the device in a run either.
         others = [
             tensor
-            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *reached)
+            for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *held)
             if tensor.is_leaf and (tensor.dim() or type(tensor) is XlaTensor)
         ]
         found = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}

@@ -47,7 +47,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedValue:
     """One recorded op: its name and shapes, without those of annotations; its text with the user's line."""
 
     key: tuple[Any, ...]
@@ -62,7 +62,7 @@ class Outcome:
 
     values: dict[Name, torch.Tensor]
     paths: dict[Name, Path]
-    ops: tuple[Recorded, ...] = ()
+    ops: tuple[RecordedValue, ...] = ()
 
 
 class Runner:
@@ -112,7 +112,7 @@ class Runner:
             return Outcome(
                 {name: value.detach().cpu() for name, value in found.items()},
                 paths,
-                tuple(Recorded(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
+                tuple(RecordedValue(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
             )
 
     def _called(self, dtype: torch.dtype | None) -> Any:

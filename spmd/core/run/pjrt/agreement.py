@@ -26,6 +26,7 @@ import jax
 from ...base import counters, forking, messages
 from ...base.config import config
 from ...base.tables import Bounded
+from ...graph.source import Line
 from . import processes
 
 _PERIOD = 0.5  # seconds between two looks of the thread
@@ -53,7 +54,7 @@ class Watcher(Protocol):
     def start(self) -> None: ...
     def wants_records(self) -> bool: ...
     def heard(self, records: Sequence[Mapping[str, Any]]) -> None: ...
-    def pass_on(self, store: Any) -> None: ...
+    def pass_on(self, store: object) -> None: ...
 
 
 watchers: list[Watcher] = []
@@ -68,7 +69,7 @@ class Event(NamedTuple):
 
     digest: str
     what: str
-    line: Any
+    line: Line
 
 
 @dataclass
@@ -98,7 +99,7 @@ _DIGESTS = re.compile(r"(\w+) #([0-9a-f]{8})")
 _ALL_DIGESTS = re.compile(r"[,;] its \w+ #[0-9a-f]{8}(?:, \w+ #[0-9a-f]{8})*,?")
 
 
-def note(what: str, mark: bytes, line: Any) -> int:
+def note(what: str, mark: bytes, line: Line) -> int:
     """Adds an event to this process's chain and returns its number.
 
     what: its description, which differs wherever the mark does (see `digest`).
@@ -113,25 +114,25 @@ def note(what: str, mark: bytes, line: Any) -> int:
         return _state.count
 
 
-def agree(what: str, mark: bytes, line: Any) -> None:
+def agree(what: str, mark: bytes, line: Line) -> None:
     """Adds an event and waits until every process has come to it.
 
     Returns in all processes, or raises ProcessError in all with what each does. Waits at most
     `config.process_timeout_seconds`, and prints after a while that it does.
     """
     number, store = note(what, mark, line), processes.client()
-    place = f"{_ALL_DIGESTS.sub('', what)} at {line}"
+    where = f"{_ALL_DIGESTS.sub('', what)} at {line}"
     come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
     store.key_value_set(f"{come}{processes.index()}", json.dumps(_record()))
     if processes.index() == 0:
-        _gather(come, place)
+        _gather(come, where)
         store.key_value_set(agreed, "")
         store.key_value_delete(come)
         if _state.last_agreed is not None:
             store.key_value_delete(_state.last_agreed)
         _state.last_agreed = agreed
-    elif _wait_for(agreed, _deadline() + _GRACE, f"{place}, for process 0") is None:
-        _publish_mismatch(_absent(place, [0]))
+    elif _wait_for(agreed, _deadline() + _GRACE, f"{where}, for process 0") is None:
+        _publish_mismatch(_absent(where, [0]))
         _raise_mismatch()
 
 
@@ -163,8 +164,8 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
             quiet_until = deadline
             messages.say(f"process {processes.index()} waits with {place}", "waiting")
         _raise_mismatch()
-        left = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
-        text = processes.polled(key, left)
+        seconds = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
+        text = processes.polled(key, seconds)
         if text is not None or time.monotonic() >= deadline:
             return text
 
@@ -172,7 +173,7 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
 _known: Bounded[bytes, bool] = Bounded(1024)
 
 
-def agree_once(what: str, mark: bytes, line: Any) -> None:
+def agree_once(what: str, mark: bytes, line: Line) -> None:
     """Agrees on the first event with this mark; later ones are only noted."""
     if _known.get(mark):
         note(what, mark, line)
@@ -212,18 +213,18 @@ _ADVICE = (
 
 def _compare(records: list[Record]) -> None:
     """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
-    own = _record(_WINDOW)
+    mine = _record(_WINDOW)
     for other in records:
-        start = _first_difference(own, other)
+        start = _first_difference(mine, other)
         if start is not None:
-            why = f"{_apart(own, other, start)}, and every program is one of all processes"
-        elif (other["ended"] and other["count"] < own["count"]) or (own["ended"] and own["count"] < other["count"]):
-            ended = other if other["ended"] and other["count"] < own["count"] else own
+            why = f"{_apart(mine, other, start)}, and every program is one of all processes"
+        elif (other["ended"] and other["count"] < mine["count"]) or (mine["ended"] and mine["count"] < other["count"]):
+            ended = other if other["ended"] and other["count"] < mine["count"] else mine
             by = f" by {ended['error']}" if ended["error"] else ""
             why = f"process {ended['process']} has ended{by}, and others go on to programs of all processes"
         else:
             continue
-        text = f"{why}.\n{_reported(own, start)}\n{_reported(other, start)}\n{_ADVICE}"
+        text = f"{why}.\n{_reported(mine, start)}\n{_reported(other, start)}\n{_ADVICE}"
         return _publish_mismatch(text, start or 0)
 
 
@@ -262,8 +263,8 @@ def _reported(record: Record, start: int | None = None) -> str:
 
 
 def _absent(place: str, absent: list[int]) -> str:
-    known = {record["process"]: record for record in _published()}
-    reports = "\n".join(_reported(known[process]) for process in absent[:_SHOWN] if process in known)
+    record_of = {record["process"]: record for record in _published()}
+    reports = "\n".join(_reported(record_of[process]) for process in absent[:_SHOWN] if process in record_of)
     return (
         f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
         f"with {place}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
@@ -279,8 +280,10 @@ def _publish_mismatch(text: str, start: int = 0) -> None:
 
 def _with_own(text: str, start: int) -> str:
     """Returns a mismatch with this process's event at its start, of which the first process may not know any more."""
-    own = _text_of(_record(_WINDOW), start)
-    return text if not own or own in text else f"{text}\nIn process {processes.index()} that was {own}"
+    text_here = _text_of(_record(_WINDOW), start)
+    return (
+        text if not text_here or text_here in text else f"{text}\nIn process {processes.index()} that was {text_here}"
+    )
 
 
 def _raise_mismatch() -> None:

@@ -63,8 +63,8 @@ def prepare() -> None:
             jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
         if hardware.gpus is not None:
             jax.config.update("jax_cuda_visible_devices", ",".join(map(str, hardware.gpus)))
-        given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: as in XLA_FLAGS
-        set_pool_width(given if given > 0 else forced_cpu_devices() or 1)
+        num_devices = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: as in XLA_FLAGS
+        set_pool_width(num_devices if num_devices > 0 else forced_cpu_devices() or 1)
         _prepared = True
 
 
@@ -73,9 +73,9 @@ def devices() -> tuple[jax.Device, ...]:
     """Returns every device of every process, in the order of their ordinals."""
     forking.check()
     prepare()
-    found = all_devices()
+    devices = all_devices()
     reset_pool_width()
-    return found
+    return devices
 
 
 def default_sharding() -> Sharding:
@@ -100,8 +100,8 @@ def host_memory() -> int | None:
     if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
         return None
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap_bytes()
-    own = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
-    return machine if own < 0 else min(machine, own)
+    process = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
+    return machine if process < 0 else min(machine, process)
 
 
 def _swap_bytes() -> int:

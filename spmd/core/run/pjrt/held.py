@@ -22,9 +22,9 @@ _runtime_peak_at_reset = 0
 
 def _stats() -> list[dict[str, int]] | None:
     """Returns the runtime's figures for each device of this process; None where it has none."""
-    here = jax.local_devices() if devices() else []
-    found = [device.memory_stats() for device in here]
-    return found if all(found) else None  # no None is left
+    local = jax.local_devices() if devices() else []
+    stats = [device.memory_stats() for device in local]
+    return stats if all(stats) else None  # no None is left
 
 
 def _bytes(array: jax.Array) -> int:
@@ -111,8 +111,8 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
     if stats is None:
         page = os.sysconf("SC_PAGE_SIZE")
         total = page * os.sysconf("SC_PHYS_PAGES")
-        known = "SC_AVPHYS_PAGES" in os.sysconf_names
-        return (page * os.sysconf("SC_AVPHYS_PAGES") if known else max(total - memory_allocated(), 0)), total
+        has_available = "SC_AVPHYS_PAGES" in os.sysconf_names
+        return (page * os.sysconf("SC_AVPHYS_PAGES") if has_available else max(total - memory_allocated(), 0)), total
     total = sum(device.get("bytes_limit", 0) for device in stats)
     return max(total - sum(device["bytes_in_use"] for device in stats), 0), total
 

@@ -10,11 +10,11 @@ from ...base.state import held
 from ...graph.source import is_library, user_line
 
 
-class _Thread(threading.local):
+class _Transfers(threading.local):
     is_forbidden = False  # whether this thread is in a `no_host_transfer` block
 
 
-_thread = _Thread()
+_thread = _Transfers()
 
 
 def no_host_transfer() -> AbstractContextManager[None]:

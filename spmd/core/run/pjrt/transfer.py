@@ -156,10 +156,10 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
 
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     """Returns the array of this shape whose shards this process's devices hold already."""
-    here = {next(iter(part.devices())): part for part in parts}
-    order = [device for device in device_order(sharding.jax) if device in here]
+    part_of = {next(iter(part.devices())): part for part in parts}
+    order = [device for device in device_order(sharding.jax) if device in part_of]
     return jax.make_array_from_single_device_arrays(
-        sharding.padded_shape(shape), sharding.jax, [here[device] for device in order]
+        sharding.padded_shape(shape), sharding.jax, [part_of[device] for device in order]
     )
 
 
@@ -201,8 +201,8 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     """Returns a constant on devices, made without compiling anything and without an unsharded copy on the host."""
     _check_here(sharding)
     if processes.several():
-        what = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
-        agreement.note(what, what.encode(), user_line())
+        event_text = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
+        agreement.note(event_text, event_text.encode(), user_line())
     physical = sharding.padded_shape(shape)
     content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
@@ -216,8 +216,8 @@ def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sh
     """Returns a buffer resharded, between any two meshes, always in new memory: one of the two may be donated."""
     _check_here(target)
     if processes.several():
-        what = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
-        agreement.note(what, what.encode(), user_line())
+        event_text = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
+        agreement.note(event_text, event_text.encode(), user_line())
     with compiler_context(), _Room(shape, buffer.dtype, target):
         return moved(buffer, shape, source, target)
 
@@ -260,15 +260,15 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
     if num_old % num_new == 0:
-        there = _repeated(target, source.device_ids)
-        return _handed_over(_exchanged(buffer, shape, source, there), shape, there, target)
+        destination = _repeated(target, source.device_ids)
+        return _handed_over(_exchanged(buffer, shape, source, destination), shape, destination, target)
     if num_new % num_old == 0:
-        there = _repeated(source, target.device_ids)
-        return _exchanged(_handed_over(buffer, shape, source, there), shape, there, target)
+        destination = _repeated(source, target.device_ids)
+        return _exchanged(_handed_over(buffer, shape, source, destination), shape, destination, target)
     replicated = source.replicated()
-    there = target.replicated()
+    destination = target.replicated()
     gathered = _exchanged(buffer, shape, source, replicated)
-    return _exchanged(_handed_over(gathered, shape, replicated, there), shape, there, target)
+    return _exchanged(_handed_over(gathered, shape, replicated, destination), shape, destination, target)
 
 
 def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
@@ -331,8 +331,8 @@ def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
         starts = tuple(part.indices(wide)[0] for part, wide in zip(index or (), buffer.shape, strict=True))
         if starts not in parts:
             parts[starts] = _cutting(size)(buffer, np.array(starts, np.int64))
-        there = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
-        arrays.append(jax.device_put(parts[starts], there, may_alias=False))
+        single = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
+        arrays.append(jax.device_put(parts[starts], single, may_alias=False))
     return jax.make_array_from_single_device_arrays(buffer.shape, target.jax, arrays)
 
 
