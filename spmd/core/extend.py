@@ -113,4 +113,6 @@ from .step.objects import Held as Held
 from .step.objects import Kind as Kind
 from .step.objects import Objects as Objects
 from .step.recording import Recording as Recording
+from .step.state_names import Named as Named
+from .step.state_names import StateNames as StateNames
 from .torch_state.autocast import NAME as NAME

@@ -21,11 +21,10 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import Graph, Objects, Recording, pending, schedule, user_lines, walks
+from ...core.extend import Graph, Named, Objects, Recording, StateNames, pending, schedule, user_lines, walks
 from ..saved_state import abstractly
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import ready
-from .state_names import Named, StateNames
 
 # Two places in the stream of draws: what differs by them between two recordings is a draw's key, else it is a change.
 _SEEDS = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
@@ -267,7 +266,7 @@ def _source(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
         )
-    return f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta))
+    return Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
 
 
 def _draws(first: _Taken, last: _Taken) -> Draws:

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.utils._pytree import tree_leaves
 
-from ...core import DeviceData, Storage, XlaTensor, storage_of
-from ...core.extend import Node, Objects, Value, reached, user_lines, walks
+from ...core import DeviceData
+from ...core.extend import Node, StateNames, Value, reached, user_lines, walks
 
 _SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
 
@@ -68,47 +67,16 @@ def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     return paths
 
 
-class Roles:
-    """The role of each storage (parameter, gradient, optimizer state), and its name."""
-
-    def __init__(self, reachable: Objects):
-        self.roles: dict[Storage, str] = {}
-        self.names: dict[Storage, str] = {}
-        for optimizer in reachable.of(torch.optim.Optimizer):
-            for state in optimizer.state.values():
-                for tensor in tree_leaves(state):
-                    if isinstance(tensor, XlaTensor):
-                        self.roles[storage_of(tensor)] = "optimizer state"
-            for group in optimizer.param_groups:
-                self._take(group["params"])
-        modules = reachable.of(nn.Module)
-        paths = _paths(modules)
-        for module in modules:
-            self._take(module._parameters.values())
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if isinstance(tensor, XlaTensor):
-                    self.names.setdefault(storage_of(tensor), f"{paths[id(module)]}.{name}".lstrip("."))
-
-    def _take(self, parameters: Any) -> None:
-        for parameter in parameters:
-            if isinstance(parameter, XlaTensor):
-                self.roles[storage_of(parameter)] = "parameters"
-                if isinstance(parameter.grad, XlaTensor):
-                    self.roles[storage_of(parameter.grad)] = "gradients"
-
-    def of(self, device_data: DeviceData) -> str:
-        """The role of an input of a program."""
-        storage = _holder(device_data)
-        return "inputs" if storage is None else self.roles.get(storage, "inputs")
-
-    def name_of(self, device_data: DeviceData) -> str:
-        """The name of an input that is a module's parameter or buffer; else ""."""
-        storage = _holder(device_data)
-        return "" if storage is None else self.names.get(storage, "")
+# The roles of which a plan has figures; what else a program reads are inputs.
+ROLES = {"parameter": "parameters", "gradient": "gradients", "optimizer state": "optimizer state"}
 
 
-def _holder(device_data: DeviceData) -> Storage | None:
-    return device_data.holder() if device_data.holder is not None else None
+def role_and_name(names: StateNames, device_data: DeviceData) -> tuple[str, str]:
+    """The role of an input of a program, and its name if it is a module's parameter or buffer, else ""."""
+    named = names.of(device_data.holder() if device_data.holder is not None else None)
+    if named is None:
+        return "inputs", ""
+    return ROLES.get(named.role, "inputs"), named.name if named.role in ("parameter", "buffer") else ""
 
 
 def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:

@@ -24,7 +24,7 @@ from ...core import (
     user_line,
     variables,
 )
-from ...core.extend import Graph, Line, Node, Objects, Recording, Target, executables, user_lines
+from ...core.extend import Graph, Line, Node, Objects, Recording, StateNames, Target, executables, user_lines
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
@@ -33,7 +33,7 @@ from ...tensors.annotate import get_sharding
 from .chips import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of, unused_axes
-from .names import Calls, Roles, path_of
+from .names import ROLES, Calls, path_of, role_and_name
 from .program_files import compile_all, recordings, save
 from .progress import stage
 from .report import Plan, advice, timed
@@ -255,18 +255,19 @@ def recorded_step(
     sites: set[str] | None = None,
 ) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""
-    roles, (rows, findings) = Roles(reachable), layout
+    names, (rows, findings) = StateNames(reachable), layout
     inputs = {device_data for graph in programs for device_data in graph.inputs}
-    names = {device_data: roles.name_of(device_data) for device_data in inputs}
+    named = {device_data: role_and_name(names, device_data) for device_data in inputs}
+    paths = {device_data: path for device_data, (_, path) in named.items()}
     return PlannedStep(
         programs,
         recording.programs,
         set(results),
-        {device_data: roles.of(device_data) for device_data in inputs},
-        bytes_of(roles),
-        lambda node: path_of(node, calls, names),
+        {device_data: role for device_data, (role, _) in named.items()},
+        bytes_of(names),
+        lambda node: path_of(node, calls, paths),
         rows,
-        [replace(found, line=_read_at(found.subject, names, programs)) for found in findings],
+        [replace(found, line=_read_at(found.subject, paths, programs)) for found in findings],
         sites,
     )
 
@@ -305,14 +306,14 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
     return replace(result, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
 
 
-def bytes_of(roles: Roles) -> dict[str, int]:
+def bytes_of(names: StateNames) -> dict[str, int]:
     """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
-    for storage, role in roles.roles.items():
+    for storage, named in names.named.items():
         device_data = storage.value
-        if type(device_data) is DeviceData:
+        if named.role in ROLES and type(device_data) is DeviceData:
             sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
-            sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
+            sizes[ROLES[named.role] if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
     return sizes
 
 

@@ -23,6 +23,7 @@ from ...core.extend import (
     Line,
     Objects,
     Recording,
+    StateNames,
     Target,
     Value,
     held,
@@ -32,7 +33,7 @@ from ...core.extend import (
     walks,
 )
 from .layout import roots_of, rows_of
-from .names import Calls, Roles
+from .names import ROLES, Calls
 from .planner import PlannedStep, checked, chosen, compiled, recorded_step
 from .progress import stage
 from .report import Plan, timed
@@ -109,7 +110,8 @@ class ScriptRecording(Recording):
 
     def _place_state(self) -> None:
         """Gives state without an annotation the layout that the compiler chooses for it, as in a run."""
-        storages = Roles(Objects.of_step(None, [*self.steps])).roles
+        names = StateNames(Objects.of_step(None, [*self.steps])).named
+        storages = (storage for storage, named in names.items() if named.role in ROLES)
         state = {storage.value: storage for storage in storages if storage.value in self.unknown}
         if state:
             with topology.standing_in(checked(self.target, self.programs)):

@@ -12,10 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
-from ...core.extend import Objects
+from ...core.extend import Objects, StateNames
 from ...steps.saved_state import abstractly
 from ..planning.layout import refuse_sharded, roots_of
-from ..planning.names import Roles
 from ..planning.planner import bytes_of
 from ..planning.progress import silent, stage
 from .candidates import Model
@@ -160,7 +159,7 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
         with flow.watching():
             result = step(*args, **kwargs)
         syncs.sync()
-        state = bytes_of(Roles(Objects.of_step(step, arguments)))
+        state = bytes_of(StateNames(Objects.of_step(step, arguments)))
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
