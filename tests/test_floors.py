@@ -14,7 +14,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
     "base", "ops", "sharding", "programs.persistent", "graph", "run.pjrt", "lower", "loop", "programs", "checks",
-    "passes", "record", "step", "propagation", "run", "aten", "torch_state",
+    "passes", "record", "propagation", "run", "aten", "torch_state", "step",
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),

@@ -33,6 +33,7 @@ from .run.pjrt.agreement import ProcessError as ProcessError
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
 from .run.pjrt.transfer import ShardSlice as ShardSlice
+from .run.recording import recording as recording
 from .run.syncs import Synced as Synced
 from .sharding.partitioner import compiler_context as compiler_context
 from .sharding.value import DEVICE as DEVICE
@@ -41,7 +42,6 @@ from .sharding.value import UNCONSTRAINED as UNCONSTRAINED
 from .sharding.value import Dim as Dim
 from .sharding.value import Sharding as Sharding
 from .sharding.value import Spec as Spec
-from .step.recording import recording as recording
 from .subsystems import annotations as annotations
 from .subsystems import counters as counters
 from .subsystems import dtypes as dtypes

@@ -20,6 +20,7 @@ from .checks.hlo import Instruction as Instruction
 from .checks.hlo import Module as Module
 from .checks.hlo import arrays as arrays
 from .checks.hlo import num_bytes as num_bytes
+from .extension_subsystems import abstract_calls as abstract_calls
 from .extension_subsystems import attention as attention
 from .extension_subsystems import body as body
 from .extension_subsystems import calls as calls
@@ -101,6 +102,7 @@ from .record.views import View as View
 from .record.views import read as read
 from .record.watching import recorded as recorded
 from .record.watching import watching as watching
+from .run.recording import Recording as Recording
 from .run.schedule import Root as Root
 from .run.schedule import Subgraph as Subgraph
 from .run.syncs import Watch as Watch
@@ -112,7 +114,6 @@ from .step.objects import Change as Change
 from .step.objects import Held as Held
 from .step.objects import Kind as Kind
 from .step.objects import Objects as Objects
-from .step.recording import Recording as Recording
 from .step.state_names import Named as Named
 from .step.state_names import StateNames as StateNames
 from .torch_state.autocast import NAME as NAME

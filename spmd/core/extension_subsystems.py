@@ -68,11 +68,12 @@ from .run import failed as _failed
 from .run import initialization as _initialization
 from .run import placement as _placement
 from .run import prepare as _prepare
+from .run import recording as _recording
 from .run import schedule as _schedule
 from .run.pjrt import host as _host
 from .sharding import constrain as _constrain
 from .step import objects as _objects
-from .step import recording as _recording
+from .step import saved_state as _saved_state
 
 
 class reads:  # used as a module is
@@ -91,6 +92,12 @@ class recordings:  # used as a module is
     """Calls recorded without data."""
 
     recorded = _recording.recorded
+
+
+class abstract_calls:  # used as a module is
+    """Calls of a step without data, and the user's objects restored behind them."""
+
+    abstractly, kept, restore_module = _saved_state.abstractly, _saved_state.kept, _saved_state.restore_module
 
 
 class reached:  # used as a module is

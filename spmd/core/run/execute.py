@@ -21,12 +21,12 @@ from ..record import host_lists, recorders
 from ..record.annotations import annotate_again
 from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
 from ..sharding.value import Sharding
-from ..step.recording import recording
 from . import executables
 from .initialization import initialize_state
 from .pjrt import transfer
 from .placement import bring, check_here, is_placed_in, pinned_sharding, written_over
 from .prepare import prepared
+from .recording import recording
 from .schedule import Flow, Root, Subgraph, by_mesh
 
 

@@ -25,11 +25,11 @@ from ..programs import failing
 from ..record import body, host_lists, recorders
 from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
 from ..sharding.value import Sharding
-from ..step.recording import recording
 from .execute import run
 from .failed import FINAL, depends, give_up
 from .pjrt import agreement, devices, processes, transfer
 from .placement import wanted
+from .recording import recording
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (

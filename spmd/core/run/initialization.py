@@ -11,10 +11,10 @@ from ..graph.source import Line
 from ..programs import cache
 from ..record.storage import Storage
 from ..sharding.value import Sharding
-from ..step.recording import recording
 from . import executables
 from .pjrt import transfer
 from .placement import check_here, is_placed_in, mesh_homes, meshes_met, pinned_sharding
+from .recording import recording
 
 Initial = tuple[Storage, Value]
 

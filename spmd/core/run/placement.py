@@ -17,8 +17,8 @@ from ..record.constraints import with_sharding
 from ..record.storage import LOCK, Storage
 from ..record.tensor import XlaTensor, wrap
 from ..sharding.value import DEVICE, Sharding, Spec
-from ..step.recording import recording
 from .pjrt import agreement, devices, processes, transfer
+from .recording import recording
 
 
 class MeshesError(ValueError):

@@ -17,8 +17,8 @@ from ..programs import cache
 from ..programs.program import Program
 from ..record import recorders
 from ..sharding.value import Sharding
-from ..step.recording import recording
 from .pjrt import processes
+from .recording import recording
 from .schedule import Flow, Root, Subgraph, around_host
 
 

@@ -21,13 +21,13 @@ from ..record.record import NOWHERE, record
 from ..record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
 from ..record.tensor import XlaTensor
 from ..record.views import read
-from ..step.recording import recording
 from . import executables
 from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .initialization import impure
 from .pjrt import processes
 from .placement import meshes_met
+from .recording import recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,18 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import Graph, Named, Objects, Recording, StateNames, pending, schedule, user_lines, walks
-from ..saved_state import abstractly
+from ...core.extend import (
+    Graph,
+    Named,
+    Objects,
+    Recording,
+    StateNames,
+    abstract_calls,
+    pending,
+    schedule,
+    user_lines,
+    walks,
+)
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import ready
 
@@ -89,7 +99,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     recording = Recording()
     with ready(optimizers):
         syncs.sync()
-        with abstractly(step, None, recording) as reachable:
+        with abstract_calls.abstractly(step, None, recording) as reachable:
             names = StateNames(reachable)
             taken: list[_Taken] = []
             for number in range(_MOST_CALLS):

@@ -24,11 +24,21 @@ from ...core import (
     user_line,
     variables,
 )
-from ...core.extend import Graph, Line, Node, Objects, Recording, StateNames, Target, executables, user_lines
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Objects,
+    Recording,
+    StateNames,
+    Target,
+    abstract_calls,
+    executables,
+    user_lines,
+)
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ...steps.saved_state import abstractly
 from ...tensors.annotate import get_sharding
 from .chips import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, shard_bytes
@@ -219,7 +229,7 @@ class PlannedStep:
 
 
 def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> PlannedStep:
-    with abstractly(step, (args, kwargs), recording) as reachable:
+    with abstract_calls.abstractly(step, (args, kwargs), recording) as reachable:
         modules = reachable.of(nn.Module)
         calls = Calls(modules)
         roots = roots_of(modules)
@@ -284,7 +294,7 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
 
 def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line) -> Plan:
     """The plan of a module without a step: its shardings and their bytes."""
-    with abstractly(model, ()):
+    with abstract_calls.abstractly(model, ()):
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
         tensors = [tensor for _, tensor, _ in tensors_of(model)]

@@ -12,8 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
-from ...core.extend import Objects, StateNames
-from ...steps.saved_state import abstractly
+from ...core.extend import Objects, StateNames, abstract_calls
 from ..planning.layout import refuse_sharded, roots_of
 from ..planning.planner import bytes_of
 from ..planning.progress import silent, stage
@@ -144,7 +143,7 @@ def _price(price: float | Mapping[str, float] | None, target: str | None) -> flo
 def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
     """The properties of the module to shard, observed in one step."""
     args, kwargs = arguments
-    with abstractly(step, arguments) as reachable:
+    with abstract_calls.abstractly(step, arguments) as reachable:
         modules = reachable.of(nn.Module)
         if module is None:
             roots = [root for root in roots_of(modules) if any(True for _ in root.parameters())]

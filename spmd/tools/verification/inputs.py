@@ -10,11 +10,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ...core import XlaTensor, module_moves
-from ...core.extend import Objects, reached
+from ...core.extend import Objects, abstract_calls, reached
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.applied import moved
-from ...steps.exported_graphs import follow
 from ...tensors.annotate import mark_sharding
 from ..planning.layout import refuse_sharded
 from .rounding import unit_of
@@ -110,7 +109,7 @@ class Inputs:
             for tensor, result in reversed(exchanged):
                 module_moves.exchange(tensor, result)
             for root in roots:
-                follow(root)
+                abstract_calls.restore_module(root)
 
     def shard_arguments(self, mesh: Mesh) -> None:
         """Shards dim 0 of the step's arguments, which are on the device by now, over the first axis of a mesh."""

@@ -12,11 +12,10 @@ from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...core import DeviceData, Storage, XlaTensor, config, hardware, options, storage_of, syncs, wrap
-from ...core.extend import Node, held, user_lines, walks
+from ...core.extend import Node, abstract_calls, held, user_lines, walks
 from ...loops.body_calls import BodyCalls, noting
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ...steps.saved_state import kept
 from ..planning.layout import roots_of, tensors_of
 from ..planning.planner import ApplyRules
 from .inputs import Inputs
@@ -85,7 +84,7 @@ class Runner:
         calls in the bodies of manual computations."""
         default = torch.get_default_dtype() if dtype is None else dtype
         with (
-            kept(self.inputs.reachable),
+            abstract_calls.kept(self.inputs.reachable),
             # Roundings are counted along paths of ops: none may have run before the end of the step.
             held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
             options.compiled_with(_quickly()),

@@ -14,8 +14,8 @@ import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
 from spmd.core.record.storage import LIVE, READ, pending
+from spmd.core.step import saved_state
 from spmd.core.step.objects import Objects
-from spmd.steps import saved_state
 
 
 class TestNothingMoves:

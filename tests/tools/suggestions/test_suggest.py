@@ -16,10 +16,10 @@ import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules
-from spmd.core.step import recording
+from spmd.core.run import recording
 from spmd.core.step.objects import Objects
+from spmd.core.step.saved_state import kept, without_data
 from spmd.rules.patterns import matches
-from spmd.steps.saved_state import kept, without_data
 from spmd.tools.planning.chips import CHIPS
 from spmd.tools.suggestions import search as searching
 from spmd.tools.suggestions import suggest as suggesting

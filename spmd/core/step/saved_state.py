@@ -12,18 +12,24 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 from torch.utils._pytree import tree_leaves
 
-from ..core import DeviceData, Storage, XlaTensor, dense_meta, module_moves, seed, wrap
-from ..core.extend import Held, Kind, Objects, Recording, reached, record_calls, recordings, storages
-from ..rules.applied import moved
-from .exported_graphs import follow
+from ..base import seed
+from ..graph.graph import DeviceData
+from ..graph.meta import dense_meta
+from ..record.storage import Storage
+from ..record.tensor import OURS, XlaTensor, wrap
+from ..record.threads import enter_thread
+from ..run.recording import Recording, recorded
+from ..torch_state.modules import after_move
+from ..torch_state.swap import exchange
+from .objects import Held, Kind, Objects, outermost
 
 
 @contextlib.contextmanager
 def abstractly(step: Any, arguments: Any, recording: Recording | None = None) -> Iterator[Objects]:
     """Yields what is reachable from a step; in the context its calls are recorded without data, and nothing runs."""
-    record_calls.enter_thread()
+    enter_thread()
     reachable = Objects.of_step(step, arguments)
-    with recordings.recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
+    with recorded(recording or Recording()), kept(reachable), without_data(reachable, arguments):
         yield reachable
 
 
@@ -56,7 +62,7 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
     if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
-        attributes = {name: value for name, value in tensor.__dict__.items() if name in storages.OURS}
+        attributes = {name: value for name, value in tensor.__dict__.items() if name in OURS}
         yield partial(_put_back, tensor, attributes)
     if tensor.is_leaf and tensor.requires_grad:
         # The hooks stay with the object whatever its data: annotations and units add some.
@@ -70,7 +76,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
 
 
 def _put_back(tensor: torch.Tensor, own: dict[str, Any]) -> None:
-    for name in storages.OURS:
+    for name in OURS:
         tensor.__dict__.pop(name, None)
     tensor.__dict__.update(own)
 
@@ -99,7 +105,7 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
         if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
             gradient = tensor.grad if tensor.is_leaf else None
             exchanged[id(tensor)] = tensor, stand_in_tensor(tensor)
-            module_moves.exchange(*exchanged[id(tensor)])
+            exchange(*exchanged[id(tensor)])
             if gradient is not None:
                 tensor.grad = _abstract(gradient)
 
@@ -118,16 +124,26 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
                 stand_in(tensor, _abstract)
         for tensor in tree_leaves(arguments) if has_moved else ():
             stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
-        for root in reached.outermost(reachable.of(nn.Module)):
+        for root in outermost(reachable.of(nn.Module)):
             if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
                 roots.append(root)
-                moved(root)
+                root._apply(_same)
         yield
     finally:
         for tensor, stand_in_tensor in reversed(exchanged.values()):
-            module_moves.exchange(tensor, stand_in_tensor)
+            exchange(tensor, stand_in_tensor)
         for root in roots:
-            follow(root)
+            restore_module(root)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def restore_module(root: nn.Module) -> None:
+    """Has what follows the moves of a module know that its tensors are back where they were."""
+    for after in after_move:
+        after(root, _same)
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:

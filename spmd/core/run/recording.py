@@ -20,8 +20,8 @@ from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..graph.op import OpSpec
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, Storage, UndoLog, forget_reads
-from ..run.pjrt import devices
 from ..sharding.value import Sharding
+from .pjrt import devices
 
 
 class Recording:
