@@ -28,7 +28,7 @@ from spmd.core.record.storage import LIVE, pending
 from spmd.core.record.tensor import abstract
 from spmd.core.run import executables
 from spmd.core.run.execute import graph_of, roots_of
-from spmd.core.run.placement import meshes_met
+from spmd.core.run.schedule import meshes_met
 
 
 def parse() -> argparse.Namespace:

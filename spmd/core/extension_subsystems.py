@@ -66,7 +66,6 @@ from .run import executables as _executables
 from .run import execute as _execute
 from .run import failed as _failed
 from .run import initialization as _initialization
-from .run import placement as _placement
 from .run import prepare as _prepare
 from .run import recording as _recording
 from .run import schedule as _schedule
@@ -146,7 +145,7 @@ class schedule:  # used as a module is
     between = _prepare.between
     initialize_state = _initialization.initialize_state
     give_up = _failed.give_up
-    bring, meshes_met = _placement.bring, _placement.meshes_met
+    bring, meshes_met = _schedule.bring, _schedule.meshes_met
 
 
 class calls:  # used as a module is

@@ -32,8 +32,8 @@ from .record import watching as _watching
 from .run import executables as _executables
 from .run import execute as _execute
 from .run import host_reads as _host_reads
-from .run import placement as _placement
 from .run import prepare as _prepare
+from .run import schedule as _schedule
 from .run import syncs as _syncs
 from .run.pjrt import agreement as _agreement
 from .run.pjrt import devices as _devices
@@ -134,7 +134,7 @@ class transfer:  # used as a module is
     shards_of, upload_part, upload_shard = _transfer.shards_of, _transfer.upload_part, _transfer.upload_shard
     host_copy = _copies.host_copy
     materialise, leased, lent_to = _host_reads.materialise, _host_reads.leased, _host_reads.lent_to
-    placed_like = _placement.placed_like
+    placed_like = _schedule.placed_like
     CHECKPOINT_NAME, TO_DEVICE, TO_HOST = _offload.CHECKPOINT_NAME, _offload.TO_DEVICE, _offload.TO_HOST
     Lender = _lent.Lender
 

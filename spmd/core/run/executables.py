@@ -22,7 +22,7 @@ from ..record.storage import unlocked
 from ..sharding.value import Sharding
 from . import prepare
 from .pjrt import agreement, processes, transfer
-from .placement import bring
+from .schedule import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
 form: stack_groups.Form = prepare.formed

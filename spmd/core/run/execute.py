@@ -24,10 +24,9 @@ from ..sharding.value import Sharding
 from . import executables
 from .initialization import initialize_state
 from .pjrt import transfer
-from .placement import bring, check_here, is_placed_in, pinned_sharding, written_over
 from .prepare import prepared
 from .recording import recording
-from .schedule import Flow, Root, Subgraph, by_mesh
+from .schedule import Flow, Root, Subgraph, bring, by_mesh, check_here, is_placed_in, pinned_sharding, written_over
 
 
 def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False) -> int:

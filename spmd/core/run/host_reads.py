@@ -28,8 +28,8 @@ from ..sharding.value import Sharding
 from .execute import run
 from .failed import FINAL, depends, give_up
 from .pjrt import agreement, devices, processes, transfer
-from .placement import wanted
 from .recording import recording
+from .schedule import wanted
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (

@@ -13,8 +13,8 @@ from ..record.storage import Storage
 from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
-from .placement import check_here, is_placed_in, mesh_homes, meshes_met, pinned_sharding
 from .recording import recording
+from .schedule import check_here, is_placed_in, mesh_homes, meshes_met, pinned_sharding
 
 Initial = tuple[Storage, Value]
 

@@ -1,19 +1,31 @@
-"""The schedule of a graph: subgraphs, each on one mesh or on the host, and the readers of values across them.
+"""The schedule of a graph: its meshes and subgraphs, the readers of values across them, and the placement of arrays.
 
 Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`).
 """
 
 # Why one program for each mesh: XLA compiles a program for one set of devices. Data crosses between two programs, where
 # it can be moved by the devices; inside one it would have to be replicated over both sets.
+#
+# Why a value written over data without a mark comes back in the data's sharding: with the compiler's choice instead,
+# the results of a step would not fit the next one's program, which would be compiled again for them.
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..base import observation
+from ..base.dtypes import is_exact
+from ..base.pace import pace
+from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Node, Value, origin, topological, value_name
-from ..record.storage import Storage, value_serial
-from ..sharding.value import Sharding
-from .pjrt import devices
-from .placement import crosses, mesh_homes, meshes_met, moved
+from ..graph.source import describe, user_line
+from ..passes.on_host import LARGEST
+from ..record.annotations import current_sharding
+from ..record.constraints import with_sharding
+from ..record.storage import LOCK, Storage, value_serial
+from ..record.tensor import XlaTensor, wrap
+from ..sharding.value import DEVICE, Sharding, Spec
+from .pjrt import agreement, devices, processes, transfer
+from .recording import recording
 
 # A root of a run: a value, and the storage that takes it. A value from a storage's past leaves the storage as it is.
 Root = tuple[Value, Storage]
@@ -198,3 +210,208 @@ class Flow:
                 maker = origin(operand)
                 if maker is not None and name not in wanted:
                     stack.append(maker)
+
+
+class MeshesError(ValueError):
+    """Values on different devices would have to share a program; `node` is the op that mixes them."""
+
+    def __init__(self, message: str, node: Node):
+        super().__init__(message)
+        self.node = node
+
+
+def meshes_met(
+    storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
+) -> dict[frozenset[int], Sharding]:
+    """The devices that annotations and data name, each with a replicated sharding over them; the first device when
+    nothing is annotated.
+
+    Several meshes over the same devices share a program; the first that is met gives the order of the devices.
+    """
+    mesh_of: dict[frozenset[int], Sharding] = {}
+    for storage in storages:
+        if storage.sharding is not None:
+            mesh_of.setdefault(storage.sharding.devices, storage.sharding)
+    for node in nodes:
+        if node.op.sharding is not None:
+            mesh_of.setdefault(node.op.sharding.devices, node.op.sharding)
+    for device_data in inputs:
+        sharding = wanted(device_data)
+        if sharding is not None:
+            mesh_of.setdefault(sharding.devices, sharding)
+    default = devices.default_sharding()
+    if len(mesh_of) > 1:
+        mesh_of.pop(default.devices, None)  # unannotated data on the first device joins the mesh
+    if not mesh_of:
+        return {default.devices: default}
+    return {ids: sharding.replicated() for ids, sharding in mesh_of.items()}
+
+
+def check_here(mesh: Sharding) -> None:
+    """Raises AbstractError where a program would run on devices that are not here."""
+    if mesh.target is not None and recording() is None:
+        raise AbstractError(
+            f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
+            "for them are only lowered and compiled"
+        )
+
+
+def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
+    """The devices on which each op must run, where an annotation or an input names them.
+
+    Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to another.
+    """
+    homes: dict[Node, frozenset[int]] = {}
+    for node in nodes:
+        met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
+        if node.op.sharding is not None:
+            met = {node.op.sharding.devices}
+        if len(met) > 1:
+            shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in met))
+            raise MeshesError(
+                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different "
+                "devices. Take one of them to the other's mesh with mark_sharding first.",
+                node,
+            )
+        if met:
+            homes[node] = met.pop()
+    return homes
+
+
+def _home(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
+    if isinstance(value, DeviceData):
+        sharding = wanted(value)
+        return None if sharding is None or sharding is devices.default_sharding() else sharding.devices
+    node = origin(value)
+    return None if node is None else homes.get(node)
+
+
+def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
+    """True if an annotation takes its value to other devices than it is computed on."""
+    if node.op.sharding is None:
+        return False
+    home = _home(node.operands[0], homes)
+    return home is not None and home != node.op.sharding.devices
+
+
+def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
+    """The same data on another mesh."""
+    if device_data.is_abstract or (recording() is not None and device_data.host is None):
+        return DeviceData(device_data.meta, sharding=target, is_abstract=True)
+    device_data.check()
+    if device_data.host is not None:
+        result = DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+    else:
+        buffer, sharding = device_data.placed()
+        buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
+        result = DeviceData(
+            device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
+        )
+    return observation.derived(result, device_data, lambda now: moved(now, target))
+
+
+def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
+    """A tensor of the same value on the devices of another one: sharded as that is where the shapes are equal, else
+    replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
+    requested, present = target._storage.sharding, tensor._storage.sharding
+    sharding = requested or current_sharding(target) or devices.default_sharding()
+    if tensor.shape != target.shape:
+        if present is None or present.devices == sharding.devices:
+            return tensor
+        sharding, requested = sharding.replicated(), requested and requested.replicated()
+    if present is requested or not tensor.numel():
+        return tensor
+    if tensor._view is not None or type(tensor._storage.value) is not DeviceData:
+        result = with_sharding(tensor, sharding)
+        result._storage.sharding = requested
+        return result
+    with LOCK:
+        device_data = tensor._storage.value
+        data = moved(device_data, sharding)
+        if data.host is not None:
+            data.sharding = requested
+        return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
+
+
+def wanted(device_data: DeviceData) -> Sharding | None:
+    if device_data.host is None:
+        return device_data.sharding
+    storage = device_data.holder() if device_data.holder is not None else None
+    if storage is None:
+        return device_data.sharding
+    return storage.home if storage.sharding is None else storage.sharding.closed()
+
+
+def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
+    """The sharding of device data in a program over `mesh`: the requested or the present one; replicated where it comes
+    from other devices."""
+    requested = wanted(device_data)
+    if requested is None:
+        return mesh
+    return requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
+
+
+def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
+    """True for integers of the host that a program takes as they are while tokens are decoded: each has others."""
+    meta = device_data.meta
+    is_list = pace.decodes and meta.numel <= LARGEST and is_exact(meta.dtype)
+    return is_list and device_data.host is not None and sharding.is_replicated() and not device_data.is_state
+
+
+def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays: bool = True) -> None:
+    """Moves each input to the devices of the program that is about to read it; without `stays`, but small host data."""
+    for device_data, sharding in zip(inputs, shardings, strict=True):
+        if device_data.host is not None:
+            if not stays and is_handed_over(device_data, sharding):
+                continue
+            if processes.several():
+                values = transfer.sample(device_data.host)
+                event_text = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
+                agreement.note(event_text, values, user_line())
+            buffer = transfer.upload(device_data.host, sharding)
+        elif device_data.is_abstract or device_data.sharding is not sharding:
+            device_data.check()
+            old, old_sharding = device_data.placed()
+            buffer = transfer.move(old, device_data.meta.shape, old_sharding, sharding)
+        else:
+            continue
+        device_data.take(buffer, sharding)
+        storage = device_data.holder() if device_data.holder is not None else None
+        if storage is not None and storage.value is device_data:
+            storage.set_sharding(sharding)
+
+
+def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
+    """The sharding that a result must have; None where the compiler may choose."""
+    if storage.sharding is not None:
+        # An open one is requested by the value's last op (see `roots_of`).
+        return None if storage.sharding.is_open else storage.sharding
+    if len(mesh.device_ids) == 1:
+        return mesh.with_spec(Spec(), _memory_of(storage))
+    if storage.data is not None:  # A result keeps the sharding of overwritten data: one step's output fits the next.
+        return is_placed_in(storage.data, mesh)
+    return storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
+
+
+def _memory_of(storage: Storage) -> str:
+    """The memory kind of a value without an annotation: where it was, or where its op places it."""
+    if storage.home is not None:
+        return storage.home.memory
+    result = origin(storage.value)
+    return DEVICE if result is None else result.op.memory
+
+
+def written_over(
+    device_data: DeviceData, sharding: Sharding, requested: dict[Storage, tuple[int, Sharding | None]]
+) -> int | None:
+    """The index of the result, of the same layout, that this program gives the only holder of this buffer."""
+    storage = device_data.holder() if device_data.holder is not None else None
+    if (
+        storage is None
+        or storage not in requested
+        or storage.value is device_data
+        or storage.data not in (None, device_data)
+    ):
+        return None
+    index, pinned = requested[storage]
+    return index if pinned is sharding and storage.meta.struct == device_data.meta.struct else None

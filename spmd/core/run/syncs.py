@@ -26,8 +26,8 @@ from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .initialization import impure
 from .pjrt import processes
-from .placement import meshes_met
 from .recording import recording
+from .schedule import meshes_met
 
 
 @dataclass(frozen=True, slots=True)

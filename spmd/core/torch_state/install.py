@@ -14,7 +14,7 @@ from ..record.call import dispatch
 from ..record.memory_formats import register_refusals
 from ..record.tensor import XlaTensor, handle_calls_by
 from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
-from ..run.placement import placed_like
+from ..run.schedule import placed_like
 from . import imported as imported
 from .autocast import NAME, register_autocast
 from .device_module import join_accelerator, join_methods, make_module

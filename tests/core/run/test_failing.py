@@ -367,7 +367,7 @@ def test_random_places() -> None:
         from spmd.core.programs import cache, compiler
         from spmd.core.programs import compile_log, failing
         from spmd.core.lower import lower
-        from spmd.core.run import execute, executables, initialization, placement, schedule
+        from spmd.core.run import execute, executables, initialization, schedule
         from spmd.core.graph.graph import Graph
         from spmd.core.run.pjrt import transfer
         spmd.simulate(2)
@@ -377,7 +377,7 @@ def test_random_places() -> None:
         other = torch.zeros(3, device="xla")
         spmd.sync()
         # What is called on the way, from the choice of what to run to the upload of the data.
-        places = [(placement, "meshes_met"), (placement, "is_placed_in"), (placement, "pinned_sharding"),
+        places = [(schedule, "meshes_met"), (schedule, "is_placed_in"), (schedule, "pinned_sharding"),
                   (Graph, "key"), (compiler, "lower_graph"), (lower, "_apply"), (transfer, "upload"),
                   (cache, "_cause"), (compile_log, "record"), (failing, "check_memory")]
         readers = (cache, compiler, execute, executables, initialization, schedule)
