@@ -102,7 +102,8 @@ class Held:
         match self.kind:
             case Kind.DICT:
                 # Of a subclass, too: its own methods may run the user's code.
-                return list(dict.keys(box)), list(dict.values(box))
+                methods = _methods_of(box)
+                return list(methods.keys(box)), list(methods.values(box))
             case Kind.LIST:
                 items = list.copy(box)
                 return range(len(items)), items
@@ -121,9 +122,11 @@ class Held:
         box = self.container
         match self.kind:
             case Kind.DICT | Kind.ATTRIBUTES:
-                if not _is_identical([*dict.keys(box), *dict.values(box)], [*self.keys, *self.values]):
-                    dict.clear(box)  # the methods of a subclass may refuse
-                    dict.update(box, zip(self.keys, self.values, strict=True))
+                methods = _methods_of(box)
+                if not _is_identical([*methods.keys(box), *methods.values(box)], [*self.keys, *self.values]):
+                    methods.clear(box)
+                    for key, old in zip(self.keys, self.values, strict=True):
+                        methods.__setitem__(box, key, old)
             case Kind.LIST:
                 box[:] = self.values
             case Kind.OTHER:
@@ -151,6 +154,12 @@ class Held:
             before, now = old.get(key, missing), new.get(key, missing)
             if not same(now, before):
                 yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
+
+
+def _methods_of(box: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """The class whose methods read and write a dict, whatever a subclass does in them. An OrderedDict keeps an order of
+    its own, which dict's methods would not touch."""
+    return collections.OrderedDict if isinstance(box, collections.OrderedDict) else dict
 
 
 def _is_identical(now: Sequence[object], before: Sequence[object]) -> bool:
