@@ -58,6 +58,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     """
     for look in (*before_run, *before_recorded_run):
         look(program)
+    # Before the launch: an allocation that fails inside PJRT has taken the donated buffers with it.
     failing.check_memory(program, graph)
     if config.module_paths and not any(program.paths):
         program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
@@ -66,6 +67,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
         observing.num_runs += 1
     floats, integers = pack_numbers(graph.nodes)
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
+    # The passes may have moved ops; the numbers travel in the order in which the program reads them.
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
     try:
@@ -97,13 +99,17 @@ def launch(
         )
         event = agreement.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
+    # A checkpoint that is being written reads its buffers from another thread: they are copied before they are donated.
     if lent.LENT:
         lent.spare(buffers, [i for i, port in enumerate(program.inputs) if port.is_donated])
+    # jit refuses an argument whose devices are named in another order, though the shards are where they must be.
     for i, sharding in program.foreign:
         buffers[i] = transfer.respelled(buffers[i], sharding)
+    # Unbounded, a fast loop would queue programs, and each holds its inputs.
     in_flight.make_room(num_devices)
     with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
         result = list(program.executable(*buffers, *vectors))
+    # An error that its Python raises must come before its inputs are given up.
     if program.calls_host:
         with spans.span("wait", lambda: {"for": "a program that calls Python"}):
             jax.block_until_ready(result)
@@ -145,6 +151,7 @@ def buffer_of(data: DeviceData, sharding: Sharding, *, is_donated: bool) -> jax.
     """The buffer of data that a program takes, or host data that is handed over as it is (see `is_handed_over`)."""
     if data.host is None:
         return data.placed()[0]
+    # PJRT uploads an argument of the host by itself, in the call; donated memory must be a buffer of ours.
     return transfer.upload(data.host, sharding) if is_donated else data.host  # type: ignore[return-value]
 
 
@@ -181,6 +188,7 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
         return None
     (store, _), *_ = stores.most_common(1)
     late = [i for i, device_data in enumerate(members) if device_data.store is not store or device_data.row != i]
+    # Rows of another length, or rows that others hold, would be a store of a different group.
     if len(store) != len(members) or any(
         members[i].store is not None or store.device_data(i) is not None for i in late
     ):

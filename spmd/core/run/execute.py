@@ -39,11 +39,13 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     storages_here = list(storages)
     others = pending_elsewhere(storages_here) if recorders.is_several else []
     needed = _needed_of(others, storages_here) if others else []
+    # Before the roots are taken: an initial value that a step overwrites at once must not become part of its program.
     if donate and not _watches():  # a guard must watch the ops of initial values, too
         initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     lists = host_lists.left_out(roots) if donate and pace.decodes else []
     roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
+    # A list that stays recorded reads tokens of this run: these must be results of it, though no storage holds them.
     read = [operand for node in lists for operand in node.operands if operand not in lists]
     nodes, inputs = topological([*(value for value, _ in roots), *read])
     if nodes or roots:
@@ -105,6 +107,7 @@ def run_schedule(
     passed: set[DeviceData] = set()
     done: set[Node | None] = set()
     kept: set[Node] | None = None  # once it is cut: the ops that may run another time
+    # A cut starts again from the first subgraph: its parts have other readers, and others behind them may run as one.
     flow, index = _flow(todo, rest, roots_left, passed), 0
     try:
         while index < len(todo):
@@ -122,10 +125,12 @@ def run_schedule(
                 flow = _flow(todo, rest, roots_left, passed)
             else:
                 done.update(subgraph.nodes)
+                # Only after a cut: a graph that runs as one program drops its operands with its nodes.
                 if kept is not None and recording() is None:  # a recorded program is compiled later
                     flow.release(index, kept)
                 index += 1
     finally:
+        # Values of the past are kept for a failure alone; those that have run cannot be run again.
         for _, storage in roots:
             if storage.past:
                 storage.past = [value for value in storage.past if origin(value) not in done]
@@ -142,6 +147,7 @@ def _kept(roots: Sequence[Root]) -> set[Node]:
 def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], passed: set[DeviceData]) -> Flow:
     """The readers of each value, other threads' recorded ops included."""
     flow = Flow(todo, rest, left, passed)
+    # One thread records, nearly always: then no other thread else reads what is overwritten here.
     if recorders.is_several:
         flow.add_others(_recorded_elsewhere(left))
     return flow
@@ -197,6 +203,7 @@ def _run_subgraph(
             return ready.cut
         graph = ready.graph
         program = ready.program or executables.program_for(graph, "step", line)
+    # Uploads and moves come after the compilation, so that a program that does not fit has moved nothing.
     bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
     observing = observation.active()
@@ -224,6 +231,7 @@ def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     are is chance, so that they must not make it another program."""
     if not flow.others:
         return graph
+    # The graph keeps its donation and with it its key: the copy is what gives its memory.
     inputs = list(graph.inputs)
     for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
         if is_donated and flow.is_read_by_others(device_data):
@@ -256,6 +264,8 @@ def _take(storage: Storage, value: Value, result: DeviceData | Node, sharding: S
             storage.settle_unpadded(result, sharding)
         return
     assert type(result) is DeviceData
+    # A storage that was written while its program was compiled keeps the newer value; the older one is what it goes
+    # back to.
     if storage.value is value:
         storage.settle(result)
     elif type(storage.value) is not DeviceData:
@@ -272,6 +282,7 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
             if device_data.is_lost():
                 device_data.give_up(f"its buffer was donated to the run at {line}, which did not finish")
         raise
+    # From here on a read of the old data is an error with this reason, and no silent read of overwritten memory.
     for device_data, donated in zip(graph.inputs, program.donated, strict=True):
         if donated:
             device_data.give_up("it was overwritten in place")
@@ -282,6 +293,7 @@ def _run_watched(subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line, 
     """Runs a subgraph inside a NaN guard: nothing is donated, and no storage takes its result where an op has made a
     NaN."""
     graph = graph_of(roots, subgraph.where)
+    # The watched graph is another program, compiled once; the step without a guard keeps its own.
     watched, values = nans.watch(graph)
     program = executables.program_for(watched, "step", line)
     bring(graph.inputs, graph.shardings)
@@ -314,6 +326,7 @@ def graph_of(
         if device_data.gone is not None:
             device_data.check()
     aside = _read_aside() if ASIDE else set()
+    # Memory that nothing reads any more is offered to the results, or a step would hold old and new values of it.
     inputs += _unread(storages, {*inputs, *aside}, mesh, dies)
     pinned = [pinned_sharding(storage, mesh) for storage in storages]
     requested = dict(zip(storages, enumerate(pinned), strict=True))
@@ -324,11 +337,13 @@ def graph_of(
         shardings.append(is_placed_in(device_data, mesh))
         is_last = dies(device_data) and device_data not in aside
         onto.append(written_over(device_data, shardings[-1], requested) if is_last else None)
+        # Data that no tensor holds may be overwritten by any result, not only by its own storage's.
         if is_last and device_data.is_unheld():
             free.add(device_data)
     donated = [place is not None for place in onto]
     dead = {device_data for device_data in passed if dies(device_data)}
     if not dead.isdisjoint(inputs):
+        # Data made for a later subgraph has no storage: it is matched to results by shape and sharding.
         _donate_passed(donated, inputs, shardings, dead, values, pinned)
     return Graph(nodes, inputs, shardings, values, pinned, tuple(donated), mesh, onto=onto, free=free)
 

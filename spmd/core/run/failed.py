@@ -21,6 +21,7 @@ FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
 def give_up(storages: Sequence[Storage], error: Exception) -> None:
     """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
     annotation or the rule can be corrected. Values whose program must not be compiled or run now stay pending."""
+    # Nothing was lost: the call is refused, and the ops run at the next sync outside of the block.
     if isinstance(error, RefusedError):
         return
     if isinstance(error, FINAL):
@@ -62,6 +63,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
     else:
         lost = _dependents(nodes, gone)
         failed = lost if lost and isinstance(error, LostError) else lost | _part_of_failure(nodes, error)
+    # A parameter that has never run has no data to go back to, but a recorded initial value.
     initial = initial_values(storages)
     aside: set[Storage] = set()
     for storage in storages:
@@ -69,6 +71,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
         if maker not in failed:
             continue
         old, begin = storage.data, initial.get(storage)
+        # The data from before the step first: a half of the new state with a half of the old one would be no state.
         if old is not None and old.gone is None and not old.is_lost():
             storage.settle(old)
         elif begin is not None and begin is not storage.value and origin(begin) not in lost:
@@ -78,6 +81,7 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
             data.give_up(why)
             storage.settle(data)
         else:
+            # It can be tried again by a read: its inputs are there.
             aside.add(storage)
     _set_aside(aside)
 
@@ -105,6 +109,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
     named = [one for one in met if node in one]
     if named or not isinstance(error, torch.OutOfMemoryError):
         return set().union(*(named or met))
+    # XLA names no op where memory runs out; the largest value is the best guess at what did not fit.
     return max(met, key=_largest, default=set())
 
 
@@ -115,6 +120,7 @@ def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
         joined = {node}
         read = [set_of[maker] for maker in map(origin, node.operands) if maker in set_of]
         for other in {id(one): one for one in read}.values():
+            # The smaller set is added to the larger one, or many small unions would take quadratic time.
             if len(other) > len(joined):
                 joined, other = other, joined
             joined |= other

@@ -53,8 +53,10 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
                 "choose with torch.where or spmd.cond, or return it and read it after the loop",
             )
         return _run_needed(storage)
+    # A sync is a program of all processes: a read by one alone would hang in it.
     if type(storage.value) is not DeviceData and processes.several() and not together and recording() is None:
         _come_together(storage, call)
+    # A counter that a script prints is known to the host: a program for it would be compiled, and cut the step in two.
     if type(storage.value) is not DeviceData and storage.meta.numel == 1:
         _settle_by_host(storage)
     plan = recording()
@@ -67,6 +69,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
         sync(for_read=True)
         host_lists.finish(storage)
     if type(storage.value) is not DeviceData:
+        # PyTorch/XLA's way, for scripts that count on it.
         if config.sync_on_read == "needed":
             _run_needed(storage)
         else:
@@ -109,6 +112,7 @@ def _run_needed(storage: Storage) -> None:
         watch = Watch()
         storages = _with_step(storage)
         try:
+            # Without donation: the rest of what is recorded still reads this data.
             run(storages, user_line(), donate=False)
         except Exception as error:
             give_up(storages, error)
@@ -120,6 +124,7 @@ def _run_needed(storage: Storage) -> None:
 def _settle_by_host(storage: Storage) -> None:
     """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
+        # In a plan a value may be larger: nothing runs, so that only the host can know it.
         largest = on_host.LARGEST if recording() is None else on_host.LARGEST_IN_A_PLAN
         nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
         if nodes is not None:
@@ -161,6 +166,7 @@ def leased(
     try:
         yield lease
     finally:
+        # Given back in any case: a lender that keeps it would make each later step copy it.
         if lease.array is not None:
             READERS.give_back(lease.array)
 
@@ -220,6 +226,7 @@ def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
             if type(device_data) is DeviceData:
                 device_data = _readable(device_data, call)
                 _upload(storage, device_data)
+                # A row of a store is lent with its store: copying it out would double a deep model's memory.
                 array, row = device_data.held()
                 lender.lend(array)
                 assert device_data.sharding is not None, "it is on devices"
@@ -246,6 +253,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
             with spans.span("wait", lambda: {"for": f"{call} at {line}"}):
                 array = _download(lease, storage, call, together=together)
         except jax.errors.JaxRuntimeError as error:
+            # The program that failed was launched earlier; its error comes out at the first read of a result.
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
             raise explained from error
@@ -265,5 +273,6 @@ def _download(lease: Lease, storage: Storage, call: str, *, together: bool) -> n
     if not transfer.is_readable_here(buffer):
         if not together:
             _come_together(storage, call)
+        # Shards of other processes come by a program of all of them, which the agreement has made certain.
         sharding, buffer = sharding.replicated(), transfer.move(buffer, shape, sharding, sharding.replicated())
     return transfer.download(buffer, shape)

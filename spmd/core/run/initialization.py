@@ -37,6 +37,7 @@ def initialize_state(
     needed, others: other threads' storages, those whose values the storages need and all. Their initial values are
     computed, too.
     """
+    # The values of other threads that this sync needs: without data of their own they are initial, too.
     storages = [*storages, *(storage for storage in needed if storage.data is None)]
     initial = initial_values(storages, _unused(storages) if for_read else ())
     if not initial:
@@ -47,6 +48,7 @@ def initialize_state(
         check_here(mesh)
         computed: list[Initial] = []
         for storage, node in values_here.items():
+            # By far the most common initial value (zeros of an optimizer's state): a buffer of it needs no program.
             constant = _constant(node)
             if constant is None:
                 computed.append((storage, node))
@@ -63,6 +65,7 @@ def initialize_state(
         for part in _programs(computed, mesh):
             graph = _graph_of(part, mesh)
             if plan is not None:
+                # A plan compiles the program of initial values as a run does, and has no data of it.
                 initialized |= zip([node for _, node in part], plan.run(graph), strict=True)
                 continue
             executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same values
@@ -76,6 +79,7 @@ def initialize_state(
         if node not in initialized:
             continue  # nothing names its mesh, and there are several
         device_data = initialized[node]
+        # Later values of this state are pinned to the layout in which its first one was made.
         storage.set_sharding(device_data.sharding)
         if storage.value is node:
             # The stamp stays: ops that read the value read the device data by now, in the order of every later step.
@@ -100,6 +104,7 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
         for value in ([*(storage.past or ()), storage.value] if storage.is_state else storage.past or ())
         if type(value) is not DeviceData
     ]
+    # Only state is looked at: a value of a step that depends on constants alone is cheap, and stays in the step.
     later = impure([value for storage, value in histories if storage.is_state])
     for storage, value in histories:
         if _constant(value) is not None or (storage.is_state and origin(value) not in later):
@@ -175,11 +180,13 @@ def _programs(initial: Sequence[Initial], mesh: Sharding) -> list[list[Initial]]
     seen: set[Node] = set()
     for storage, value in initial:
         nodes, inputs = topological([value])
+        # Values that share ops must be made by one program, or the ops would be computed twice.
         if inputs or not seen.isdisjoint(nodes):
             return [list(initial)]
         seen.update(nodes)
         places = {node: index for index, node in enumerate(nodes)}
         wiring = tuple((node.op, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
+        # Equal wiring and sharding, other draws: the key of a draw is a number of the op, and no part of the program.
         kind = wiring, _place(value, places), pinned_sharding(storage, mesh)
         fewest += 0 if kind in kinds else len(nodes)
         ops += len(nodes)

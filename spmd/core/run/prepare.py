@@ -41,9 +41,11 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
     left: the roots that have not run; where a pass replaces values, those of the roots and of `flow` are replaced.
     """
     is_plan = recording() is not None
+    # A plan runs the passes in any case: it says what they do.
     program = None if is_plan else cache.find(graph)
     if program is not None or subgraph.is_final:
         return Prepared(graph, program)
+    # Counted before the passes: they compare this sync's numbers with those of the last one, by place.
     counts = [len(node.numbers) for node in graph.nodes]
     sync = Sync(line, graph.key(), counts, _steps_written(left), subgraph.is_rest)
     reasons: list[str] = []
@@ -100,6 +102,7 @@ def _subgraphs(
     """The subgraphs of a graph that is cut."""
     if isinstance(made, OnHost):
         return around_host(Subgraph(graph.nodes, subgraph.where), set(made.nodes))
+    # A pass that takes iterations out of the graph hands their last values on; readers behind it must find these.
     if made.replaced:
         replace_operands(made.replaced, (node for name in made.replaced for node in flow.readers.get(name, ())))
         for index, (value, storage) in enumerate(roots_left):
@@ -114,6 +117,7 @@ def _subgraphs(
 
 def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
     """The subgraphs that end at these places. Positions known to differ from iteration to iteration become operands."""
+    # Before the cut: the parts of one loop must be one program, whatever their positions.
     dynamic_places.dynamic_start_positions(nodes[: ends[-1]])
     return [Subgraph(nodes[start:end], where, is_final=True) for start, end in zip([0, *ends], ends, strict=False)]
 

@@ -47,12 +47,14 @@ class Recording:
         self.programs.append(graph)
         outputs = []
         for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
+            # A second recording of the step knows what the compiler chose in the first one.
             chosen = self.layouts.get((here, i)) if pinned is None else pinned
             device_data = DeviceData(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
             if chosen is None:
                 self.unknown[device_data] = here, i
             outputs.append(device_data)
         self.made += outputs
+        # Values read from here on belong to no graph that was recorded before, as after a run.
         in_flight.note_recorded()
         return outputs
 
@@ -83,12 +85,14 @@ def recorded(into: Recording) -> Iterator[None]:
     """
     global _active, _owner
     with SYNC_LOCK, LOCK, counters.unchanged(), pace.unchanged():
+        # A plan inside a plan would take the programs of the outer one's step.
         if _active is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
         UNDO.append(log)
         before = _noted([*live, *aside], log)
+        # Views keep values for the next read; in here they would be values of the step that is planned.
         READ.clear()
         _active, _owner = into, threading.get_ident()
         try:
@@ -99,6 +103,7 @@ def recorded(into: Recording) -> Iterator[None]:
             forget_reads()
             log.undo()
             earlier = {node for node, *_ in before}
+            # Before the ops are put back: a kept program reads ops with the operands of the recording.
             for graph in into.programs:
                 _with_own_nodes(graph, earlier)
             for node, op, operands, numbers in before:
@@ -153,6 +158,7 @@ def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> Non
         storage = ref()
         if storage is None:
             continue
+        # Neither list has it any more; the caller puts those back that were listed before.
         storage.listed = False
         maker = origin(storage.value)
         if maker is not None and maker.serial >= first:

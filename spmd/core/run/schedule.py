@@ -48,6 +48,7 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
     """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops that read it there are
     a later subgraph."""
     meshes = meshes_met((storage for _, storage in roots), nodes, inputs)
+    # The common case: no op needs a home, and the graph is not walked again.
     if len(meshes) == 1:
         (mesh,) = meshes.values()
         return [Subgraph(nodes, mesh)]
@@ -61,6 +62,7 @@ def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[Devic
             deepest = max((depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None), default=0)
             depth[node] = deepest + crosses(node, homes)
             claimed.setdefault((depth[node], home), []).append(node)
+    # Values that no mesh is named for run on the default devices, as a program of their own.
     free = [value for value, _ in roots if origin(value) not in homes]
     subgraphs = [Subgraph(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
     for (_, home), nodes_here in sorted(claimed.items(), key=lambda item: item[0][0]):
@@ -94,6 +96,7 @@ def around_host(subgraph: Subgraph, host_computed: set[Node]) -> list[Subgraph]:
     for node in subgraph.nodes:
         on_host = node in host_computed
         makers = [maker for maker in map(origin, node.operands) if maker is not None]
+        # A new stage begins only where the host needs a result of a program: each boundary is a wait.
         stage[node] = max((stage[maker] + (on_host and maker not in host_computed) for maker in makers), default=0)
         stages.setdefault((stage[node], not on_host), []).append(node)
     return [Subgraph(stages[at], subgraph.where if at[1] else None) for at in sorted(stages)]
@@ -120,6 +123,7 @@ class Flow:
         self.part: dict[Node | None, int] = {}
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
+        # One subgraph has no readers across: nothing of this is needed for most steps.
         if self.end == 1 and not rest:
             return
         for index, subgraph in enumerate(subgraphs):
@@ -155,6 +159,7 @@ class Flow:
         for value in self.carried[here]:
             if value_name(value) not in names:
                 roots.append((value, self._owner(value, self.subgraphs[here].where) or Storage(value, value.meta)))
+        # In the order of recording, as the roots of a whole graph are: a part that is met again is the same program.
         return sorted(roots, key=lambda root: value_serial(root[0]))
 
     def _owner(self, value: Value, mesh: Sharding | None) -> Storage | None:
@@ -180,6 +185,7 @@ class Flow:
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
             node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+        # A value that another mesh reads is moved as soon as it is there, while the next program is prepared.
         self.passed.update(take_across(readers))
 
     def release(self, here: int, kept: Collection[Node]) -> None:
@@ -189,6 +195,7 @@ class Flow:
             for operand in node.operands:
                 if type(operand) is DeviceData and self.last.get(operand, -1) <= here:
                     self.last.pop(operand, None)
+            # Dropped operands free what they hold: the peak of a long graph is that of its parts.
             if node not in kept and node not in self._several:
                 node.operands = ()
 
@@ -240,6 +247,7 @@ def meshes_met(
         if sharding is not None:
             mesh_of.setdefault(sharding.devices, sharding)
     default = devices.default_sharding()
+    # A scalar made without a mesh must not make a second program of a step on a mesh.
     if len(mesh_of) > 1:
         mesh_of.pop(default.devices, None)  # unannotated data on the first device joins the mesh
     if not mesh_of:
@@ -264,6 +272,7 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
     homes: dict[Node, frozenset[int]] = {}
     for node in nodes:
         met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
+        # A mark is where a value changes devices: what is computed from it is at home there.
         if node.op.sharding is not None:
             met = {node.op.sharding.devices}
         if len(met) > 1:

@@ -85,6 +85,7 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
     """
     refuse("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
+    # The trace shows recording and sync as two rows; recording has no end of its own.
     spans.end_recording()
     with spans.span("sync"):
         _sync(wait=wait, for_read=for_read)
@@ -95,8 +96,10 @@ after_wait: list[Callable[[], None]] = []
 
 
 def _sync(*, wait: bool, for_read: bool) -> None:
+    # At each sync: notebooks restore Python's own handlers at each cell.
     interrupt.watch()
     if processes.several():
+        # A dead tensor in a reference cycle would be a result of one process's program and not of another's.
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
@@ -115,7 +118,9 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         had_loop = num_iterations < counters.counter("loop_iterations")
         pace.rest(num_ops, had_loop=had_loop)
         if not had_loop:
+            # The length of a usual step, by which a loop that forgets to sync is recognised.
             recorders.note_step(num_nodes)
+    # Outside of the locks: other threads record and run while this one waits.
     if wait:
         in_flight.wait()
         for note in after_wait:
@@ -162,6 +167,7 @@ def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
     chosen = pending() if tensors is None else list(map(_wanted, tensors))
+    # Nothing is pending: an empty text, as PyTorch/XLA returns.
     if not chosen:
         return None
     roots = roots_of(chosen)

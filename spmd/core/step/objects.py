@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+# No step keeps its state in a library: following torch's own modules would reach all of the process.
 LIBRARIES = frozenset({"torch", "jax", "jaxlib", "numpy", "spmd", *sys.stdlib_module_names})
 # Objects of these packages are not read by a step as state, or guard themselves (meshes and shardings are immutable).
 _CLOSED_PACKAGES = frozenset({
@@ -25,6 +26,7 @@ _CLOSED_PACKAGES = frozenset({
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, torch.layout)
 _CLOSED = (types.BuiltinFunctionType, types.CodeType, torch.Generator, types.GetSetDescriptorType, property)
 _MODULE_STATE = frozenset(nn.Module().__dict__)
+# A vocabulary or a dataset held as a list is compared, but not walked.
 _LARGE = 4096  # items; a longer list is compared item by item, and must hold plain values
 _MOST = 200_000  # containers
 _Object = TypeVar("_Object")
@@ -187,11 +189,13 @@ def is_same(one: object, other: object) -> bool:
     """True for one object, and for equal plain values."""
     if one is other:
         return True
+    # 1 == 1.0 == True: a number of another type is another argument of an op.
     kind = type(one)
     if kind is not type(other):
         return False
     if isinstance(one, tuple) and isinstance(other, tuple) and kind is tuple:
         return len(one) == len(other) and all(map(is_same, one, other))
+    # repr tells 0.0 from -0.0 and finds nan equal to itself.
     return kind in _COMPARED and one == other and repr(one) == repr(other)
 
 
@@ -227,12 +231,14 @@ class Objects:
     _seen: dict[int, object] = field(default_factory=dict)  # keeps them alive, so that no id is used twice
 
     def __post_init__(self) -> None:
+        # Breadth first, so that an object has the shortest of its paths.
         todo = collections.deque(self.roots)
         while todo:
             path, thing = todo.popleft()
             if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._seen:
                 continue
             self._seen[id(thing)] = thing
+            # A guard over more would take longer than recording the step again.
             if len(self.held) > _MOST and self.scope is None:
                 self.opaque.append(path)
                 return
@@ -261,6 +267,7 @@ class Objects:
     def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[tuple[str, object]]:
         held = Held(container, path, kind, names)
         self.held.append(held)
+        # A plan restores what it finds, however large; a guard only compares.
         if len(held.values) > _LARGE and self.scope is None:
             if not all(isinstance(value, _PLAIN) for value in held.values):
                 self.opaque.append(path)
@@ -304,18 +311,23 @@ class Objects:
         kind = type(thing)
         package = kind.__module__.partition(".")[0]
         own = getattr(thing, "__dict__", None)
+        # All attributes of any object: a step may count in one that no code is known to read.
         if self.scope is not None:
             return self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, [*own]) if isinstance(own, dict) else []
+        # Its position cannot be compared without moving it.
         if hasattr(kind, "__next__"):
             self.iterators.append(path)
             return []
+        # Locks, loggers and meshes: no state of a step, or objects that do not change.
         if package in _CLOSED_PACKAGES:
             return []
         found: list[tuple[str, object]] = []
         if isinstance(own, dict):
+            # Dispatch of a module reads these by C code, which names none of them.
             always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
             names = [name for name in own if self.names is None or name in self.names or name in always]
             found += self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, names)
+        # Attributes outside of `__dict__`; those of libraries are theirs to change.
         slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ()) if isinstance(name, str)]
         if slots and package not in LIBRARIES:
             found += self._hold(path, thing, Kind.SLOTS, slots)
@@ -327,6 +339,7 @@ class Objects:
         """The attributes of the user's classes, methods among them."""
         found: list[tuple[str, object]] = []
         for base in kind.__mro__:
+            # A user's class inherits nn.Module: of it, only its own methods can be replaced between two calls.
             if base.__module__.partition(".")[0] in LIBRARIES:
                 continue
             names = [
@@ -350,6 +363,7 @@ class Objects:
         return self._hold(path, own, Kind.SCOPE, names)
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
+        # A function that did not run has read nothing.
         if self.ran is not None and function.__code__ not in self.ran:
             return []
         found: list[tuple[str, object]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
@@ -359,6 +373,7 @@ class Objects:
             found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
         if scope is self.scope or (self.scope is None and not _is_library(scope)):
+            # By name: a module's other globals may change at each import.
             wanted = [name for name in _global_names(function.__code__) if name in scope]
             found += self._hold("globals()", scope, Kind.SCOPE, wanted)
         return found
@@ -378,6 +393,7 @@ def _content(variable: types.CellType) -> object:
 
 
 def _globals_of(step: object) -> Mapping[str, object]:
+    # The globals that count are those of the function that the user wrote.
     while isinstance(step, functools.partial):
         step = step.func
     if isinstance(step, types.MethodType):

@@ -42,6 +42,7 @@ def kept(reachable: Objects) -> Iterator[None]:
         *(tensor.grad for tensor in reached_tensors if tensor.is_leaf and tensor.grad is not None),
     ]
     undo: list[Callable[[], object]] = [
+        # Containers first: what is restored behind them are tensors, whatever holds these.
         reachable.restore,
         *(restore for tensor in tensors for restore in _of_tensor(tensor)),
         partial(torch.set_rng_state, torch.get_rng_state()),
@@ -61,6 +62,7 @@ _SMALL = 1 << 20  # bytes up to which the values of a CPU tensor are restored
 
 def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
     """Yields the steps that restore a tensor: attributes of the library, gradient, hooks, small values on the CPU."""
+    # An annotation made inside belongs to the plan.
     if tensor.is_leaf and (tensor.requires_grad or type(tensor) is XlaTensor):
         attributes = {name: value for name, value in tensor.__dict__.items() if name in OURS}
         yield partial(_put_back, tensor, attributes)
@@ -71,6 +73,7 @@ def _of_tensor(tensor: Any) -> Iterator[Callable[[], Any]]:
             if isinstance(held, dict):  # itself restored: the user's handles refer to it
                 yield Held(held, "", Kind.DICT).restore
             yield partial(_set, tensor, name, held)
+    # An optimizer's counters are CPU tensors; a dataset is not copied for the case that the step writes it.
     if type(tensor) is not XlaTensor and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL:
         yield partial(_rewrite, tensor, tensor.detach().clone(), tensor._version)
 
@@ -87,6 +90,7 @@ def _set(tensor: torch.Tensor, name: str, value: Any) -> None:
 
 
 def _rewrite(tensor: torch.Tensor, before: torch.Tensor, version: int) -> None:
+    # Most are only read, and writing would be another version for autograd.
     if tensor._version != version:
         tensor.detach().copy_(before)
 
@@ -111,8 +115,10 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
 
     try:
         for module in reachable.of(nn.Module):
+            # Exchanged in place: the Parameter objects stay those that the optimizer and the user hold.
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 stand_in(tensor, _abstract)
+        # A step whose model is on the device takes its arguments as they are, as a run does.
         has_moved = bool(exchanged)
         for optimizer in reachable.of(torch.optim.Optimizer):
             for parameter, state in optimizer.state.items():
@@ -130,6 +136,7 @@ def without_data(reachable: Objects, arguments: Any) -> Iterator[None]:
                 root._apply(_same)
         yield
     finally:
+        # In the reverse order, as a tensor may have been exchanged as a gradient before.
         for tensor, stand_in_tensor in reversed(exchanged.values()):
             exchange(tensor, stand_in_tensor)
         for root in roots:
@@ -143,6 +150,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 def restore_module(root: nn.Module) -> None:
     """Has what follows the moves of a module know that its tensors are back where they were."""
     for after in after_move:
+        # Devices written into an exported program are the CPU's again.
         after(root, _same)
 
 

@@ -29,6 +29,7 @@ class StateNames:
         self._names: set[str] = set()
         for root in outermost(reachable.of(nn.Module)):
             for path, module in root.named_modules():
+                # Tied weights have the name of their first place, as in a state dict.
                 prefix = plain_name(root, path)
                 for role, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
                     for name, tensor in tensors.items():
@@ -44,6 +45,7 @@ class StateNames:
 
     def _add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         for number, group in enumerate(optimizer.param_groups):
+            # A parameter of no module is known by its optimizer alone.
             for tensor in group["params"]:
                 self._add(f"parameter.{len(self.named)}", "parameter", tensor)
             for key, value in group.items():  # a learning rate
@@ -56,11 +58,13 @@ class StateNames:
     def _add(self, name: str, role: str, tensor: object) -> None:
         if isinstance(tensor, XlaTensor) and tensor._storage not in self.named:
             unique, number = name, 1
+            # Two models of one step may have the same paths.
             while unique in self._names:
                 number += 1
                 unique = f"{name}.{number}"
             self._names.add(unique)
             storage = tensor._storage
+            # A program reads memory as it is stored, and not through a view.
             self.named[storage] = Named(unique, role, tensor if tensor._view is None else wrap(storage.meta, storage))
 
     def _name_of(self, tensor: object) -> str:

@@ -108,6 +108,7 @@ def note(what: str, mark: bytes, line: Line) -> int:
     join()
     _raise_mismatch()
     with _state.lock:
+        # A chain: one digest stands for all events so far, so that a difference is found by the last one.
         _state.chain = hashlib.blake2b(_state.chain + mark, digest_size=16).digest()
         _state.events.append(Event(_state.chain[:4].hex(), what, line))
         _state.count += 1
@@ -124,10 +125,12 @@ def agree(what: str, mark: bytes, line: Line) -> None:
     where = f"{_ALL_DIGESTS.sub('', what)} at {line}"
     come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
     store.key_value_set(f"{come}{processes.index()}", json.dumps(_record()))
+    # The first process compares for all: each with each would be quadratic in a pod.
     if processes.index() == 0:
         _gather(come, where)
         store.key_value_set(agreed, "")
         store.key_value_delete(come)
+        # All have read the key of the last agreement when they come to the next one; the store keeps no history.
         if _state.last_agreed is not None:
             store.key_value_delete(_state.last_agreed)
         _state.last_agreed = agreed
@@ -146,6 +149,7 @@ def _gather(come: str, place: str) -> None:
             absent.append(process)
         else:
             _compare([json.loads(text)])
+            # Where they differ, the mismatch is published by now, and this process raises it as all others do.
             _raise_mismatch()
     if absent:
         _publish_mismatch(_absent(place, absent))
@@ -161,6 +165,7 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
     quiet_until = time.monotonic() + _PATIENCE
     while True:
         if time.monotonic() > quiet_until:
+            # One line a wait is enough.
             quiet_until = deadline
             messages.say(f"process {processes.index()} waits with {place}", "waiting")
         _raise_mismatch()
@@ -316,6 +321,7 @@ def join() -> None:
 
 
 def _watch() -> None:
+    # Published on a change, and as a sign of life at each beat.
     published: tuple[int, bool, int] | None = None
     found_at = None
     while processes.client() is not None:

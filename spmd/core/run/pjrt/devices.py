@@ -35,6 +35,7 @@ def use_cpu_devices(count: int) -> None:
     """Gives this process so many CPU devices, whatever the environment says; before its first use of a device."""
     global _prepared
     _prepared = True
+    # XLA reads its flags once, when the backend starts.
     add_xla_defaults()
     set_pool_width(count)
     jax.config.update("jax_platforms", "cpu")
@@ -51,11 +52,13 @@ def prepare() -> None:
     decided already."""
     global _prepared
     with _prepare_lock:
+        # A backend that runs has its devices; changing the settings now would do nothing, in silence.
         if _prepared or backends_are_initialized():
             _prepared = True
             return
         add_xla_defaults()
         prepare_cuda()
+        # The variables of PyTorch/XLA, which its users' scripts and launchers set.
         hardware = requested_hardware()
         if hardware.platform is not None:
             jax.config.update("jax_platforms", hardware.platform)
@@ -74,6 +77,7 @@ def devices() -> tuple[jax.Device, ...]:
     forking.check()
     prepare()
     devices = all_devices()
+    # The thread pool has its size by now; a child process must not inherit the setting.
     reset_pool_width()
     return devices
 
@@ -82,6 +86,7 @@ def default_sharding() -> Sharding:
     """Returns the sharding of an array without a mesh: the first device; with several processes, replicated on all."""
     if not _prepared:
         prepare()
+    # A program of one process's device alone would be one that the others never run.
     return _everywhere() if processes.several() else Sharding.single(0)
 
 

@@ -28,6 +28,7 @@ def _stats() -> list[dict[str, int]] | None:
 
 
 def _bytes(array: jax.Array) -> int:
+    # Offloaded state is the host's memory, and would hide what offloading saves.
     if memory_of(array.sharding) != DEVICE:
         return 0
     shard = int(np.prod(array.sharding.shard_shape(array.shape)))
@@ -55,6 +56,7 @@ def memory_allocated(device: Device = None) -> int:
 
 def max_memory_allocated(device: Device = None) -> int:
     """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
+    # A runtime's peak from before the reset is not one since.
     peak, now = _runtime_peak(), memory_allocated()
     return max(_seen, now, peak if peak > _runtime_peak_at_reset else 0)
 

@@ -38,8 +38,10 @@ def _is_narrow(dtype: np.dtype) -> bool:
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
     dtype = to_numpy_dtype(tensor.dtype)
+    # A lazy conjugate or negative has other bytes than its values.
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if _is_narrow(dtype):
+        # numpy has no dtype for these that torch accepts: the bytes travel as integers of the width.
         carrier = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
         return tensor.view(carrier).numpy().view(dtype)
     return tensor.numpy()
@@ -50,6 +52,7 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
     dtype = to_torch_dtype(array.dtype)
     if not array.size:
         return torch.empty(array.shape, dtype=dtype, device="cpu")  # numpy's strides of an empty array are not torch's
+    # A buffer that numpy shares with PJRT may be donated by the next program.
     array = np.array(array, order="C", copy=True)
     if _is_narrow(array.dtype):
         carrier = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
@@ -72,6 +75,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
     with _Room(padded, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(array.nbytes):
+        # jax refuses shards of different sizes; the padding is cut off inside the program.
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
         if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
@@ -135,6 +139,7 @@ def _distinct(
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
     for device, index in places.items():
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
+        # A device may hold nothing but padding: its slice is empty, and no device is left out.
         within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
         holders.setdefault(within, []).append(device)
     return [ShardSlice(tuple(slice(*bound) for bound in within), tuple(found)) for within, found in holders.items()]
@@ -146,6 +151,7 @@ def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], s
     wide = sharding.shard_shape(shape)
     size = array.nbytes * len(shard.devices)
     with _Room(shape, array.dtype, sharding), compiler_context(), spans.span("upload"), _uploaded(size):
+        # The last shard of an uneven dim is shorter in a file than on its device.
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
         shardings = [
@@ -187,6 +193,7 @@ class _Room:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        # jaxlib has one error class for all; the status is in its text.
         is_refused = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
         if is_refused or isinstance(error, MemoryError):
             size = math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize / 2**30
@@ -208,6 +215,7 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
         content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
     with _Room(physical, dtype, sharding), compiler_context():
+        # One shard of the host serves all devices: the whole array may not fit.
         shard = np.full(sharding.shard_shape(shape), content, dtype)
         return jax.make_array_from_callback(physical, sharding.jax, lambda index: shard, dtype=dtype)
 
@@ -252,6 +260,7 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     num_old, num_new = len(source.device_ids), len(target.device_ids)
     if num_old == 1 and target.is_replicated():
         return _handed_over(buffer, shape, source, target)
+    # Only its own shard goes to each device: `device_put` of the whole would send all of it to all.
     if num_old == 1:
         if source.padded_shape(shape) != target.padded_shape(shape):
             buffer = _padding(shape, source.device_ids[0], target)(buffer)
@@ -259,12 +268,14 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
+    # Exchange first, on the larger set: what is handed over then is each device's own shard, and nothing twice.
     if num_old % num_new == 0:
         destination = _repeated(target, source.device_ids)
         return _handed_over(_exchanged(buffer, shape, source, destination), shape, destination, target)
     if num_new % num_old == 0:
         destination = _repeated(source, target.device_ids)
         return _exchanged(_handed_over(buffer, shape, source, destination), shape, destination, target)
+    # 7 devices and 4: no grouping has whole shards on both sides.
     replicated = source.replicated()
     destination = target.replicated()
     gathered = _exchanged(buffer, shape, source, replicated)
@@ -278,6 +289,7 @@ def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
 
 def _repeated(sharding: Sharding, device_ids: tuple[int, ...]) -> Sharding:
     """Returns the sharding over more devices, with each shard replicated on equally many neighbours."""
+    # The copies are the last axis, so that those of a shard are neighbours in the order of the devices.
     times = len(device_ids) // len(sharding.device_ids)
     axis = "copies"
     while axis in sharding.axis_names:
@@ -359,7 +371,9 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
     for index, device in enumerate(new):
         first = index * num_old // num_new
         group = old[first : first + max(num_old // num_new, 1)]
+        # A copy that is there already is not sent.
         giver = device if device in group else group[0]
+        # New memory in any case: the caller may donate one of the two.
         parts.append(jax.device_put(shards[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False))
     return jax.make_array_from_single_device_arrays(target.padded_shape(shape), target.jax, parts)
 
