@@ -34,6 +34,7 @@ def names() -> tuple[str, ...]:
 
 def inside(name: str) -> AbstractContextManager[None]:
     """Context in which the calling thread records the body of an op."""
+    # By thread: another thread may record its own step meanwhile.
     return held(_thread, names=(*names(), name))
 
 
@@ -51,12 +52,14 @@ class _StandIn(Lowering):
     """An argument of a body: it has no value while the body is recorded."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        # Lowered only where the body's value has left it, as a global list would take it.
         raise BodyError("a value that is known only inside the body of a loop was used outside of it")
 
 
 def stand_in(meta: Meta) -> Node:
     """A node in the place of a value that is passed to the body. The caller holds LOCK."""
     op = _STAND_INS.of(meta, lambda: OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ()))
+    # No line of the user made it.
     return record(op, (), (), NOWHERE)
 
 

@@ -49,6 +49,7 @@ def dispatch(
     func: torch._ops.OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> TorchValue:
     """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
+    # One dict lookup a call; the plan is made at the first.
     plan = PLANS.get(func)
     if plan is None:
         plan = plan_of(func)
@@ -109,6 +110,7 @@ def dispatch(
         node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
         if plan.kind is FUNCTION:
             metas = op.metas
+            # Nearly all ops: no list of results, no iterator.
             if len(metas) == 1 and op.layout is None:
                 meta = metas[0]
                 storage = Storage(node, meta)

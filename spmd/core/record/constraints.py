@@ -21,6 +21,7 @@ from .views import read
 def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
     """A new tensor of the same value with this sharding; the given tensor keeps its own."""
     meta = dense_meta(tensor.shape, tensor.dtype)
+    # An empty array has no shards, and XLA refuses to cut it.
     sharding = sharding if meta.numel else sharding.replicated()
     with LOCK:
         (result,) = record_op(mark_op(meta, sharding), [tensor])
@@ -39,6 +40,7 @@ class _ShardAsOp(Identity):
     """The operands; the partitioner chooses one sharding for each of the first half and its partner in the second."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        # One op for all pairs: the partitioner looks at them together.
         half = len(operands) // 2
         pairs = [shard_as(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
         return tuple(one for one, _ in pairs) + tuple(other for _, other in pairs)
@@ -51,9 +53,11 @@ def sharding_now(tensor: XlaTensor) -> Sharding | None:
     requested = storage.sharding if view is None else view.sharding
     if requested is not None:
         return requested
+    # A view's value may be recorded by this read.
     with LOCK:
         value = storage.value if view is None else read(tensor)
         if type(value) is DeviceData:
+            # Unannotated data on the first device joins the mesh of whatever reads it.
             return None if value.sharding is devices.default_sharding() else value.sharding
         return _mesh_behind(value)
 
@@ -63,6 +67,7 @@ def _mesh_behind(value: Value) -> Sharding | None:
     sharding."""
     todo, seen = [value], set()
     while todo:
+        # Level by level, so that the nearest mesh counts.
         todo, level = [], todo
         for operand in level:
             node = origin(operand)

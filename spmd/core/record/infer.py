@@ -72,6 +72,7 @@ def bind(plan: Plan, args: Args, kwargs: Kwargs) -> _Binding:
     """Binds the arguments of a call to their names in the schema."""
     binding = _Binding({}, [], [])
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
+        # It gives the key of a draw, which is a number of each call.
         if type(value) is torch._C.Generator:
             continue
         binding.arguments[argument.name] = _place(value, argument.name in plan.scalar_argument_names, binding)
@@ -110,6 +111,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         return value
 
     keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    # The meta kernel must not make a tensor of the device.
     if "device" in keywords or (makes_tensors(plan.overload) and not args_have_tensor(args)):
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
@@ -125,9 +127,11 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
+        # Subclasses are the library's own errors, with words of their own.
         if type(error) not in (RuntimeError, IndexError):
             raise
         raise at_user_line(refusal[-1](plan.overload, error, args, kwargs, plan.twin)) from None
+    # torch returns fewer tensors than an op writes, for some.
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
     return result
@@ -177,6 +181,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 def reads_default_dtype(plan: Plan, args: Args, kwargs: Kwargs, metas: tuple[Meta, ...]) -> bool:
     """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
     values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    # A dtype that is passed decides.
     if any(isinstance(value, torch.dtype) for value in values):
         return False
     exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]

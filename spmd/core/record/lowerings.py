@@ -72,6 +72,7 @@ class Call(Lowering):
 
     @property
     def rule(self) -> Rule:
+        # A rule of another package travels with the call, so that a program file needs no table of it.
         return self.foreign or RULES[self.overload]
 
     @property
@@ -79,6 +80,7 @@ class Call(Lowering):
         return self.overload in _JOINS
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        # A loop's stack is an array already; joining its rows again would copy it.
         if self.takes_rows:
             joined = self._joined(op, operands)
             if joined is not None:
@@ -115,6 +117,7 @@ class Call(Lowering):
             named["returns"] = _returns(op)
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
+        # Per call, since one graph may mix settings.
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
             answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
             if answer is not None:
@@ -123,8 +126,10 @@ class Call(Lowering):
                 flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
                 flat = tuple(_arrays(rule.function(*arguments, **named)))
+        # torch's result dtype is the meta kernel's; jax's promotion of the rule may be wider.
         if rule.promote is not None or self.writes:
             flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
+        # In place the target's shape stays, though the operands broadcast to it.
         if self.writes:
             flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, op.metas, strict=True))
         return flat
@@ -152,9 +157,11 @@ class Call(Lowering):
         """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device, and for ops that
         round no float."""
         overload = self.overload
+        # A float that the host rounds may differ from the device's in the last bit.
         is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
         if overload.namespace != "aten" or self.rule.wants_draw or not is_exact:
             return None
+        # A factory takes its device from the call, which was xla.
         placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
 
         def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:

@@ -82,11 +82,13 @@ def read(tensor: XlaTensor) -> Value:
 
 def read_view(view: View, storage: Storage) -> Value:
     """The value of one view of a storage."""
+    # A view that is read twice is one value, and its ops are recorded once.
     if view.stamp == storage.stamp:
         return view.value  # type: ignore[return-value]
     parent = view.parent
     base = storage.value if parent is None else parent.value_of(storage)
     line = (view.code, view.instruction, -1)
+    # A list of tokens on the host is cut there: a program for it would have another length each time.
     value = (pace.decodes and viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
     if view.sharding is not None:
         value = record(mark_op(view.meta.layout, view.sharding), (value,), (), line)
@@ -112,7 +114,9 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
         base = storage.value if parent is None or parent.is_read else read_view(parent, storage)
         new = record(link.rule.write, (base, new), (), line)
         link = link.parent
+    # The base first: the value kept below has its stamp.
     storage.write(new)
+    # What was written is what the next read returns, unless several elements are one place.
     if view.sharding is None and not (link is view and repeats(view.meta)):
         view.keep(value, storage)
 
@@ -138,6 +142,7 @@ def view_rule(overload: OpOverload, read_op: OpSpec, parent: Meta, arguments: Kw
     function, meta = WRITE_BACK.get(overload), read_op.metas[0]
     other = (meta.struct.dtype,) if meta.dtype is not parent.dtype else ()
     shows: tuple[Shown, ...] = (SIGNS[overload],) if overload in SIGNS else other
+    # torch names these elements by stride and offset alone.
     if function is None:
         return ViewRule(read_op, None, meta, shows)
     write_back = _WriteBack(overload, tuple(arguments.items()))
@@ -182,6 +187,7 @@ class _DynamicUpdateSlice(Lowering):
 
 def strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
     """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by stride and offset."""
+    # Before the key: the error is the user's line's, and not the sync's.
     check_dense(base)
     key = (base, meta, shows)
     return _STRIDED.get(key) or _STRIDED.of(key, lambda: _new_strided_rule(*key))
@@ -259,6 +265,7 @@ def check_bounds(base: Meta, meta: Meta) -> None:
     real device refuses."""
     reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
     width, size_held = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    # The bounds are bytes, as a view may show memory in another dtype.
     if meta.numel and (reach * width > size_held or meta.offset * width < base.offset * base.dtype.itemsize):
         raise RuntimeError(
             f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "

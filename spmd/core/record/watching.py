@@ -29,6 +29,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
     outer = getattr(_thread, "watcher", None)
     with _lock:
         _num_watchers += 1
+        # Only while there is one: the look for a watcher is a call of Python for each op.
         handle_calls_by(_watched)
     _thread.watcher = watcher
     try:

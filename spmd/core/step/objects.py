@@ -195,7 +195,7 @@ def is_same(one: object, other: object) -> bool:
         return False
     if isinstance(one, tuple) and isinstance(other, tuple) and kind is tuple:
         return len(one) == len(other) and all(map(is_same, one, other))
-    # repr tells 0.0 from -0.0 and finds nan equal to itself.
+    # 0.0 == -0.0, and they are different numbers of an op.
     return kind in _COMPARED and one == other and repr(one) == repr(other)
 
 
