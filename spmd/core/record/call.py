@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from ..base import observation, seed
@@ -41,13 +42,14 @@ from .views import View, read, read_view, write
 
 aten = torch.ops.aten
 
+Key = list[Hashable]  # of an op: what of its arguments is static
+Numbers = list[float | int]
+
 _count_writes = torch._C._increment_version  # autograd does so for the tensor that an op writes, but not for a list op
 _getframe = sys._getframe
 
 
-def dispatch(
-    func: torch._ops.OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-) -> TorchValue:
+def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None) -> TorchValue:
     """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
     # One dict lookup a call; the plan is made at the first.
     plan = PLANS.get(func)
@@ -72,9 +74,9 @@ def dispatch(
         return _record_view(plan, args, kwargs or {})
     LOCK.acquire()
     try:
-        key: list[Hashable] = []
+        key: Key = []
         operands: list[Value] = []
-        numbers: list[float | int] = []
+        numbers: Numbers = []
         scalar_args = plan.scalar_args
         position = 0
         task = graph_task()
@@ -144,7 +146,7 @@ def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwarg
 def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
     """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
     base = args[0]
-    key: list[Hashable] = [base._meta]
+    key: Key = [base._meta]
     for value in args[1:]:
         _scan(value, False, key, [], [], plan)
     for name, value in kwargs.items():
@@ -167,12 +169,7 @@ def _record_view(plan: Plan, args: Args, kwargs: Kwargs) -> XlaTensor:
 
 
 def _scan(
-    value: TorchValue,
-    is_scalar_argument: bool,
-    key: list[Hashable],
-    operands: list[Value],
-    numbers: list[float | int],
-    plan: Plan,
+    value: TorchValue, is_scalar_argument: bool, key: Key, operands: list[Value], numbers: Numbers, plan: Plan
 ) -> None:
     """Adds one argument to the key, and to the operands or scalar arguments."""
     kind = type(value)
@@ -234,12 +231,7 @@ def _scan(
 
 
 def _look_at_data(
-    plan: Plan,
-    op: OpSpec,
-    operands: list[Value],
-    numbers: list[float | int],
-    args: Args,
-    kwargs: Kwargs,
+    plan: Plan, op: OpSpec, operands: list[Value], numbers: Numbers, args: Args, kwargs: Kwargs
 ) -> list[Value]:
     """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
     if plan.bounds is not None:
@@ -261,7 +253,7 @@ def _read(tensor: XlaTensor, plan: Plan) -> Value:
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
 
-def _scan_list(tensors: Sequence[XlaTensor], key: list[Hashable], operands: list[Value], plan: Plan) -> bool:
+def _scan_list(tensors: Sequence[XlaTensor], key: Key, operands: list[Value], plan: Plan) -> bool:
     """Scans a long list of device tensors without views quickly, as optimizers pass them; False for other lists."""
     try:
         if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator

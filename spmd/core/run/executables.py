@@ -3,9 +3,9 @@
 # Why a program's numbers travel as two small vectors: an argument for each number would cost a buffer and its transfer
 # for every learning rate and every draw of a step.
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from weakref import ref
 
 import jax
 import numpy as np
@@ -74,7 +74,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
         result = launch(program, len(graph.mesh.device_ids), lambda: _arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
-    return _outputs(program, graph, result, weakref.ref(program))
+    return _outputs(program, graph, result, ref(program))
 
 
 # Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
@@ -115,7 +115,7 @@ def launch(
             jax.block_until_ready(result)
     for i, sharding in program.respelled:
         result[i] = transfer.respelled(result[i], sharding)
-    in_flight.note_run(result[program.smallest], weakref.ref(program), event)
+    in_flight.note_run(result[program.smallest], ref(program), event)
     seconds = counters.now() - started
     counters.add_time("dispatch", seconds)
     counters.add_sample("DispatchTime", seconds * 1e9)
@@ -198,9 +198,7 @@ def _mended(members: Sequence[DeviceData]) -> Store | None:
     return store
 
 
-def _outputs(
-    program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: "weakref.ref[Program]"
-) -> list[DeviceData]:
+def _outputs(program: Program, graph: Graph, buffers: Sequence[jax.Array], maker: ref[Program]) -> list[DeviceData]:
     """Device data for each root of a program that has run; those returned as one stack are rows of a new store, with
     those that came out as they went in."""
     outputs: list[DeviceData | None] = [None] * len(graph.roots)

@@ -96,7 +96,7 @@ after_wait: list[Callable[[], None]] = []
 
 
 def _sync(*, wait: bool, for_read: bool) -> None:
-    # At each sync: notebooks restore Python's own handlers at each cell.
+    # At each sync: a notebook restores Python's own handlers whenever it runs code.
     interrupt.watch()
     if processes.several():
         # A dead tensor in a reference cycle would be a result of one process's program and not of another's.
