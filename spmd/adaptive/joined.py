@@ -2,8 +2,8 @@
 
 from ..core import points
 from ..core.extend import Pass
-from . import changing, lm_head, unsynced, unsynced_loops
-from .padding import learning, marks, memo
+from . import changing, lm_head, unsynced
+from .padding import learning, marks
 from .padding import padded_windows as padded_windows
 from .padding import sums as sums
 
@@ -11,9 +11,9 @@ from .padding import sums as sums
 points.PASSES.join(
     Pass("cut changing again", changing.changing_again, processes=True, threads=False), before="cut long"
 )
-points.PASSES.join(Pass("pad again", memo.again, processes=True, reads=True), before="cut long")
+points.PASSES.join(Pass("pad again", learning.again, processes=True, reads=True), before="cut long")
 # A graph of many iterations: several programs.
-points.PASSES.join(Pass("cut iterations", unsynced_loops.between_iterations, plans=True), before="cut long")
+points.PASSES.join(Pass("cut iterations", unsynced.between_iterations, plans=True), before="cut long")
 # Starts, small lists and lengths that differ from run to run: operands of one program.
 points.PASSES.join(Pass("dynamic starts", learning.starts, reads=True))
 points.PASSES.join(Pass("on the host", learning.on_host, reads=True))

@@ -5,7 +5,6 @@ This is its door: what the library takes. Packages that record ops or change gra
 
 from . import checks as _checks  # noqa: F401  # joins programs and run
 from . import loop as _loop  # noqa: F401  # joins lower
-from . import propagation as _propagation  # noqa: F401  # joins lower
 from .aten.fused import linear_cross_entropy as linear_cross_entropy
 from .base.config import config as config
 from .base.counters import Collective as Collective
@@ -19,7 +18,8 @@ from .graph.source import at_user_line as at_user_line
 from .graph.source import ends_at_user_line as ends_at_user_line
 from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
-from .programs.options import compiled_with as compiled_with
+from .programs.compiler import compiled_with as compiled_with
+from .propagation import walk as _walk  # noqa: F401  # joins lower
 from .record.body import BodyError as BodyError
 from .record.storage import LOCK as LOCK
 from .record.storage import Storage as Storage

@@ -60,7 +60,7 @@ from .graph.op import Slot as Slot
 from .graph.source import THREADS as THREADS
 from .graph.source import Line as Line
 from .graph.store import Store as Store
-from .graph.store_rows import file_of_stack as file_of_stack
+from .graph.store import file_of_stack as file_of_stack
 from .loop.loop_counter import Step as Step
 from .loop.loop_op import Loop as Loop
 from .loop.loop_op import Y as Y
@@ -75,6 +75,7 @@ from .ops.collective import Group as Group
 from .ops.dynamic_start import Gradient as Gradient
 from .ops.dynamic_start import TakeRun as TakeRun
 from .ops.kernels.flash import Dropout as Dropout
+from .passes.dynamic import Unpad as Unpad
 from .passes.outcome import Changed as Changed
 from .passes.outcome import Cut as Cut
 from .passes.outcome import OnHost as OnHost
@@ -82,7 +83,6 @@ from .passes.outcome import Outcome as Outcome
 from .passes.outcome import Pass as Pass
 from .passes.outcome import Sync as Sync
 from .passes.rewrite import Rewrite as Rewrite
-from .passes.unpadded import Unpad as Unpad
 from .programs.program import Program as Program
 from .programs.program import Requested as Requested
 from .programs.program import listing as listing
@@ -107,8 +107,8 @@ from .run.schedule import Root as Root
 from .run.schedule import Subgraph as Subgraph
 from .run.syncs import Watch as Watch
 from .sharding.topology import Target as Target
-from .sharding.tracing import program as program
-from .sharding.tracing import program_devices as program_devices
+from .sharding.topology import program as program
+from .sharding.topology import program_devices as program_devices
 from .sharding.value import OPEN as OPEN
 from .step.objects import Change as Change
 from .step.objects import Held as Held

@@ -13,8 +13,6 @@ from .graph import source as _source
 from .loop import loop_counter as _loop_counter
 from .loop import loop_op as _loop_op
 from .lower import build as _build
-from .lower import called as _called
-from .lower import constants as _constants
 from .lower import lower as _lower
 from .lower import region as _region
 from .ops import attention as _attention
@@ -34,20 +32,19 @@ from .ops.kernels import computed as _computed
 from .ops.kernels import cudnn as _cudnn
 from .ops.kernels import grouped as _grouped
 from .ops.kernels import splash as _splash
-from .passes import dynamic_places as _dynamic_places
-from .passes import long_graphs as _long_graphs
+from .passes import cuts as _cuts
+from .passes import dynamic as _dynamic
 from .passes import nans as _nans
 from .passes import on_host as _on_host
+from .passes import repeats as _repeats
 from .passes import scan_layers as _scan_layers
-from .passes import stretches as _stretches
-from .passes import unpadded as _unpadded
 from .programs import cache as _cache
-from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
 from .programs import failing as _failing
+from .programs import program as _program
 from .programs import stored as _stored
-from .programs.persistent import setting as _setting
-from .propagation import words as _words
+from .programs.persistent import disk as _disk
+from .propagation import walk as _walk
 from .record import body as _body
 from .record import call as _call
 from .record import host_lists as _host_lists
@@ -115,7 +112,7 @@ class executables:  # used as a module is
     cause, find, most_similar, num_equal = _cache.cause, _cache.find, _cache.most_similar, _cache.num_equal
     part = _cache.part
     explain = _failing.explain
-    num_flops, short = _compile_log.num_flops, _compile_log.short
+    num_flops, short = _program.num_flops, _program.short
     compile_graph = _compiler.compile_graph
 
 
@@ -128,12 +125,12 @@ class nans:  # used as a module is
 class dynamic:  # used as a module is
     """Ops that differ from run to run: by their places in the code, computed by the host, of padded data."""
 
-    START, add, dims_of = _dynamic_places.START, _dynamic_places.add, _dynamic_places.dims_of
-    dynamic_start_positions = _dynamic_places.dynamic_start_positions
-    note_dynamic_start = _dynamic_places.note_dynamic_start
+    START, add, dims_of = _dynamic.START, _dynamic.add, _dynamic.dims_of
+    dynamic_start_positions = _dynamic.dynamic_start_positions
+    note_dynamic_start = _dynamic.note_dynamic_start
     constant, has_host_kernel = _on_host.constant, _on_host.has_host_kernel
     is_forbidden = _host.is_forbidden
-    KEPT, unpadded_view = _unpadded.KEPT, _unpadded.unpadded_view
+    KEPT, unpadded_view = _dynamic.KEPT, _dynamic.unpadded_view
 
 
 class schedule:  # used as a module is
@@ -162,9 +159,9 @@ class calls:  # used as a module is
 class stretches:  # used as a module is
     """Ops of a graph that repeat."""
 
-    numbered, repeated, symbol = _stretches.numbered, _stretches.repeated, _stretches.symbol
-    carried_bytes, cuts = _long_graphs.carried_bytes, _long_graphs.stretches
-    is_within_line = _long_graphs.is_within_line
+    numbered, repeated, symbol = _repeats.numbered, _repeats.repeated, _repeats.symbol
+    carried_bytes, cuts = _cuts.carried_bytes, _cuts.stretches
+    is_within_line = _cuts.is_within_line
     why_not = _scan_layers.why_not
 
 
@@ -173,9 +170,9 @@ class regions:  # used as a module is
 
     body_numbers, draws_in, is_annotation = _region.body_numbers, _region.draws_in, _region.is_annotation
     kinds_of = _region.kinds_of
-    called_op = _called.called_op
+    called_op = _region.called_op
     build = _build.build
-    has_complex, hide = _constants.has_complex, _constants.hide
+    has_complex, hide = _build.has_complex, _build.hide
     EACH = _loop_counter.EACH
     loop_op = _loop_op.loop_op
     constrain, cut, on_device = _constrain.constrain, _constrain.cut, _constrain.on_device
@@ -186,7 +183,7 @@ class regions:  # used as a module is
 class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
-    process, readable = _setting.process, _setting.readable
+    process, readable = _disk.process, _disk.readable
 
 
 class running:  # used as a module is
@@ -220,7 +217,7 @@ class rules:  # used as a module is
 class partitioning:  # used as a module is
     """Partition rules of ops, and the known shardings that they ask for."""
 
-    WORDS = _words.WORDS
+    WORDS = _walk.WORDS
     partition, per_shard = _partition.partition, _partition.per_shard
     axes_of_dims, in_front, note_unused = _sharded.axes_of_dims, _sharded.in_front, _sharded.note_unused
     reshaped, same = _sharded.reshaped, _sharded.same

@@ -17,10 +17,10 @@ from .base import seed as _seed
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
 from .ops import offload as _offload
-from .passes import dynamic_places as _dynamic_places
+from .passes import dynamic as _dynamic
 from .programs import cache as _cache
-from .programs import compile_log as _compile_log
-from .programs import options as _options
+from .programs import compiler as _compiler
+from .programs import program as _program
 from .programs.persistent import disk as _disk
 from .record import annotations as _annotations
 from .record import call as _call
@@ -56,7 +56,7 @@ class points:  # used as a module is
     before_compiling, before_making = _cache.before_compiling, _cache.before_making
     while_compiling, after_compiling = _cache.while_compiling, _cache.after_compiling
     describe = _cache.describe
-    of_program, of_run = _compile_log.of_program, _compile_log.of_run
+    of_program, of_run = _program.of_program, _program.of_run
     given_by = _disk.given_by
     after_pass = _prepare.after_pass
     before_run, before_recorded_run = _executables.before_run, _executables.before_recorded_run
@@ -69,7 +69,7 @@ class points:  # used as a module is
     after_own_op = _watching.after_own_op
     between_ops, names_of = _call.between_ops, _call.names_of
     can_run = _storage.can_run
-    keeps_start = _dynamic_places.keeps_start
+    keeps_start = _dynamic.keeps_start
     after_move = _modules.after_move
     AT_FIRST_USE = _threads.AT_FIRST_USE
     PASSES, COMPILE_PASSES = _passes.PASSES, _passes.COMPILE_PASSES
@@ -211,10 +211,10 @@ class dtypes:  # used as a module is
 class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
-    compiled_with, options_of = _options.compiled_with, _options.options_of
+    compiled_with, options_of = _compiler.compiled_with, _compiler.options_of
     matmul_precision = _precision.matmul_precision
     MISCOMPILES = _miscompiles.MISCOMPILES
-    text_of = _options.text_of
+    text_of = _compiler.text_of
     is_private = _disk.is_private
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.adaptive import changing
-from spmd.core.passes import cuts, long_graphs
+from spmd.core.passes import cuts
 from spmd.core.programs import cache
 from spmd.core.record import recorders
 
@@ -24,7 +24,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spmd.sync()
     cache.clear_cache()
     changing.forget()
-    long_graphs._met.clear()
+    cuts._met.clear()
     cuts.forget()
     yield
     spmd.sync()

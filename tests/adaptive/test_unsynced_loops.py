@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
-from spmd.adaptive import unsynced_loops
+from spmd.adaptive import unsynced
 from spmd.core.graph.graph import topological
-from spmd.core.passes.stretches import symbol
+from spmd.core.passes.repeats import symbol
 from spmd.core.record.storage import pending
 
 ITERATIONS = 24
@@ -208,7 +208,7 @@ class TestNoLoop:
         kept = [nn.Linear(8, 8, device="xla")]
         symbols = tuple(symbol(node) for node in topological([cell.value for cell in pending()])[0])
         spmd.sync()
-        monkeypatch.setattr(unsynced_loops, "_known", [unsynced_loops.Loop(symbols)])
+        monkeypatch.setattr(unsynced, "_known", [unsynced.Loop(symbols)])
         spmd.config.loop_search_ops = 8
         kept += [nn.Linear(8, 8, device="xla") for _ in range(400)]
         assert all(layer.weight.abs().max().item() <= 8**-0.5 for layer in kept)
@@ -252,7 +252,7 @@ class TestRelations:
             (one, other, False),  # computed a period later
             (first, batch, False),
         ):
-            assert unsynced_loops._shares(some, others, (one, other), {one: 0, other: 1}, 1) is expected
+            assert unsynced._shares(some, others, (one, other), {one: 0, other: 1}, 1) is expected
 
 
 class Recurrent(nn.Module):
@@ -276,7 +276,7 @@ def test_parameters_gathered_for_a_backward_whose_start_has_run(
 ) -> None:
     """Under FSDP a unit's second gather waits for a gradient: the ops behind that are not run once more, for a read of
     the gathered value after a cut; their data may be overwritten."""
-    monkeypatch.setattr(unsynced_loops, "_covers", lambda found, length: bool(found))  # cut at short loops, too
+    monkeypatch.setattr(unsynced, "_covers", lambda found, length: bool(found))  # cut at short loops, too
     plain = nn.Sequential(Recurrent(), Recurrent())
     ours = copy.deepcopy(plain).to("xla")
     for layer in ours:

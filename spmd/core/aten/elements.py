@@ -11,7 +11,7 @@ import torch
 
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part
-from ..lower.stack_rows import Made, Row, Stretch, fetched, plain, rows
+from ..lower.lower import Made, Row, Stretch, fetched, plain, rows
 from ..ops.floats import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
 from ..sharding.constrain import near

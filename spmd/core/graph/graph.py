@@ -13,11 +13,10 @@ from ..base.config import config
 from ..ops.partition import NAMES
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
-from .encode import digest
 from .errors import AbstractError, LostError
 from .lent import is_lent
 from .meta import Meta, dense_meta
-from .op import OpSpec
+from .op import OpSpec, digest
 from .store import StackGroup, Store
 
 _serials = itertools.count()
@@ -185,7 +184,7 @@ class TupleElement:
 
 Value = Node | TupleElement | DeviceData
 
-# The op that reads padded data without its padding (see `passes.unpadded`).
+# The op that reads padded data without its padding (see `passes.dynamic`).
 UNPADDED = "spmd.unpadded"
 
 
@@ -361,7 +360,7 @@ class Graph:
 
     @property
     def encoded(self) -> str:
-        """The key as text that is the same in every process (see `ir.encode`)."""
+        """The key as text that is the same in every process (see `op.encode`)."""
         return digest(self.key())
 
 
@@ -413,7 +412,7 @@ class Region:
 
     @property
     def encoded(self) -> str:
-        """The key of the region, as text (see `ir.encode`), without the scalar arguments."""
+        """The key of the region, as text (see `op.encode`), without the scalar arguments."""
         return digest(_wiring(self.nodes, self.inputs, self.roots))
 
 

@@ -42,7 +42,7 @@ class Meta:
 
     @property
     def encoded(self) -> str:
-        """The layout as text that is the same in every process (see `ir.encode`)."""
+        """The layout as text that is the same in every process (see `op.encode`)."""
         return f"{self.dtype}{self.shape}{self.strides}{self.offset}"
 
     def make(self) -> torch.Tensor:

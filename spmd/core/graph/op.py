@@ -1,23 +1,27 @@
-"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering."""
+"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering, and as text."""
 
-# Why a lowering is a frozen dataclass and no closure: its fields are part of the key of programs, in this process and
-# on disk. What a closure captures has no text, so that two that differ would be taken for one program.
-
+import dataclasses
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
+import numpy as np
 import torch
+from torch._ops import OpOverload
 
 from ..base.forking import survives_fork
 from ..ops.dynamic_start import Run
 from ..ops.offload import TO_HOST
 from ..sharding.value import DEVICE, HOST, Sharding
-from .encode import digest
 from .meta import Meta
+
+# Why a lowering is a frozen dataclass and no closure: its fields are part of the key of programs, in this process and
+# on disk. What a closure captures has no text, so that two that differ would be taken for one program.
+
 
 Arrays = Sequence[jax.Array]
 Layouts = Sequence[Sharding | None]
@@ -49,7 +53,7 @@ class Lowering:
     the floats and the integers, and not one by one. columns: of an op that runs in iterations, the operands and the
     results that are one per iteration. any_memory: whether it takes operands in the host's memory as they are, and not
     only on the device. elements: of a list op, each element's own op. takes_rows: whether its operands may be rows of
-    one array (`lower.stack_rows.Row`); the results of such a list op are rows, too.
+    one array (`lower.lower.Row`); the results of such a list op are rows, too.
     """
 
     regions: ClassVar[Any] = ()
@@ -206,3 +210,51 @@ class Part:
 
 _alive: "WeakValueDictionary[str, OpSpec]" = WeakValueDictionary()
 _lock = survives_fork(threading.RLock())  # dropping a value may run a user's `__del__`, which records
+
+
+# Why a text of our own and no pickle or hash of Python: it must be the same in every process and at every start, or the
+# processes would differ and no program would ever be found on disk.
+
+
+_NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device, OpOverload)
+_shardings: "WeakKeyDictionary[Sharding, str]" = WeakKeyDictionary()
+
+
+def encode(value: Any) -> str:
+    """Returns the text of a value. Different values have different texts: 1, 1.0 and True differ, as 0.0 and -0.0 do.
+
+    Takes Python's plain values, torch's names of things, numpy dtypes, tuples and lists, shardings, frozen dataclasses
+    (by the fields that they compare by), and values with an `encoded` text of their own. Raises TypeError for others.
+    """
+    kind = type(value)
+    if value is None or kind is int or kind is bool:
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return f"{'(' if isinstance(value, tuple) else '['}{','.join([encode(item) for item in value])})"
+    if kind is str:
+        return repr(value)
+    if isinstance(value, float):
+        return f"f{value.hex()}"
+    if kind is complex:
+        return f"c{value.real.hex()}:{value.imag.hex()}"
+    if kind is Sharding:
+        return _shardings.get(value) or _shardings.setdefault(value, f"S{encode(value.__reduce__()[1])}")
+    if hasattr(kind, "encoded"):
+        return str(value.encoded)
+    if isinstance(value, _NAMED):
+        return f"<{value}>"
+    if isinstance(value, np.dtype):
+        return f"<numpy {value.name}>"
+    if isinstance(value, int):  # a kind of place: of an operand, of a scalar argument
+        return f"{kind.__qualname__}{int(value)}"
+    if isinstance(value, type):
+        return f"<{value.__module__}.{value.__qualname__}>"
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare]
+        return f"{kind.__module__}.{kind.__qualname__}{encode(tuple(fields))}"
+    raise TypeError(f"no text that is the same in every process: {value!r} ({kind.__name__})")
+
+
+def digest(value: Any) -> str:
+    """Returns the sha256 of a value's text."""
+    return hashlib.sha256(encode(value).encode()).hexdigest()

@@ -18,9 +18,8 @@ import numpy as np
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
-from ..lower.lower import lower_region
+from ..lower.lower import Made, Row, Stretch, lower_region, plain, rows, rows_on_device, stretch
 from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
-from ..lower.stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..lower.stack_rows import Made, Row, plain, taken
+from ..lower.lower import Made, Row, plain, taken
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE

@@ -16,8 +16,7 @@ from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name, wa
 from ..graph.loops import Candidate, Const, Local, Result, Source, Xs
 from ..graph.op import Part
 from ..lower.build import lists_of
-from ..lower.lower import Layout, Lists, Numbers, Values
-from ..lower.stack_rows import Made, Row, fetched, made_of, move_rows, plain
+from ..lower.lower import Layout, Lists, Made, Numbers, Row, Values, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST
 from .found_loop import Over, found_loop

@@ -1,4 +1,4 @@
-"""Ops with a body: a loop with a condition, branches. The body is a `Region`."""
+"""Ops with a body, a `Region`: a loop with a condition, branches, a call of a function that was recorded once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -153,3 +153,30 @@ def strong(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Returns the arrays with strong types: jax may change the weak type of a Python number, which a loop does not
     allow."""
     return [jax.lax.convert_element_type(array, array.dtype) for array in arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class Called(Lowering):
+    """A region in place of its ops; a pass puts them back before a program is compiled."""
+
+    body: Region
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.body,)
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        return draws_in(self.body.nodes)
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        floats, integers = numbers
+        return tuple(lower_region(self.body, 0, operands, (floats, integers), layouts))
+
+
+def called_op(name: str, body: Region, operands: Sequence[Meta]) -> OpSpec:
+    """Returns the op that calls a region."""
+    lowering = Called(body)
+    return OpSpec.of(
+        name, lowering, tuple(root.meta for root in body.roots), tuple(operands), numbers=kinds_of(body.nodes),
+        sharding=mesh_in(lowering.regions),
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..graph.graph import Graph, Node, results, value_name
-from ..lower.called import Called
+from ..lower.region import Called
 from .rewrite import Rewrite
 
 

@@ -1,13 +1,21 @@
-"""A graph that is too long for one program is cut into several."""
+"""A graph that is too long for one program, or will not come again: the places at which it is cut into several."""
 
-from collections.abc import Hashable
+import itertools
+import math
+import zlib
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 from ..base.config import config
 from ..base.pace import pace
 from ..base.tables import Bounded
-from ..graph.graph import Graph
-from . import long_graphs, scan_layers
+from ..graph.graph import Graph, Node, Value, origin, result_index, value_name
+from ..graph.meta import Meta
+from ..graph.op import OpSpec
+from ..graph.source import node_line
+from . import dynamic, scan_layers
 from .outcome import Cut, Outcome, Sync
+from .repeats import symbol
 
 # The places where a graph was cut, by its key: a warm step searches nothing.
 _long: Bounded[Hashable, list[int]] = Bounded(512)
@@ -37,5 +45,153 @@ def long(graph: Graph, sync: Sync) -> Outcome:
         limit //= _SHARE_OF_REST
     if len(nodes) <= limit or scan_layers.num_lowered(graph) <= max(limit, len(nodes) // _SHARE_OF_LOWERED):
         return ""
-    ends = _long.keep(sync.key, [*long_graphs.stretches(nodes, limit), len(nodes)])
+    ends = _long.keep(sync.key, [*stretches(nodes, limit), len(nodes)])
     return Cut(nodes, ends, f"more than {limit:,} ops")
+
+
+def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
+    """Returns the cuts of a graph without a loop into stretches of at most `length` ops.
+
+    Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
+    each kind of stretch that is new, and running each stretch in every step. recurs: the graph is a long one that will
+    run often; waiting twice as long for it counts four times. Else it may run once: its new stretches count most, and
+    stretches are short, so that other graphs have them, too.
+    """
+    symbols = [symbol(node) for node in nodes]
+    lines = [place for place in range(1, len(nodes)) if not is_within_line(nodes, place)]
+    marks = _marks(symbols, lines)
+    wiring = _Wiring(nodes, symbols)
+    best: tuple[float, list[int], _Kinds] = (math.inf, [], {})
+    for scale in (None, *_SCALES) if recurs else _SHORT_SCALES:
+        ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
+        kinds = wiring.kinds(ends)
+        new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
+        to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
+        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends) if recurs else to_compile + len(ends) / 2
+        if cost < best[0]:
+            best = cost, ends, kinds
+    for kind, places in best[2].items():
+        first, last = places[0]
+        for start, stop in places[1:]:
+            dynamic.note_dynamic_start(nodes[first:last], nodes[start:stop])
+        if not recurs:
+            _met.keep(kind, True)
+    return best[1]
+
+
+# The kinds of stretches into which graphs that may run once were cut lately.
+_Kinds = dict[tuple[Any, ...], list[tuple[int, int]]]
+_met: Bounded[tuple[Any, ...], bool] = Bounded(4096)
+# The average ops of a stretch, for several ways to cut a graph.
+_SHORT_SCALES = (16, 8, 4, 2)
+_SCALES = (512, 128, 32, *_SHORT_SCALES)
+# In ops to compile, of some 8 ms each (2 cores): the overhead of a program; and the overhead, over a hundred steps, of
+# a stretch that is run by itself.
+_PER_PROGRAM = 4
+_PER_STRETCH = 4
+
+
+def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
+    """Returns for each place a number from 0 to 1 made of the ops around it, in every graph and process the same.
+
+    A graph cut at low numbers has its cuts at equal places of recurring ops. Where the user's line changes, a quarter
+    of the number is taken.
+    """
+    text = {symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode()) for symbol in set(symbols)}
+    words = [text[symbol] for symbol in symbols]
+    marks, before, last = [], 0, 0
+    for word in words:
+        marks.append(((before * 31 + last * 7 + word) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
+        before, last = last, word
+    for place in lines:
+        marks[place] /= 4
+    return marks
+
+
+def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
+    """Returns the places with a mark below 1 / scale, about that many ops apart, but none further than `length`."""
+    found, start, most = [], 0, min(2 * scale, length)
+    for place in range(1, len(marks)):
+        ops = place - start
+        if ops >= most or (ops >= scale // 4 and marks[place] * scale < 1):
+            found.append(place)
+            start = place
+    return found
+
+
+class _Wiring:
+    """Decides which stretches of a graph are one program: isomorphic, with the same results read later."""
+
+    def __init__(self, nodes: Sequence[Node], symbols: Sequence[OpSpec]):
+        position = {node: index for index, node in enumerate(nodes)}
+        self.symbols = symbols
+        self.ops = list(itertools.accumulate((len(one.lowering.elements) or 1 for one in symbols), initial=0))
+        self.operands = [[_read(one, position) for one in node.operands] for node in nodes]
+        self.last_read = [0] * len(nodes)
+        for index, operands in enumerate(self.operands):
+            for result, *_ in operands:
+                if result is not None:
+                    self.last_read[result] = index
+
+    def num_ops(self, start: int, stop: int) -> int:
+        """Returns the number of ops of a stretch to compile, those of a list one by one."""
+        return self.ops[stop] - self.ops[start]
+
+    def kinds(self, ends: Sequence[int]) -> "_Kinds":
+        """Returns the stretches that end at these places and the one behind them, by the key of their program."""
+        found: _Kinds = {}
+        for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
+            kind: list[Any] = []
+            outside: dict[object, int] = {}
+            for place in range(start, stop):
+                kind.append((self.symbols[place], self.last_read[place] >= stop))
+                for made, result, name in self.operands[place]:
+                    if made is not None and made >= start:
+                        kind.append((made - start, result))
+                    else:
+                        kind.append(~outside.setdefault(name, len(outside)))
+            found.setdefault(tuple(kind), []).append((start, stop))
+        return found
+
+
+def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any]:
+    """Returns the place of the op that computes a value, its index among the op's results, and its name."""
+    maker = origin(value)
+    return None if maker is None else position[maker], result_index(value), value_name(value)
+
+
+def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
+    """Returns the cuts of a graph about every `length` ops: at a line boundary with little carried across."""
+    carried = carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
+    found, start = [], 0
+    while len(nodes) - start > length:
+        places = range(start + length // 2 + 1, start + length + 1)
+        start = min(places, key=lambda place: (is_within_line(nodes, place), carried[place], -place))
+        found.append(start)
+    return found
+
+
+def is_within_line(nodes: Sequence[Node], place: int) -> bool:
+    if not place:
+        return False
+    before, after = node_line(nodes[place - 1]), node_line(nodes[place])
+    return before.code is after.code and before.number == after.number
+
+
+def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
+    """Returns for each place between two ops the bytes of values computed before it and read after it."""
+    last: dict[object, tuple[int, int, Meta]] = {}
+    for index, node in enumerate(nodes):
+        for operand in node.operands:
+            maker = origin(operand)
+            if maker is not None:
+                last[maker, result_index(operand)] = (position[maker], index, operand.meta)
+    change = [0] * (len(nodes) + 2)
+    for result, read, meta in last.values():
+        change[result + 1] += meta.nbytes
+        change[read + 1] -= meta.nbytes
+    carried, total = [], 0
+    for step in change:
+        total += step
+        carried.append(total)
+    return carried

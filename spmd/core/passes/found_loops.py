@@ -1,16 +1,21 @@
-"""Stretches of isomorphic iterations become ops: the graph with a loop in place of each."""
+"""Loops in place of isomorphic stretches of a graph, and values that are computed before a loop begins.
+
+XLA may defer a computation that no loop needs until the loop has ended. For the gradient of a language model's LM head,
+a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
+"""
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..graph.graph import Graph, Node, TupleElement, Value, origin, results, value_name
-from ..graph.loops import PUT_ROW, Candidate
+from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT, Candidate
 from ..graph.meta import dense_meta
 from ..graph.op import OpSpec
 from ..loop.found_loop import found_loop
-from ..loop.row_ops import PutRow, TakeRows
+from ..loop.row_ops import PutRow, TakeRows, WaitForAll
 from .rewrite import Rewrite
 
 
@@ -107,3 +112,130 @@ class _WithLoops(Rewrite):
         result = self.add(op, (*values, new), node)
         stack.rows = rows
         self.now |= {stack.names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
+
+
+class _Hoisted(NamedTuple):
+    """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for them."""
+
+    values: list[Value]
+    ops: list[Node]
+
+
+def hoist(graph: Graph) -> tuple[Graph, str]:
+    """Returns the graph with these values computed before its loops begin: an op waits for them and for the carry; and
+    their number, in words."""
+    found = find(graph)
+    if not found:
+        return graph, ""
+    moved = {node for late in found.values() for node in late.ops}
+    result = Rewrite(graph)
+    for node in graph.nodes:
+        if node in found:
+            for one in found[node].ops:
+                result.copy(one)
+            lowering: Any = node.op.lowering
+            carry = node.operands[lowering.num_constants : lowering.num_fixed]
+            entering = {value_name(value): value for value in (*found[node].values, *carry)}
+            metas = tuple(value.meta for value in entering.values())
+            wait = result.add(
+                OpSpec.of(WAIT, WaitForAll(), metas, metas), entering.values(), node, (), graph.sources[node][:1]
+            )
+            result.replace(entering.values(), wait)
+        if node not in moved:
+            result.copy(node)
+    return result.graph(), f", {sum(len(late.values) for late in found.values())} values before them"
+
+
+def find(graph: Graph) -> dict[Node, _Hoisted]:
+    """Returns, by each loop with a carry, the late values that are smaller than the operands
+    that their computation keeps alive."""
+    loops = [(place, node) for place, node in enumerate(graph.nodes) if _has_carry(node)]
+    if not loops:
+        return {}
+    outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
+    readers = _readers(graph, outside)
+    found = {}
+    start = 0
+    for loop, node in loops:
+        nodes = [(place, graph.nodes[place]) for place in range(start, loop) if graph.nodes[place] in outside]
+        late = _late(nodes, loop, readers)
+        wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
+        if wanted:
+            ends = [_smallest(value, graph, outside, readers) for value in wanted]
+            found[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
+        start = loop + 1
+    return found
+
+
+def _has_carry(node: Node) -> bool:
+    return node.op.name == FOUND_LOOP and node.op.lowering.num_carried > 0  # type: ignore[attr-defined]  # a `Loop`
+
+
+def _readers(graph: Graph, outside: set[Node]) -> dict[object, list[int]]:
+    """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
+    found: defaultdict[object, list[int]] = defaultdict(list)
+    for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
+        for operand in operands:
+            if origin(operand) in outside:
+                found[value_name(operand)].append(index)
+    return found
+
+
+def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object, list[int]]) -> dict[object, Value]:
+    """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
+
+    Each result of an op is taken by itself: XLA computes the others without it.
+    """
+    late: dict[object, Value] = {}
+    late_at: set[int] = set()
+    for place, node in reversed(nodes):
+        result = {value_name(value): value for value in results(node)}
+        here = {name for name in result if all(at > loop or at in late_at for at in readers.get(name, ()))}
+        late |= {name: result[name] for name in here}
+        if len(here) == len(result):
+            late_at.add(place)
+    return late
+
+
+def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]) -> bool:
+    """True if a late value is read after a loop, and is smaller than the operands that would be kept for it."""
+    if all(reader <= loop for reader in readers.get(name, ())):
+        return False
+    cone: set[Any] = set()
+    kept: dict[object, int] = {}
+    pending = [value]
+    while pending:
+        made_by = origin(pending.pop())
+        assert made_by is not None, "device data is not late"
+        for operand in made_by.operands:
+            read = value_name(operand)
+            if read in cone:
+                continue
+            cone.add(read)
+            if read in late:
+                pending.append(operand)
+            elif all(reader < loop for reader in readers.get(read, (loop,))):
+                kept[read] = operand.meta.nbytes
+    return sum(kept.values()) > value.meta.nbytes
+
+
+def _smallest(
+    value: Value, graph: Graph, outside: set[Node], readers: Mapping[object, list[int]]
+) -> tuple[Value, list[Node]]:
+    """Returns the value with the smallest shard among a value and the chain of ops that read it alone, and the ops up
+    to there: a gradient is smallest when it is sharded like its weight."""
+    ops: list[Node] = []
+    share, best, count = 1.0, float(value.meta.nbytes), 0
+    read_by = readers.get(value_name(value), ())
+    while len(read_by) == 1 and read_by[0] < len(graph.nodes):
+        node = graph.nodes[read_by[0]]
+        is_plain = len(node.operands) == len(node.op.metas) == 1 and not node.op.lowering.elements
+        if node not in outside or not is_plain or node.numbers:
+            break  # scalar arguments are assigned in the order of the ops
+        if node.op.sharding is not None:
+            share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(node.meta.numel, 1)
+        ops.append(node)
+        if share * node.meta.nbytes < best:
+            best, count = share * node.meta.nbytes, len(ops)
+        read_by = readers.get(node, ())
+    return (ops[count - 1], ops[:count]) if count else (value, [])

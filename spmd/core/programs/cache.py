@@ -1,6 +1,10 @@
-"""Maps graph keys to executables, and states why a program was compiled."""
+"""Maps graph keys to executables, groups inputs into stacks, and states why a program was compiled.
+
+Not here: the search for inputs that belong together (`passes`), the stacks at a run (`run.executables`).
+"""
 
 import contextlib
+import dataclasses
 import gc
 import itertools
 import threading
@@ -8,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,12 +26,120 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import memory_maps, stack_groups, stored
-from .compile_log import taken
+from . import stored
 from .compiler import agree_on, compile_graph
-from .garbage import collected_later
-from .program import Program, Requested
-from .stack_groups import Form
+from .program import Program, Requested, taken
+
+
+@contextlib.contextmanager
+def collected_later() -> Iterator[None]:
+    """Turns collection off inside, in all threads: compiling a graph makes little garbage, and a full collection scans
+    all objects of a model each time. Has no effect if the collector is off already."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+_MAPS, _LIMIT = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+_SHARE = 0.75
+
+
+def are_scarce() -> bool:
+    """True if three quarters of the maps that this process may have are taken; never outside of Linux."""
+    if not (_MAPS.exists() and _LIMIT.exists()):
+        return False
+    return _MAPS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())
+
+
+# Adds the stack groups to a graph, and its loops if it may be scanned.
+Form = Callable[[Graph, bool], Graph]
+
+
+def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
+    """Returns the graph as it is: only inputs that are in a store already are rows of a stack."""
+    return graph
+
+
+def grouped(graph: Graph, form: Form, *, may_scan: bool = True) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
+    """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone, and the groups among
+    these that are all the rows of a store."""
+    found = form(graph, may_scan)
+    taken = {place for group in found.stack_groups for place in group}
+    single = [place for place in range(len(graph.inputs)) if place not in taken]
+    stores = full_stores(graph.inputs, single)
+    if stores or found.stack_groups or found.stacked:
+        found = _complete(dataclasses.replace(found, stack_groups=(*found.stack_groups, *stores)))
+    return found, single, stores
+
+
+def _complete(graph: Graph) -> Graph:
+    """Returns the graph, each stack group donated as a whole or not at all: to the stack of the values that replace its
+    rows.
+
+    A row that is not written over comes out as it went in. The stacked results are in the order of the groups whose
+    memory they take, as jax pairs them in order. A result that takes the memory of one input is in no stack.
+    """
+    donated = list(graph.donated)
+    paired: list[StackGroup] = []
+    for group in graph.stack_groups:
+        kinds = {(graph.inputs[i].meta.struct, graph.shardings[i]) for i in group}
+        assert len(kinds) == 1, "rows have one meta and one sharding"
+        returned = _returned(graph, group) if any(donated[i] for i in group) else None
+        if returned is None:
+            for i in group:
+                donated[i] = False
+        else:
+            paired.append(returned)
+    in_groups = {i for group in graph.stack_groups for i in group}
+    alone = {graph.onto[i] for i, is_given in enumerate(donated) if is_given and i not in in_groups}
+    taken = alone.union(place for places in paired for place in places)
+    others = [places for places in graph.stacked if taken.isdisjoint(places) and _is_even(graph, places)]
+    stacked = (*paired, *others)
+    _keep_unusable(graph, donated, alone.union(place for places in stacked for place in places))
+    return dataclasses.replace(graph, donated=tuple(donated), stacked=stacked)
+
+
+def _keep_unusable(graph: Graph, donated: list[bool], taken: set[int | None]) -> None:
+    """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
+    left = Counter(
+        (root.meta.struct, shardings)
+        for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
+        if index not in taken
+    )
+    in_groups = {i for group in graph.stack_groups for i in group}
+    for i, is_given in enumerate(donated):
+        if is_given and graph.onto[i] is None and i not in in_groups:
+            kind = graph.inputs[i].meta.struct, graph.shardings[i]
+            donated[i] = left[kind] > 0
+            left[kind] -= 1
+
+
+def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
+    """Returns the stack that takes a group's memory: for each row the place among the roots of its replacement, or the
+    row itself; None if a donated row has no replacement."""
+    found = []
+    for i in group:
+        place = graph.onto[i] if graph.donated[i] else ~i
+        if place is None:
+            return None
+        found.append(place)
+    return tuple(found)
+
+
+def _is_even(graph: Graph, places: Sequence[int]) -> bool:
+    """True if roots can be one stack: equal metas and equal requested shardings."""
+    first, sharding = graph.roots[places[0]].meta, graph.pinned[places[0]]
+    return sharding is not None and all(graph.roots[i].meta is first and graph.pinned[i] is sharding for i in places)
+
+
+def _group_summary(graph: Graph) -> str:
+    """Describes the stack groups of a program's inputs, for the compile log."""
+    rows = sum(map(len, graph.stack_groups))
+    return f"; {rows} of {len(graph.inputs)} inputs are rows of {len(graph.stack_groups)} stores" if rows else ""
 
 
 @dataclass(slots=True)
@@ -124,11 +237,11 @@ def find(graph: Graph) -> Program | None:
 
 
 @collected_later()
-def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.none, why_not: str = "") -> Program:
+def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why_not: str = "") -> Program:
     """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
     form: called before the compilation; groups inputs and results into stacks. why_not: for the compile log, why a
-    length that differs has a program of its own (see `passes.lengths`).
+    length that differs has a program of its own (see `spmd.adaptive`).
     """
     global _last
     found = find(graph)
@@ -164,7 +277,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
 
 
 @collected_later()
-def planned_for(graph: Graph, line: Line, form: Form = stack_groups.none) -> Program:
+def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
     """Returns the program that a run of a graph has or would have: compiled if neither the cache nor the disk has it,
     and kept for that run. No counter and no line of the compile log mentions it until then. The mesh need not be on
     this machine.
@@ -190,13 +303,13 @@ def _formed_and_made(
     key = graph.key()
     is_given_up = any(program.is_unrolled for program in _programs.get(key, _NONE))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
-    formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
-    program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
+    formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
+    program = _made(formed, name, line, cause + _group_summary(formed), is_planned=is_planned)
     may_refuse = refuse_loops if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups) else ()
     if any(refuses(program.executable, formed) for refuses in may_refuse):
         counters.add("loops_given_up")
         is_given_up = True
-        formed, single, stores = stack_groups.formed(graph, form, may_scan=False)
+        formed, single, stores = grouped(graph, form, may_scan=False)
         cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
         program = _made(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
@@ -206,10 +319,10 @@ def _formed_and_made(
         for key in planned[:-_PLANNED]:
             del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
-        if next(_count) % _MAPS_COUNTED_EVERY == 0 and memory_maps.are_scarce():
+        if next(_count) % _MAPS_COUNTED_EVERY == 0 and are_scarce():
             _drop(len(_programs) // 2)
             gc.collect()
-            if memory_maps.are_scarce():
+            if are_scarce():
                 jax.clear_caches()  # jax 0.12 keeps programs over several devices by itself
     return program
 

@@ -15,17 +15,16 @@ from jax.experimental import serialize_executable
 from ..base import counters, messages
 from ..base.jax_private import dump_executable, initialize_lapack
 from ..base.move import Move
-from ..graph.encode import digest
 from ..graph.graph import Graph, walk
+from ..graph.op import digest
 from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from .compile_log import taken
-from .options import is_here
+from .compiler import is_here
 from .persistent import disk
-from .persistent.setting import setting
-from .program import Program
+from .persistent.disk import setting
+from .program import Program, taken
 
 
 def _is_kept(graph: Graph) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 
 from ..base import counters, in_flight, observation, spans
 from ..base.config import config
-from ..graph import lent, module_paths, store_rows
+from ..graph import lent, module_paths, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
 from ..graph.store import Store, store_of
-from ..programs import cache, failing, stack_groups
+from ..programs import cache, failing
 from ..programs.program import Program
 from ..record.storage import unlocked
 from ..sharding.value import Sharding
@@ -25,12 +25,12 @@ from .pjrt import agreement, processes, transfer
 from .schedule import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
-form: stack_groups.Form = prepare.formed
+form: cache.Form = prepare.formed
 
 
 def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, with its loops and stacks."""
-    return stack_groups.formed(graph, form, may_scan=may_scan)[0]
+    return cache.grouped(graph, form, may_scan=may_scan)[0]
 
 
 def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
@@ -174,7 +174,7 @@ def stacked(members: Sequence[DeviceData]) -> jax.Array:
     """A stack of copies of these device data, for one run."""
     sharding = members[0].sharding
     assert sharding is not None, "it has been brought to the devices"
-    return store_rows.stacked([device_data.placed()[0] for device_data in members], sharding)
+    return store.stacked([device_data.placed()[0] for device_data in members], sharding)
 
 
 def _mended(members: Sequence[DeviceData]) -> Store | None:

@@ -15,7 +15,7 @@ from ..base.pace import pace
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
 from ..passes import nans, on_host
-from ..passes.unpadded import unpadded
+from ..passes.dynamic import unpadded
 from ..programs import cache
 from ..record import host_lists, recorders
 from ..record.annotations import annotate_again

@@ -11,7 +11,7 @@ from ..base.config import config
 from ..graph import checker
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
-from ..passes import COMPILE_PASSES, PASSES, dynamic_places
+from ..passes import COMPILE_PASSES, PASSES, dynamic
 from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
 from ..programs.program import Program
@@ -118,7 +118,7 @@ def _subgraphs(
 def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Subgraph]:
     """The subgraphs that end at these places. Positions known to differ from iteration to iteration become operands."""
     # Before the cut: the parts of one loop must be one program, whatever their positions.
-    dynamic_places.dynamic_start_positions(nodes[: ends[-1]])
+    dynamic.dynamic_start_positions(nodes[: ends[-1]])
     return [Subgraph(nodes[start:end], where, is_final=True) for start, end in zip([0, *ends], ends, strict=False)]
 
 

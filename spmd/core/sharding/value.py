@@ -14,8 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from ..base.jax_private import device_order, hlo_sharding, is_reordered, xla_client
 from ..base.tables import Interned
 from .text import Tiling, spell
-from .topology import Target, grid, ordinal, stand_in
-from .tracing import program
+from .topology import Target, grid, ordinal, program, stand_in
 
 # --- the spec ---------------------------------------------------------------------------------------------------------
 
@@ -306,7 +305,7 @@ class Sharding:
         return flat, sorting, names
 
     def in_program(self) -> NamedSharding:
-        """Returns the sharding in terms of the program that is being traced (see `tracing`)."""
+        """Returns the sharding in terms of the program that is being traced (see `topology`)."""
         order = program.order
         result = self.jax if order is None or len(order) == 1 else self.over(order)
         there = jax.sharding.get_abstract_mesh() if program.manual_axes else result.mesh

@@ -11,7 +11,7 @@ import importlib
 
 import torch
 
-from ..programs.garbage import collected_later
+from ..programs.cache import collected_later
 
 
 def import_dynamo_and_dtensor() -> None:

@@ -5,7 +5,7 @@ import torch
 
 import spmd
 from spmd.core.base import in_flight
-from spmd.core.graph import store_rows
+from spmd.core.graph import store
 
 
 def test_rows_of_stacks_are_counted(mesh8: spmd.Mesh) -> None:
@@ -18,7 +18,7 @@ def test_rows_of_stacks_are_counted(mesh8: spmd.Mesh) -> None:
     stack, sharding = x._storage.value.placed()[0], spmd.get_sharding(row)
     made = []
     for index in range(40):
-        made.append(store_rows.row(stack, index, sharding))
+        made.append(store.row(stack, index, sharding))
         assert made[-1].is_ready() or any(one is made[-1] for one in in_flight._over_several)
         assert len(in_flight._over_several) <= 16
     np.testing.assert_array_equal(np.asarray(made[7]), x[7].cpu().numpy())

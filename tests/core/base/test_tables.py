@@ -9,7 +9,7 @@ import torch
 import spmd
 from spmd.core.base.tables import Bounded, Interned
 from spmd.core.graph import meta, source
-from spmd.core.passes import dynamic_places
+from spmd.core.passes import dynamic
 from spmd.core.record import annotations, call, reads, views
 from spmd.core.sharding import value
 from spmd.loops.interop import call_jax
@@ -124,11 +124,11 @@ class TestLongProcesses:
         codes = [compile(f"x{number} = 1", f"file{number}.py", "exec") for number in range(MANY)]
         for code in codes:
             source.is_library(code)
-            dynamic_places._table.keep((code, 1, "aten.select.int", dynamic_places.START), ())
+            dynamic._table.keep((code, 1, "aten.select.int", dynamic.START), ())
         del codes, code
         gc.collect()
         assert len(source._is_library) <= source._is_library.limit
-        assert len(dynamic_places._table) <= dynamic_places._table.limit
+        assert len(dynamic._table) <= dynamic._table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The captured variables of a user's function are freed when table and programs have dropped it."""

@@ -13,10 +13,9 @@ from support import run_script
 
 import spmd
 from spmd.core.aten.lists import Each
-from spmd.core.graph.encode import digest, encode
 from spmd.core.graph.graph import Graph, Node, origin, walk
 from spmd.core.graph.meta import dense_meta
-from spmd.core.graph.op import Lowering, OpSpec
+from spmd.core.graph.op import Lowering, OpSpec, digest, encode
 from spmd.core.record.annotations import mark_op
 from spmd.core.sharding.value import Sharding, Spec
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import spmd
 from spmd.core.graph.graph import Graph, Node
 from spmd.core.loop.loop_op import Loop
-from spmd.core.passes import hoisted
+from spmd.core.passes import found_loops
 
 WIDTH, CLASSES, LAYERS = 16, 48, 8
 
@@ -47,14 +47,14 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
-    seen: list[tuple[Graph, dict[Node, hoisted._Hoisted]]] = []
-    find = hoisted.find
+    seen: list[tuple[Graph, dict[Node, found_loops._Hoisted]]] = []
+    find = found_loops.find
 
-    def noting(graph: Graph) -> dict[Node, hoisted._Hoisted]:
+    def noting(graph: Graph) -> dict[Node, found_loops._Hoisted]:
         seen.append((graph, find(graph)))
         return seen[-1][1]
 
-    monkeypatch.setattr(hoisted, "find", noting)
+    monkeypatch.setattr(found_loops, "find", noting)
     torch.manual_seed(0)
     x, model, on_xla = torch.randn(rows, WIDTH), Classifier(), Classifier()
     on_xla.load_state_dict(model.state_dict())
@@ -90,8 +90,8 @@ def test_a_head_whose_logits_are_never_whole_has_its_gradients_there_too(monkeyp
 def test_without_a_loop_nothing_is_looked_for(monkeypatch):
     spmd.config.scan_layers = "never"
     seen = []
-    find = hoisted.find
-    monkeypatch.setattr(hoisted, "find", lambda graph: seen.append(find(graph)) or seen[-1])
+    find = found_loops.find
+    monkeypatch.setattr(found_loops, "find", lambda graph: seen.append(find(graph)) or seen[-1])
     model = Classifier().to("xla")
     step(model, torch.randn(3, WIDTH).to("xla")).item()
     assert not seen

@@ -10,7 +10,7 @@ from alike import WHERE, alike
 from stacking import Layers
 
 import spmd
-from spmd.core.graph import store_rows
+from spmd.core.graph import store
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ class Calls:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: Counter[str] = Counter()
         for name in ("stacked", "row", "with_row"):
-            monkeypatch.setattr(store_rows, name, self._counted(name, getattr(store_rows, name)))
+            monkeypatch.setattr(store, name, self._counted(name, getattr(store, name)))
 
     def _counted(self, name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         def call(*args: Any) -> jax.Array:

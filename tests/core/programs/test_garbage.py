@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spmd.core.programs import compiler
-from spmd.core.programs.garbage import collected_later
+from spmd.core.programs.cache import collected_later
 
 
 @pytest.fixture(autouse=True)

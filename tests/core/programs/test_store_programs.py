@@ -18,9 +18,9 @@ from support import check
 from torch import nn
 
 import spmd
-from spmd.core.graph import store_rows
+from spmd.core.graph import store
 from spmd.core.graph.graph import Graph
-from spmd.core.programs import cache, stack_groups
+from spmd.core.programs import cache
 
 pytestmark = pytest.mark.usefixtures("stores")
 
@@ -50,7 +50,7 @@ class TestLife:
     def test_memory_is_that_of_the_rows(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         layers = Layers(mesh8, 16, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(*WHERE, stack_groups.none)
+            patch.setattr(*WHERE, cache.ungrouped)
             layers.step()
         gc.collect()
         allocated = torch.xla.memory_allocated()
@@ -65,14 +65,14 @@ class TestLife:
         all_layers = [Layers(mesh8, 16, 4 * 2**i) for i in range(3)]
         sizes = [LAYERS * layers.layers[0].numel() * 4 for layers in all_layers]
         seen = []
-        stacked = store_rows.stacked
+        stacked = store.stacked
 
         def watched(*args: Any) -> jax.Array:
             made = stacked(*args)
             seen.append(sum(array.nbytes for array in jax.live_arrays()) - before)
             return made
 
-        monkeypatch.setattr(store_rows, "stacked", watched)
+        monkeypatch.setattr(store, "stacked", watched)
         for layers in all_layers:
             for layer in layers.layers:
                 layer.mul_(2)
@@ -116,7 +116,7 @@ class TestPrograms:
         """A program that ran on single leaves runs on stores as another one, and still on the leaves of another model:
         the average's, which is never trained."""
         layers, average = Layers(mesh8, 24, 4), Layers(mesh8, 24, 4)
-        monkeypatch.setattr(*WHERE, stack_groups.none)
+        monkeypatch.setattr(*WHERE, cache.ungrouped)
 
         def evaluate(of: Layers) -> None:
             total = sum(layer.square().sum() for layer in of.layers)
@@ -127,7 +127,7 @@ class TestPrograms:
         monkeypatch.setattr(*WHERE, alike)
         layers.step()
         calls.since()
-        monkeypatch.setattr(*WHERE, stack_groups.none)
+        monkeypatch.setattr(*WHERE, cache.ungrouped)
         count = len(spmd.metrics.compiles())
         for _ in range(2):
             evaluate(layers)

@@ -12,9 +12,9 @@ from alike import WHERE, alike
 from support import run_script
 
 import spmd
-from spmd.core.graph import store_rows
+from spmd.core.graph import store
 from spmd.core.programs import cache, stored
-from spmd.core.programs.persistent import disk, setting
+from spmd.core.programs.persistent import disk
 from spmd.core.programs.program import Program
 from spmd.core.run.pjrt import transfer
 from spmd.loops.interop import call_jax
@@ -125,9 +125,7 @@ class TestSecondStart:
         plain, _, _ = started(run)
         sharding = mesh8.sharding(("fsdp", None), 2, "test")
         ones = transfer.upload(np.ones((16, 4), np.float32), sharding)
-        store_rows.row(
-            store_rows.stacked([ones] * 3, sharding), 0, sharding
-        )  # jax compiles these for itself, once in a process
+        store.row(store.stacked([ones] * 3, sharding), 0, sharding)  # jax compiles these for itself, once in a process
         monkeypatch.setattr(*WHERE, alike)
         first, second = twice(run)
         assert first == second == (plain[0], 1, 1, (True,) * 3) and plain[1:3] == (3, 3)
@@ -295,8 +293,8 @@ class TestMiss:
     @pytest.mark.parametrize("name", ["source", "jaxlib", "torch", "cpu", "topology"])
     def test_another_setting(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         started(lambda: values().tolist())
-        fixed = {**setting._fixed(), name: "other"}
-        monkeypatch.setattr(setting, "_fixed", lambda: fixed)
+        fixed = {**disk._fixed(), name: "other"}
+        monkeypatch.setattr(disk, "_fixed", lambda: fixed)
         assert started(lambda: values().tolist())[1:] == (0, 1)
         assert started(lambda: values().tolist())[1:] == (1, 0)
 
@@ -310,18 +308,18 @@ class TestMiss:
     def test_the_source_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "package").mkdir()
         (tmp_path / "package" / "one.py").write_text("x = 1\n")
-        monkeypatch.setattr(setting, "_PACKAGE", tmp_path / "package")
-        seen = [setting._source()]
+        monkeypatch.setattr(disk, "_PACKAGE", tmp_path / "package")
+        seen = [disk._source()]
         for name, text in (("one.py", "x = 2\n"), ("two.py", ""), ("three.py", "x = 2\n")):
             (tmp_path / "package" / name).write_text(text)
-            seen.append(setting._source())
+            seen.append(disk._source())
         assert len(set(seen)) == 4
 
     @pytest.mark.parametrize("body", [b"", b"{}\n", b'{"record": 1}\nnot a pickle', b"\x80\x04."])
     def test_what_does_not_load(self, body: bytes, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         expected = started(lambda: values().tolist())[0]
         (path,) = folder.iterdir()
-        header = setting.setting((0,))
+        header = disk.setting((0,))
         assert disk.write(path.stem, header, body)
         assert started(lambda: values().tolist()) == (expected, 0, 1)
         assert "a kept program does not load" in capfd.readouterr().err

@@ -18,7 +18,7 @@ import spmd
 from spmd.core.graph.graph import DeviceData
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.store import Store
-from spmd.core.programs import stack_groups
+from spmd.core.programs import cache
 from spmd.core.run.pjrt import transfer
 
 FSDP = fsdp.FullyShardedDataParallel
@@ -106,7 +106,7 @@ class TestTraining:
         assert counts[1:] == counts[1:2] * 3
         stacked = spmd.metrics.compiles()[-1]
         assert f"{18 * LAYERS} of" in stacked.cause and "rows of 12 stores" in stacked.cause
-        monkeypatch.setattr(*WHERE, stack_groups.none)
+        monkeypatch.setattr(*WHERE, cache.ungrouped)
         Pair(mesh8).step()
         plain = spmd.metrics.compiles()[-1]
         assert stacked.alias_bytes == plain.alias_bytes > 0
@@ -302,7 +302,7 @@ class TestWriting:
 
     def test_one_is_frozen(self, layers: Layers, calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """A row that a program reads and does not write comes out as it went in; the store is overwritten in place."""
-        monkeypatch.setattr(*WHERE, stack_groups.none)
+        monkeypatch.setattr(*WHERE, cache.ungrouped)
         for seed in range(3):
             for values in (layers.layers, layers.twins):
                 total = sum(value.sum() for value in values)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spmd.core.ops import RULES
-from spmd.core.propagation.words import FLOWS, WORDS, Flow, OpShapes, Shape, flow_of
+from spmd.core.propagation.walk import FLOWS, WORDS, Flow, OpShapes, Shape, flow_of
 
 aten = torch.ops.aten
 B, H, S, T, D, E, K, M, N, V = 2, 3, 5, 4, 6, 7, 8, 9, 10, 11

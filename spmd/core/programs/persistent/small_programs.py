@@ -11,7 +11,7 @@ from jax.experimental import serialize_executable
 from ...base import counters, forking, messages
 from ...base.jax_private import device_order, dump_executable
 from . import disk
-from .setting import setting
+from .disk import setting
 
 Key = tuple[Any, ...]
 _lock = forking.survives_fork(threading.Lock())

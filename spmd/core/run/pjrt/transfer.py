@@ -19,13 +19,13 @@ import torch
 from ...base import forking, in_flight, samples, spans
 from ...base.dtypes import to_numpy_dtype, to_torch_dtype
 from ...base.jax_private import device_order, local_to_global_shape
-from ...graph.encode import encode
 from ...graph.errors import AbstractError
+from ...graph.op import encode
 from ...graph.source import user_line
 from ...programs.persistent.small_programs import SmallProgram
 from ...sharding.constrain import cut, pad
 from ...sharding.partitioner import compiler_context
-from ...sharding.tracing import program_devices
+from ...sharding.topology import program_devices
 from ...sharding.value import DEVICE, Sharding
 from . import agreement, processes
 

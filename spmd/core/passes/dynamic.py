@@ -1,0 +1,96 @@
+"""Dynamic dims, starts and lists: what differed between two runs of a sync, and data that is held padded.
+
+Differences are one table by place in the user's code. A row is an op (its line and its name), what of it is dynamic,
+and the dynamic dims. Cuts between iterations, and the packages that learn from runs, add rows. A known dynamic start is
+made an operand of its op here. Of padded data a tensor holds an unpadded view between two runs; what pads is a
+package's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+import jax
+
+from ..base.tables import Bounded
+from ..graph.graph import UNPADDED, DeviceData, Node, Value, origin
+from ..graph.meta import Meta
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.source import line_number
+from ..sharding.constrain import cut
+
+# What of an op is dynamic here: its start, an operand then. Packages add other words, and numbers of operands.
+START = "start"
+
+_table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
+_names: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
+# Whether an op with a known dynamic start keeps it: its result has dynamic dims instead.
+keeps_start: list[Callable[[Node], bool]] = []
+
+
+def dims_of(node: Node, what: str | int) -> tuple[int, ...] | None:
+    """Returns the dynamic dims of an op at this place; None if nothing of it is dynamic."""
+    if node.op.name not in _names:
+        return None
+    return _table.get((node.code, line_number(node.code, node.instruction), node.op.name, what))
+
+
+def add(node: Node, what: str | int, dims: Sequence[int] = ()) -> None:
+    """Adds dynamic dims of an op at this place to those that are known."""
+    _names.add(node.op.name)
+    place = node.code, line_number(node.code, node.instruction), node.op.name, what
+    _table.keep(place, tuple(sorted({*(_table.get(place) or ()), *dims})))
+
+
+def note_dynamic_start(some: Sequence[Node], others: Sequence[Node]) -> None:
+    """Learns the dynamic starts: those that differ between two iterations of a loop."""
+    for node, other in zip(some, others, strict=True):
+        if node.op is not other.op:
+            add(other, START)
+
+
+def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
+    """Makes the known dynamic starts scalar arguments of their ops; returns True if there are any."""
+    is_scalar_argument = False
+    for node in nodes:
+        start = node.op.dynamic_start
+        if start is not None and dims_of(node, START) is not None and not any(keeps(node) for keeps in keeps_start):
+            node.op, position = start
+            node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
+            is_scalar_argument = True
+    return is_scalar_argument
+
+
+# The ops whose results may be kept with padding: a cache extended by a token, or with its rows reordered by a search.
+KEPT = ("aten.cat", "aten.index_select")
+
+
+@dataclass(frozen=True, slots=True)
+class Unpad(Lowering):
+    """Removes the operand's padding from these dims; is_marked: the user has marked them, or dims they come from."""
+
+    dims: tuple[int, ...]
+    is_marked: bool
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (cut(operands[0], op.metas[0].shape),)
+
+
+def unpadded(device_data: DeviceData, value: Value) -> DeviceData | Node:
+    """Returns a result as the user sees it: padded data through an op that unpads it, at the place of its maker."""
+    padded, shape = device_data.meta.shape, value.meta.shape
+    if padded == shape:
+        return device_data
+    node = origin(value)
+    assert node is not None, "results are computed by ops"
+    dims = [dim for dim, size in enumerate(shape) if size != padded[dim]]
+    result = unpadded_view(device_data, value.meta, dims, is_marked=node.op.name not in KEPT)
+    result.code, result.instruction, result.serial = node.code, node.instruction, node.serial
+    return result
+
+
+def unpadded_view(device_data: DeviceData, meta: Meta, dims: Sequence[int], *, is_marked: bool) -> Node:
+    """Returns the view of padded data without the padding of these dims."""
+    lowering = Unpad(tuple(dims), is_marked)
+    statics = f"{list(meta.shape)}{', marked' if is_marked else ''}"
+    return Node(OpSpec.of(UNPADDED, lowering, (meta,), (device_data.meta,), statics=statics), [device_data])
