@@ -33,7 +33,7 @@ class Head:
     """One product, the ops between it and a cross entropy, and the ops of its gradients.
 
     rows: from the product to the operand of the loss. back: from the loss's gradient to the product's. gradient: the
-    op of the product's gradients.
+    op of the product's gradients. lowering: of the op of the loss, once it is added.
     """
 
     product: Node
@@ -42,15 +42,16 @@ class Head:
     loss_backward: Node | None = None
     back: list[Node] = field(default_factory=list)
     gradient: Node | None = None
+    lowering: "_LmHead | None" = None
 
     @property
     def skipped(self) -> list[Node]:
         """The ops that are not computed."""
         return [self.product, *self.rows, *([self.loss_backward] if self.loss_backward else []), *self.back]
 
-    def forward(self) -> tuple[OpSpec, list[Value]]:
-        """Returns the op of the loss, and its operands: input, weight, bias (where there is one), target, weights of
-        the classes (where there are any)."""
+    def forward(self, new: Rewrite, loss: Node) -> None:
+        """Adds the op of the loss; its operands are input, weight, bias (where there is one), target, weights of the
+        classes (where there are any)."""
         lowering = _LmHead(
             tuple([(_name(node), node.op) for node in self.rows]),
             len(self.product.operands) > 2,
@@ -58,19 +59,19 @@ class Head:
             getattr(self.product.op.lowering, "precision", None),
         )
         operands = [*self.product.operands, *self.loss.operands[1:]]
-        return _op("spmd.lm_head", lowering, self.loss.op.metas, operands), operands
+        self.lowering = lowering
+        new.put(loss, _op("spmd.lm_head", lowering, loss.op.metas, operands), operands)
 
-    def backward(self, forward: OpSpec) -> tuple[OpSpec, list[Value]]:
-        """Returns the op of the gradients, and its operands: those of the loss, whose op is `forward`; then the loss's
-        gradient and what else its backward reads."""
-        assert self.loss_backward is not None and self.gradient is not None
-        input, _, weight = self.gradient.operands  # may be gathered or recomputed ones
+    def backward(self, new: Rewrite, gradient: Node) -> None:
+        """Adds the op of the gradients; its operands are those of the loss, then the loss's gradient and what else its
+        backward reads."""
+        assert self.loss_backward is not None and self.lowering is not None
+        input, _, weight = gradient.operands  # may be gathered or recomputed ones
         grad_output, _, *others = self.loss_backward.operands
-        mask = tuple(_arguments(self.gradient.op)["output_mask"])
-        lowering = _LmHeadBackward(forward.lowering, mask)  # type: ignore[arg-type]  # of `forward`
-        metas = tuple([dense_meta(meta.shape, meta.dtype) for meta in self.gradient.op.metas])
+        lowering = _LmHeadBackward(self.lowering, tuple(_arguments(gradient.op)["output_mask"]))
+        metas = tuple([dense_meta(meta.shape, meta.dtype) for meta in gradient.op.metas])
         operands = [input, weight, *self.product.operands[2:], *others[:-2], grad_output, *others[-2:]]
-        return _op("spmd.lm_head_backward", lowering, metas, operands), operands
+        new.put(gradient, _op("spmd.lm_head_backward", lowering, metas, operands), operands)
 
 
 def _op(name: str, lowering: Lowering, metas: Sequence[Any], operands: Sequence[Value]) -> OpSpec:
@@ -178,22 +179,10 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     heads = find(graph)
     if not heads:
         return graph, ""
-    result = Rewrite(graph)
-    forward: dict[Node, Node] = {}  # by the op of the loss
-    skipped = {node for head in heads for node in head.skipped}
-    by_loss = {head.loss: head for head in heads}
-    by_gradient = {head.gradient: head for head in heads if head.gradient is not None}
-    for node in graph.nodes:
-        if node in by_loss:
-            forward[node] = result.add(*by_loss[node].forward(), node)
-            result.replace(walks.results(node), forward[node])
-        elif node in by_gradient:
-            head = by_gradient[node]
-            gradients = result.add(*head.backward(forward[head.loss].op), node)
-            result.replace(walks.results(node), gradients)
-        elif node not in skipped:
-            result.copy(node)
-    return result.graph(), f"{len(heads)} LM heads in chunks"
+    rules = {node: Rewrite.drop for head in heads for node in head.skipped}
+    rules |= {head.loss: head.forward for head in heads}
+    rules |= {head.gradient: head.backward for head in heads if head.gradient is not None}
+    return walks.rewrite(graph, rules), f"{len(heads)} LM heads in chunks"
 
 
 def find(graph: Graph) -> list[Head]:

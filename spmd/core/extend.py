@@ -57,6 +57,7 @@ from .graph.op import Layouts as Layouts
 from .graph.op import Lowering as Lowering
 from .graph.op import OpSpec as OpSpec
 from .graph.op import Slot as Slot
+from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import THREADS as THREADS
 from .graph.source import Line as Line
 from .graph.store import Store as Store
@@ -77,12 +78,12 @@ from .ops.dynamic_start import TakeRun as TakeRun
 from .ops.kernels.flash import Dropout as Dropout
 from .passes.dynamic import Unpad as Unpad
 from .passes.outcome import Changed as Changed
+from .passes.outcome import CompilePass as CompilePass
 from .passes.outcome import Cut as Cut
 from .passes.outcome import OnHost as OnHost
 from .passes.outcome import Outcome as Outcome
 from .passes.outcome import Pass as Pass
 from .passes.outcome import Sync as Sync
-from .passes.rewrite import Rewrite as Rewrite
 from .programs.program import Program as Program
 from .programs.program import Requested as Requested
 from .programs.program import listing as listing

@@ -9,9 +9,11 @@ from .base import spans as _spans
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import module_paths as _module_paths
+from .graph import rewrite as _rewrite
 from .graph import source as _source
 from .loop import loop_counter as _loop_counter
 from .loop import loop_op as _loop_op
+from .loop import updates as _updates
 from .lower import build as _build
 from .lower import lower as _lower
 from .lower import region as _region
@@ -159,6 +161,7 @@ class calls:  # used as a module is
 class stretches:  # used as a module is
     """Ops of a graph that repeat."""
 
+    element_chains = _updates.element_chains
     numbered, repeated, symbol = _repeats.numbered, _repeats.repeated, _repeats.symbol
     carried_bytes, cuts = _cuts.carried_bytes, _cuts.stretches
     is_within_line = _cuts.is_within_line
@@ -253,6 +256,7 @@ class walks:  # used as a module is
     depending, is_data, next_serial = _graph.depending, _graph.is_data, _graph.next_serial
     origin, pack_numbers, refill = _graph.origin, _graph.pack_numbers, _graph.refill
     replace_operands, result_index, results = _graph.replace_operands, _graph.result_index, _graph.results
+    rewrite = _rewrite.rewrite
     topological, up_to, value_name = _graph.topological, _graph.up_to, _graph.value_name
 
 

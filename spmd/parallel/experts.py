@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ..core import config, dense_meta, points
-from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
+from ..core.extend import Arrays, CompilePass, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
 from .expert_choice import ExpertsCase
 from .expert_rows import RowBody, RowResult, reassociated
 from .expert_stretches import ExpertLayer, layers, root_of, stretches
@@ -97,14 +97,12 @@ class ExpertsOp:
         return [self.layer.stretch.choices, *(value for step in steps for value in self.values(step))]
 
 
+_PRODUCTS = frozenset({"aten._grouped_mm", "aten.bmm"})
+
+
 def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """The graph with one op for each layer of experts, forward and backward; and their number, in words."""
-    products = {"aten._grouped_mm", "aten.bmm"}
-    if (
-        config.parallel == "off"
-        or len(graph.mesh.device_ids) == 1
-        or products.isdisjoint(n.op.name for n in graph.nodes)
-    ):
+    if config.parallel == "off" or len(graph.mesh.device_ids) == 1:
         return graph, ""
     found = stretches(graph)
     if not found:
@@ -182,4 +180,4 @@ def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
     return read
 
 
-points.COMPILE_PASSES.insert(1, ("fuse experts", fuse))
+points.COMPILE_PASSES.insert(1, CompilePass("fuse experts", fuse, needs=_PRODUCTS))

@@ -27,6 +27,7 @@ from ...core.extend import (
     Lowering,
     Node,
     OpSpec,
+    Rewrite,
     Value,
     dynamic,
     is_unpadded,
@@ -88,12 +89,12 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
 
     Where dims that the user has marked meet others of their lengths, these are taken for equal to them.
     """
-    found = _pad(graph, sources, Spread(sources))
-    is_marked = isinstance(found, str) and sources.capacities
-    return _pad(graph, sources, Spread(sources, sources.capacities)) if is_marked else found
+    padded = _pad(graph, sources, _Spread(graph, sources))
+    is_marked = isinstance(padded, str) and sources.capacities
+    return _pad(graph, sources, _Spread(graph, sources, sources.capacities)) if is_marked else padded
 
 
-def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[Node]] | str:
+def _pad(graph: Graph, sources: Sources, spread: "_Spread") -> tuple[Graph, set[Node]] | str:
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
     sizes = (size for node in sources.nodes for size in spread.begun(node).values())
     is_of_device = any(device_data.host is None for device_data in sources.inputs)
@@ -111,12 +112,9 @@ def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[N
         may_keep = maker.op.name in dynamic.KEPT or sources.capacities
         if not may_keep or any(type(size) is FullBuffer or type(size) is Joined for size in pads.values()):
             return _refusal(maker, "makes a result that is kept at its own length")
-    roots = [spread.now(root) for root in graph.roots]
     inputs = [spread.data.get(device_data, device_data) for device_data in graph.inputs]
     padded_roots = [index for index, root in enumerate(graph.roots) if spread.pads_of(root)]
-    return in_place(
-        dataclasses.replace(graph, nodes=spread.nodes, inputs=inputs, roots=roots), padded_roots
-    ), spread.changed
+    return in_place(dataclasses.replace(spread.graph(), inputs=inputs), padded_roots), spread.changed
 
 
 def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
@@ -140,26 +138,25 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
     return dataclasses.replace(graph, donated=tuple(donated), onto=onto, pinned=pinned)
 
 
-class Spread:
-    """Rebuilds the ops of a graph one by one, with the padded dims of each value."""
+class _Spread(Rewrite):
+    """A graph while it is padded, with the padded dims of each value."""
 
-    def __init__(self, sources: Sources, capacities: Mapping[int, int] = types.MappingProxyType({})):
+    def __init__(self, graph: Graph, sources: Sources, capacities: Mapping[int, int] = types.MappingProxyType({})):
         """capacities: of lengths that ranges, masks and other new values have, too, as padded dims have them."""
-        self.sources = sources
+        super().__init__(graph, is_recorded=True)
+        self.origins = sources
         self.capacities = dict(capacities)
         self.pads: dict[object, Pads] = {}
-        self.nodes: list[Node] = []
-        self.made: dict[object, Value] = {}
         self.data: dict[DeviceData, DeviceData] = {}
         self.changed: set[Node] = set()
 
     def capacity(self, length: int) -> int:
         """Returns the capacity of a dim of this length."""
-        return self.sources.capacities.get(length) or capacity_of(length)
+        return self.origins.capacities.get(length) or capacity_of(length)
 
     def begun(self, node: Node) -> Pads:
         """Returns the capacities of the dims of an op's result at which padding begins; of a slice the full buffer."""
-        dims, shape = self.sources.nodes.get(node), node.meta.shape
+        dims, shape = self.origins.nodes.get(node), node.meta.shape
         full = node.operands[0].meta.shape if node.op.name == "aten.slice.Tensor" else None
         if dims is None and self.capacities:
             if full is None:
@@ -169,11 +166,7 @@ class Spread:
             return {dim: self.capacities[shape[dim]] for dim in dims}
         if full is None:
             return {dim: self.capacity(shape[dim]) for dim in dims or ()}
-        return {dim: self.sources.capacities.get(shape[dim]) or FullBuffer(full[dim]) for dim in dims or ()}
-
-    def now(self, value: Value) -> Value:
-        """Returns the new graph's value for one of the old graph."""
-        return self.made.get(walks.value_name(value), value)
+        return {dim: self.origins.capacities.get(shape[dim]) or FullBuffer(full[dim]) for dim in dims or ()}
 
     def pads_of(self, value: Value) -> Pads:
         """Returns the padded dims of a value of the old graph."""
@@ -183,11 +176,11 @@ class Spread:
         """Adds an op to the new graph."""
         for operand in node.operands:
             self.lengthen(operand, node)
-        operands, pads = [self.now(operand) for operand in node.operands], list(map(self.pads_of, node.operands))
+        pads = list(map(self.pads_of, node.operands))
         begins = {} if any(pads) else self.begun(node)
         op, numbers, padded = _alone(node), node.numbers, None
-        if node in self.sources.host_computed:
-            dims = self.sources.host_computed[node]
+        if node in self.origins.host_computed:
+            dims = self.origins.host_computed[node]
             padded = Padded(node.op, ({dim: self.capacity(node.meta.shape[dim]) for dim in dims},), ())
         elif begins or any(pads):
             try:
@@ -204,25 +197,18 @@ class Spread:
                 for dim, size in pad.items() if self.capacities else ():
                     if type(size) is not FullBuffer:
                         self.capacities.setdefault(value.meta.shape[dim], size)
-        new = self.new(op, operands, numbers, node)
-        self.made |= zip(map(walks.value_name, walks.results(node)), walks.results(new), strict=True)
-
-    def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
-        result = Node(op, operands, numbers, like.code, like.instruction, like.sequence)
-        result.serial = like.serial
-        self.nodes.append(result)
-        return result
+        self.put(node, op, node.operands, numbers)
 
     def lengthen(self, device_data: Value, reader: Node) -> None:
         """Pads data with dynamic dims: on the host, or in the program."""
-        if type(device_data) is not DeviceData or device_data not in self.sources.inputs or device_data in self.made:
+        if type(device_data) is not DeviceData or device_data not in self.origins.inputs or device_data in self.now:
             return
-        pads = {dim: self.capacity(device_data.meta.shape[dim]) for dim in self.sources.inputs[device_data]}
+        pads = {dim: self.capacity(device_data.meta.shape[dim]) for dim in self.origins.inputs[device_data]}
         meta = padded_meta(device_data.meta, pads)
         if device_data.host is None:
-            self.made[device_data] = self.new(pad_op(device_data.meta, meta), [device_data], (), reader)
+            self.now[device_data] = self.add(pad_op(device_data.meta, meta), [device_data], reader)
         else:
-            self.made[device_data] = self.data[device_data] = padded_on_host(device_data, meta)
+            self.now[device_data] = self.data[device_data] = padded_on_host(device_data, meta)
         self.pads[device_data] = pads
 
 

@@ -220,9 +220,13 @@ def result_index(value: Value) -> int:
     return value.index if type(value) is TupleElement else 0
 
 
-def value_name(value: Value) -> Any:
-    """Returns a hashable name of a value: the results of one node are new TupleElements at each call of `results`."""
-    return (value.node, value.index) if type(value) is TupleElement else value
+# Of a value, hashable: the results of one node are new TupleElements at each call of `results`.
+Name = Node | DeviceData | tuple[Node, int]
+
+
+def value_name(value: Value) -> Name:
+    """Returns the name of a value, by which it is found again."""
+    return (value.node, value.index) if isinstance(value, TupleElement) else value
 
 
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
@@ -421,7 +425,7 @@ def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -
     return up_to(roots, {value_name(value) for value in given}, since=since)
 
 
-def up_to(roots: Sequence[Value], known: Container[Any], *, since: int = 0) -> list[Node]:
+def up_to(roots: Sequence[Value], known: Container[Name], *, since: int = 0) -> list[Node]:
     """Returns the nodes that the roots need, as `between` does, up to the values of these names (`value_name`)."""
     seen: set[Node] = set()
     stack = list(roots)

@@ -1,10 +1,10 @@
 """A stretch of isomorphic iterations (`ir.loops.Candidate`) as one op (`lower.loop_op.Loop`)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..graph.graph import DeviceData, Node, TupleElement, Value, value_name
-from ..graph.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Xs
+from ..graph.graph import DeviceData, Graph, Name, Node, TupleElement, Value, origin, result_index, value_name
+from ..graph.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Source, Xs
 from ..graph.op import OpSpec
 from ..lower.region import Region
 from ..sharding.value import DEVICE, HOST
@@ -12,7 +12,58 @@ from .loop_counter import EACH, Step
 from .loop_op import Loop, Y, loop_op
 
 # By the name of a value, the input whose buffer it takes.
-Over = Mapping[object, DeviceData]
+Over = Mapping[Name, DeviceData]
+
+
+def written_over(graph: Graph) -> Over:
+    """Returns, by the name of each result that takes an input's buffer, that input."""
+    pairs = zip(graph.inputs, graph.onto, strict=False)
+    return {value_name(graph.roots[place]): data for data, place in pairs if place is not None}
+
+
+def candidate_of(
+    nodes: Sequence[Node],
+    position: Mapping[Node, int],
+    start: int,
+    period: int,
+    iterations: int,
+    early: frozenset[int] = frozenset(),
+) -> Candidate:
+    """Returns the candidate of isomorphic iterations, without the results that are read outside; early: as in it.
+
+    position: of the nodes; a value of an op that has none, or of one before the start, is from outside.
+    """
+
+    def inside(value: Value) -> Result | None:
+        maker = origin(value)
+        place = -1 if maker is None else position.get(maker, -1) - start
+        return (place, result_index(value)) if place >= 0 and place % period not in early else None
+
+    carried: dict[object, tuple[int, Result, Value]] = {}
+    same: dict[object, tuple[int, Value]] = {}
+    rows: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
+    sources: list[tuple[Source, ...]] = []
+    stop = start + iterations * period
+    for place in range(start, start + period):
+        taken: list[Source] = []
+        for k, operand in enumerate(() if place - start in early else nodes[place].operands):
+            if (local := inside(operand)) is not None:
+                taken.append(Local(*local))
+                continue
+            values = tuple([nodes[i].operands[k] for i in range(place, stop, period)])
+            if (result := inside(values[1])) is not None:
+                key = (result, value_name(operand))
+                taken.append(Carry(carried.setdefault(key, (len(carried), result, operand))[0]))
+                continue
+            names = tuple(map(value_name, values))
+            if all(name is names[0] or name == names[0] for name in names):
+                taken.append(Const(same.setdefault(names[0], (len(same), operand))[0]))
+            else:
+                taken.append(Xs(rows.setdefault(names, (len(rows), values))[0]))
+        sources.append(tuple(taken))
+    carry = tuple((result, initial) for _, result, initial in carried.values())
+    consts, xs = tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
+    return Candidate(nodes, start, period, iterations, tuple(sources), early, carry, consts, xs)
 
 
 class FoundLoop(NamedTuple):

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..graph.graph import DeviceData, Graph, Node, Value, origin, value_name, walk
-from ..graph.loops import Candidate, Const, Local, Result, Source, Xs
+from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_index, results, value_name, walk
+from ..graph.loops import Candidate, Result
 from ..graph.op import Part
 from ..lower.build import lists_of
 from ..lower.lower import Layout, Lists, Made, Numbers, Row, Values, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST
-from .found_loop import Over, found_loop
+from .found_loop import Over, candidate_of, found_loop, written_over
 
 
 class Written(NamedTuple):
@@ -33,35 +33,26 @@ class Written(NamedTuple):
     def of(graph: Graph) -> "Written":
         if all(sharding.memory == DEVICE for sharding in graph.shardings):
             return NOTHING
-        over = {
-            value_name(graph.roots[i]): device_data
-            for device_data, i in zip(graph.inputs, graph.onto, strict=False)
-            if i is not None
-        }
         readers: defaultdict[object, set[Node | None]] = defaultdict(set)
         for root in graph.roots:
             readers[value_name(root)].add(None)
         for node in graph.nodes:
             for operand in node.operands:
                 readers[value_name(operand)].add(node)
-        return Written(over, readers)
+        return Written(written_over(graph), readers)
 
 
 NOTHING: "Written" = Written({}, {})
 
 
-class Step(Node):
-    """One element of a list op as an op of its own, without scalar arguments; of: the list op, part: the element."""
+class Step(NamedTuple):
+    """One element of a list op; node: the element as an op of its own, of: the list op, part: the element in it."""
 
-    __slots__ = ("of", "part")
+    node: Node
+    of: Node
+    part: Part
 
-    def __init__(self, of: Node, part: Part):
-        operands = tuple([of.operands[place] for place in part.operands])
-        super().__init__(part.op, operands, (), of.code, of.instruction, of.sequence)
-        self.of = of
-        self.part = part
-
-    def names(self) -> list[Any]:
+    def names(self) -> list[Name]:
         """Returns the names of its results, as results of the list op."""
         several = len(self.of.op.metas) > 1
         return [(self.of, place) if several else self.of for place in self.part.results]
@@ -69,6 +60,30 @@ class Step(Node):
 
 # The steps of a run of list ops for one element, in order: each reads values from outside and of earlier steps.
 Chain = list[Step]
+
+
+def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]:
+    """Returns the elements of consecutive list ops, those that read each other's results together, in order; and by
+    the name of a list op's result the element's result."""
+    chains: dict[int, Chain] = {}
+    number_of: dict[Node | None, int] = {}
+    by_name: dict[Name, Value] = {}
+    for of in run:
+        for part in of.op.lowering.elements:
+            operands = (of.operands[place] for place in part.operands)
+            operands = tuple([by_name.get(value_name(operand), operand) for operand in operands])
+            numbers = [of.numbers[place] for place in part.numbers] if of.numbers else ()
+            node = Node(part.op, operands, numbers, of.code, of.instruction, of.sequence)
+            read = sorted({number_of[maker] for maker in map(origin, operands) if maker in number_of})
+            first = read[0] if read else len(number_of)
+            chain = chains.setdefault(first, [])
+            for number in read[1:]:
+                chain += chains.pop(number)
+            chain.append(Step(node, of, part))
+            number_of |= dict.fromkeys([step.node for step in chain] if read[1:] else [node], first)
+            by_name |= zip(chain[-1].names(), results(node), strict=True)
+    order = {of: index for index, of in enumerate(run)}
+    return [sorted(chains[number], key=lambda step: order[step.of]) for number in sorted(chains)], by_name
 
 
 class Update(NamedTuple):
@@ -101,7 +116,7 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: W
     if not any(map(_is_on_host, taken)):
         return []
     isomorphic: defaultdict[object, list[tuple[list[int], Chain]]] = defaultdict(list)
-    for chain in _chains(run):
+    for chain in element_chains(run)[0]:
         wiring, taken = _wiring(chain, values)
         if any(map(_is_on_host, taken)) and _keeps_dtypes(chain):
             isomorphic[wiring].append(([one.index for one in taken if isinstance(one, Row)], chain))
@@ -140,7 +155,7 @@ class _Tracing(NamedTuple):
         own: dict[str, list[jax.Array]] = {"f": [], "i": []}
         for place, iteration, k in found.numbers:
             step = update.steps[iteration * update.loop.period + place]
-            own[step.op.numbers[k]].append(self.numbers[step.of][step.part.numbers[k]])
+            own[step.node.op.numbers[k]].append(self.numbers[step.of][step.part.numbers[k]])
         vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
         operands = [made_of(operand, self.values) for operand in node.operands]
         body = [step.of for step in update.steps[: update.loop.period]]
@@ -149,10 +164,9 @@ class _Tracing(NamedTuple):
             move_rows(before, after, written, self.values)
         for step in update.steps:
             known = list(self.values[step.of])
-            for index, place in enumerate(step.part.results):
-                name = (step, index) if len(step.op.metas) > 1 else step
-                if name in found.results:
-                    known[place] = result[found.results[name]]
+            for value, place in zip(results(step.node), step.part.results, strict=True):
+                if value_name(value) in found.results:
+                    known[place] = result[found.results[value_name(value)]]
             self.values[step.of] = known
 
     def _elements(self, node: Node, parts: tuple[Part, ...]) -> Sequence[Made]:
@@ -185,43 +199,27 @@ def _keeps_dtypes(chain: Chain) -> bool:
     return all(
         meta.struct == step.of.op.metas[place].struct
         for step in chain
-        for meta, place in zip(step.op.metas, step.part.results, strict=True)
+        for meta, place in zip(step.node.op.metas, step.part.results, strict=True)
     )
 
 
-def _chains(run: Sequence[Node]) -> list[Chain]:
-    """Returns the elements of list ops, those that read each other's results together, in order."""
-    at: dict[object, Chain] = {}  # the chain that computes a value
-    chains: dict[int, Chain] = {}
-    for node in run:
-        for part in node.op.lowering.elements:
-            step = Step(node, part)
-            read = {id(chain): chain for operand in step.operands if (chain := at.get(value_name(operand))) is not None}
-            joined = [*(one for chain in read.values() for one in chain), step]
-            for name in read:
-                del chains[name]
-            chains[id(joined)] = joined
-            at |= {name: joined for one in joined for name in one.names()}
-    order = {node: i for i, node in enumerate(run)}
-    return [sorted(chain, key=lambda step: order[step.of]) for chain in chains.values()]
-
-
-def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[Any, list[Made]]:
+def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[tuple[object, ...], list[Made]]:
     """Returns the wiring of a chain, equal for two chains whose operands are rows of the same stacks; and its operands
     from outside, each once."""
-    inner: dict[object, Any] = {}
-    outer: dict[object, tuple[int, Made]] = {}
-    wired: list[Any] = []
+    position: dict[Node | None, int] = {}
+    outer: dict[Name, tuple[int, Made]] = {}
+    wired: list[object] = []
     for index, step in enumerate(chain):
-        wired.append((step.of, step.op, len(step.part.numbers)))
-        for operand in step.operands:
-            name = value_name(operand)
-            if name not in inner and name not in outer:
-                outer[name] = len(outer), made_of(operand, values)
-            wired.append(inner[name] if name in inner else outer[name][0])
-        inner |= {name: (index, k) for k, name in enumerate(step.names())}
-    taken = [one for _, one in outer.values()]
-    return (*wired, *(id(one.stack if isinstance(one, Row) else one) for one in taken)), taken
+        wired.append((step.of, step.node.op, len(step.part.numbers)))
+        for operand in step.node.operands:
+            place = position.get(origin(operand))
+            if place is None:
+                wired.append(outer.setdefault(value_name(operand), (len(outer), made_of(operand, values)))[0])
+            else:
+                wired.append((place, result_index(operand)))
+        position[step.node] = index
+    taken = [made for _, made in outer.values()]
+    return (*wired, *(id(made.stack if isinstance(made, Row) else made) for made in taken)), taken
 
 
 def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]:
@@ -235,46 +233,21 @@ def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]
 
 def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written) -> Update:
     """Returns the loop of isomorphic chains."""
-    over: dict[object, DeviceData] = {}
+    over: dict[Name, DeviceData] = {}
     kept: dict[Result, None] = {}
     for chain in chains:
         for index, step in enumerate(chain):
-            for k, name in enumerate(step.names()):
+            for k, (name, value) in enumerate(zip(step.names(), results(step.node), strict=True)):
                 if any(reader not in inside for reader in written.readers.get(name, ())):
                     kept[index, k] = None
                 if name in written.over:
-                    over[(step, k) if len(step.op.metas) > 1 else step] = written.over[name]
+                    over[value_name(value)] = written.over[name]
     steps = [step for chain in chains for step in chain]
-    sources, same, rows = _sources(chains)
-    return Update(
-        steps,
-        Candidate(steps, 0, len(chains[0]), len(chains), sources, frozenset(), (), same, rows, ys=list(kept)),
-        over,
-    )
-
-
-_Outside = tuple[Value, ...]  # an operand from outside, for each iteration
-
-
-def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _Outside, tuple[_Outside, ...]]:
-    """Returns the operands of each op of an iteration (see `Candidate`): their sources, the consts, the xs."""
-    inner: dict[object, Source] = {}
-    same: dict[object, tuple[Const, Value]] = {}
-    rows: dict[object, tuple[Xs, _Outside]] = {}
-    sources: list[tuple[Source, ...]] = []
-    for index, steps in enumerate(zip(*chains, strict=True)):
-        taken: list[Source] = []
-        for values in zip(*(step.operands for step in steps), strict=True):
-            names = tuple(map(value_name, values))
-            if names[0] in inner:
-                taken.append(inner[names[0]])
-            elif len(set(names)) == 1:
-                taken.append(same.setdefault(names[0], (Const(len(same)), values[0]))[0])
-            else:
-                taken.append(rows.setdefault(names, (Xs(len(rows)), values))[0])
-        sources.append(tuple(taken))
-        inner |= {name: Local(index, k) for k, name in enumerate(steps[0].names())}
-    return tuple(sources), tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
+    nodes = [step.node for step in steps]
+    position = {node: index for index, node in enumerate(nodes)}
+    loop = candidate_of(nodes, position, 0, len(chains[0]), len(chains))
+    loop.ys = list(kept)
+    return Update(steps, loop, over)
 
 
 def _lists_of(graph: Graph) -> Lists | None:

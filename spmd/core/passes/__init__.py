@@ -5,8 +5,9 @@ looks at what it returns. `run/prepare.py` runs both lists: PASSES for each new 
 program afterwards, and COMPILE_PASSES on the graph for which there is none. Packages join both (`spmd.adaptive`).
 """
 
+from ..lower.region import Called
 from . import called_bodies, cuts, scan_layers
-from .outcome import Pass, Passes
+from .outcome import CompilePass, Pass, Passes
 
 PASSES = Passes(
     [
@@ -19,8 +20,8 @@ PASSES = Passes(
 
 COMPILE_PASSES = [
     # Calls of recorded functions: their ops.
-    ("inline calls", called_bodies.inlined),
+    CompilePass("inline calls", called_bodies.inlined, needs={Called}),
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
     # before it, where that is cheaper to keep.
-    ("scan layers", scan_layers.scan),
+    CompilePass("scan layers", scan_layers.scan),
 ]

@@ -8,82 +8,66 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from ..graph.graph import Graph, Node, TupleElement, Value, origin, results, value_name
+from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, results, value_name
 from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT, Candidate
 from ..graph.meta import dense_meta
-from ..graph.op import OpSpec
-from ..loop.found_loop import found_loop
+from ..graph.op import Lowering, OpSpec
+from ..graph.rewrite import Rewrite, Rule, rewrite
+from ..loop.found_loop import found_loop, written_over
+from ..loop.loop_op import Loop
 from ..loop.row_ops import PutRow, TakeRows, WaitForAll
-from .rewrite import Rewrite
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
     """Returns the graph with these stretches, which do not overlap, as ops."""
-    return _WithLoops(graph, candidates).made()
+    loops = _Loops(graph)
+    for candidate in candidates:
+        first, *others = graph.nodes[candidate.start : candidate.stop]
+        loops.rules |= {first: partial(loops.loop, candidate), **dict.fromkeys(others, Rewrite.drop)}
+    return rewrite(graph, loops.rules)
 
 
 @dataclasses.dataclass(slots=True)
-class _Stack:
+class _YStack:
     """The stack of a y, with room for values from outside: by row, the name of the value; the rows that are there."""
 
-    names: dict[int, Any]
+    names: dict[int, Name]
     rows: list[int]
 
 
-class _WithLoops(Rewrite):
-    """Rebuilds a graph with stretches of it as ops."""
+class _Loops:
+    """The rules that put loops in the place of stretches of a graph, and later values into the stacks of their ys."""
 
-    def __init__(self, graph: Graph, candidates: Sequence[Candidate]):
-        super().__init__(graph)
-        self.starts = {candidate.start: candidate for candidate in candidates}
+    def __init__(self, graph: Graph):
+        self.rules: dict[Node | type[Lowering], Rule] = {}
         self.position = {node: index for index, node in enumerate(graph.nodes)}
-        self.over = {
-            value_name(graph.roots[i]): device_data
-            for device_data, i in zip(graph.inputs, graph.onto, strict=False)
-            if i is not None
-        }
-        self.late: defaultdict[Node, list[tuple[_Stack, int]]] = defaultdict(list)  # rows that an op makes later
+        self.over = written_over(graph)
 
-    def made(self) -> Graph:
-        """Returns the new graph."""
-        end = 0
-        for index, node in enumerate(self.old.nodes):
-            if index in self.starts:
-                self._loop(self.starts[index])
-                end = self.starts[index].stop
-            elif index >= end:
-                self._copy(node)
-        return self.graph()
-
-    def _copy(self, node: Node) -> None:
-        self.copy(node)
-        for stack, row in self.late.get(node, ()):
-            self._put(stack, row, node)
-
-    def _loop(self, candidate: Candidate) -> None:
-        self._early(candidate)
-        first = candidate.nodes[candidate.start]
+    def loop(self, candidate: Candidate, new: Rewrite, first: Node) -> None:
+        """Adds the loop of a candidate."""
+        self._early(candidate, new)
 
         def is_before(value: Value) -> bool:
             maker = origin(value)
             return maker is None or self.position[maker] < candidate.start
 
-        found = found_loop(candidate, self.over, is_before)
-        numbers = [self.numbers[candidate.node(iteration, place)][k] for place, iteration, k in found.numbers]
-        body = [self.old.sources.get(node, (node,))[0] for node in found.body]
-        result = results(self.add(found.op, found.operands, first, numbers, body))
-        self.now |= {name: result[index] for name, index in found.results.items()}
-        for y, names, late in found.stacks:
-            stack = _Stack(names, y.rows_of(candidate.iterations))
+        loop = found_loop(candidate, self.over, is_before)
+        numbers = [new.numbers[candidate.node(iteration, place)][k] for place, iteration, k in loop.numbers]
+        body = [new.old.sources.get(node, (node,))[0] for node in loop.body]
+        result = results(new.add(loop.op, loop.operands, first, numbers, body))
+        new.now |= {name: result[index] for name, index in loop.results.items()}
+        for y, names, late in loop.stacks:
+            stack = _YStack(names, y.rows_of(candidate.iterations))
             for row, value in late.items():
                 stack.names[row] = value_name(value)
                 maker = origin(value)
                 assert maker is not None, "data is there before"
-                self.late[maker].append((stack, row))
+                self.rules[maker] = partial(_put, self.rules.get(maker, Rewrite.copy), stack, row)
 
-    def _early(self, candidate: Candidate) -> None:
+    def _early(self, candidate: Candidate, new: Rewrite) -> None:
         """Adds the ops of all iterations that have another start in each and read no result of the loop."""
         taken: set[int] = set()
         for place in sorted(candidate.early):
@@ -94,24 +78,28 @@ class _WithLoops(Rewrite):
             if rows is not None and len(operands) == 1 and not nodes[0].numbers:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
                 op = OpSpec.of("spmd.rows", rows, metas, (nodes[0].operands[0].meta,))
-                self.replace(nodes, self.add(op, nodes[0].operands[:1], nodes[0]))
+                new.replace(nodes, new.add(op, nodes[0].operands[:1], nodes[0]))
                 taken.add(place)
         for place in range(candidate.start, candidate.stop):
             at = (place - candidate.start) % candidate.period
             if at in candidate.early and at not in taken:
-                self._copy(candidate.nodes[place])
+                new.copy(candidate.nodes[place])
 
-    def _put(self, stack: _Stack, row: int, node: Node) -> None:
-        """Adds an op that writes a value into its row of a stack."""
-        values = [self.now[stack.names[at]] for at in stack.rows]
-        new = self.now[stack.names[row]]
-        rows = sorted([*stack.rows, row])
-        put = PutRow(row, rows.index(row))
-        meta = dense_meta(new.meta.shape, new.meta.dtype)
-        op = OpSpec.of(PUT_ROW, put, (meta,) * len(rows), tuple(value.meta for value in (*values, new)))
-        result = self.add(op, (*values, new), node)
-        stack.rows = rows
-        self.now |= {stack.names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
+
+def _put(before: Rule, stack: _YStack, row: int, new: Rewrite, node: Node) -> None:
+    """Adds an op by its rule, and another that writes its result into a row of a stack."""
+    before(new, node)
+    values = [new.now[stack.names[at]] for at in stack.rows]
+    value = new.now[stack.names[row]]
+    rows = sorted([*stack.rows, row])
+    meta = dense_meta(value.meta.shape, value.meta.dtype)
+    operands = (*values, value)
+    op = OpSpec.of(
+        PUT_ROW, PutRow(row, rows.index(row)), (meta,) * len(rows), tuple(operand.meta for operand in operands)
+    )
+    result = new.add(op, operands, node)
+    stack.rows = rows
+    new.now |= {stack.names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
 
 
 class _Hoisted(NamedTuple):
@@ -124,26 +112,26 @@ class _Hoisted(NamedTuple):
 def hoist(graph: Graph) -> tuple[Graph, str]:
     """Returns the graph with these values computed before its loops begin: an op waits for them and for the carry; and
     their number, in words."""
-    found = find(graph)
-    if not found:
+    hoisted = find(graph)
+    if not hoisted:
         return graph, ""
-    moved = {node for late in found.values() for node in late.ops}
-    result = Rewrite(graph)
-    for node in graph.nodes:
-        if node in found:
-            for one in found[node].ops:
-                result.copy(one)
-            lowering: Any = node.op.lowering
-            carry = node.operands[lowering.num_constants : lowering.num_fixed]
-            entering = {value_name(value): value for value in (*found[node].values, *carry)}
-            metas = tuple(value.meta for value in entering.values())
-            wait = result.add(
-                OpSpec.of(WAIT, WaitForAll(), metas, metas), entering.values(), node, (), graph.sources[node][:1]
-            )
-            result.replace(entering.values(), wait)
-        if node not in moved:
-            result.copy(node)
-    return result.graph(), f", {sum(len(late.values) for late in found.values())} values before them"
+    rules: dict[Node | type[Lowering], Rule] = {loop: partial(_wait, late) for loop, late in hoisted.items()}
+    rules |= dict.fromkeys((node for late in hoisted.values() for node in late.ops), Rewrite.drop)
+    return rewrite(graph, rules), f", {sum(len(late.values) for late in hoisted.values())} values before them"
+
+
+def _wait(late: _Hoisted, new: Rewrite, node: Node) -> None:
+    """Adds the ops of late values, an op that waits for them and for the carry of a loop, and the loop."""
+    for op in late.ops:
+        new.copy(op)
+    loop = node.op.lowering
+    assert isinstance(loop, Loop)
+    carry = node.operands[loop.num_constants : loop.num_fixed]
+    entering = {value_name(value): value for value in (*late.values, *carry)}
+    metas = tuple(value.meta for value in entering.values())
+    wait = OpSpec.of(WAIT, WaitForAll(), metas, metas)
+    new.replace(entering.values(), new.add(wait, entering.values(), node, (), new.old.sources[node][:1]))
+    new.copy(node)
 
 
 def find(graph: Graph) -> dict[Node, _Hoisted]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..graph.graph import Graph, Node, Value
+from ..graph.op import Lowering
 from ..graph.source import Line
 
 
@@ -72,6 +73,17 @@ class Pass:
     threads: bool = True
     reads: bool = False
     plans: bool = False
+
+
+class CompilePass(NamedTuple):
+    """A function from the graph that is compiled, and whether it may be scanned, to another, with the change in words.
+
+    needs: ops by name, or kinds of lowerings, without which it changes nothing; None: it looks at every graph.
+    """
+
+    name: str
+    run: Callable[[Graph, bool], tuple[Graph, str]]
+    needs: Collection[str | type[Lowering]] | None = None
 
 
 class Passes(list[Pass]):

@@ -7,13 +7,13 @@ outside is the same value, a result of the iteration before at the same place, o
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..graph.graph import Node, Value, origin, result_index, value_name
-from ..graph.loops import Candidate, Carry, Const, Local, Result, Source, Xs
+from ..graph.loops import Candidate, Result
 from ..graph.op import OpSpec
+from ..loop.found_loop import candidate_of
 from ..lower.region import is_annotation
 
 # The fewest ops that a loop spares.
@@ -166,48 +166,8 @@ def _loop(
     (They differ in the recurrence of an RNN over its inputs, too, which is no layer.)
     """
     early, has_dynamic_start = _early(nodes, position, start, period, iterations)
-
-    def is_inside(value: Value) -> bool:
-        maker = origin(value)
-        place = -1 if maker is None else position[maker] - start
-        return place >= 0 and place % period not in early
-
-    carried: dict[object, tuple[int, Result, Value]] = {}
-    same: dict[object, tuple[int, Value]] = {}
-    rows: dict[tuple[Any, ...], tuple[int, tuple[Value, ...]]] = {}
-    sources: list[tuple[Source, ...]] = []
-    stop = start + iterations * period
-    for place in range(start, start + period):
-        taken: list[Source] = []
-        for k, operand in enumerate(() if place - start in early else nodes[place].operands):
-            if is_inside(operand):
-                taken.append(Local(position[origin(operand)] - start, result_index(operand)))  # type: ignore[index]
-                continue
-            values = tuple([nodes[i].operands[k] for i in range(place, stop, period)])
-            if is_inside(values[1]):
-                result = position[origin(values[1])] - start, result_index(values[1])  # type: ignore[index]
-                key = (result, value_name(operand))
-                taken.append(Carry(carried.setdefault(key, (len(carried), result, operand))[0]))
-                continue
-            names = tuple(map(value_name, values))
-            if all(name is names[0] or name == names[0] for name in names):
-                taken.append(Const(same.setdefault(names[0], (len(same), operand))[0]))
-            else:
-                taken.append(Xs(rows.setdefault(names, (len(rows), values))[0]))
-        sources.append(tuple(taken))
-    if has_dynamic_start and not any(_is_weight(values[0]) for _, values in rows.values()):
-        return None
-    return Candidate(
-        nodes,
-        start,
-        period,
-        iterations,
-        tuple(sources),
-        early,
-        tuple((result, initial) for _, result, initial in carried.values()),
-        tuple(value for _, value in same.values()),
-        tuple(values for _, values in rows.values()),
-    )
+    loop = candidate_of(nodes, position, start, period, iterations, early)
+    return loop if not has_dynamic_start or any(_is_weight(values[0]) for values in loop.xs) else None
 
 
 def _early(

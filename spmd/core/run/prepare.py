@@ -68,7 +68,11 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
 
 def formed(graph: Graph, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, after the passes for that."""
-    for name, run in COMPILE_PASSES:
+    for name, run, needs in COMPILE_PASSES:
+        if needs is not None and not any(
+            node.op.name in needs or type(node.op.lowering) in needs for node in graph.nodes
+        ):
+            continue
         result, note = run(graph, may_scan)
         graph = _checked(result, note, name=name, is_changed=result.nodes is not graph.nodes)
     return graph

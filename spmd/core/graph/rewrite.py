@@ -1,0 +1,101 @@
+"""rewrite: a graph rebuilt op by op, by rules: the engine of all passes that make a graph of another."""
+
+# Why one engine: a pass that makes ops must keep what the rest of a compilation reads of them (the user's line, the
+# recorded ops behind each, the places of scalar arguments). Here that is done once, and a pass is a table of rules.
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from .graph import Graph, Node, Value, results, value_name
+from .op import Lowering, OpSpec
+
+
+class Rewrite:
+    """The nodes of a new graph in order, each with the recorded ones that it was made of, and what the values of the
+    old graph are now, by name.
+
+    All nodes are new: their scalar arguments are places among those of the recorded ops. is_recorded: the new graph
+    counts as recorded, as that of a sync on other data would: its ops have the scalar arguments and the serial numbers
+    of the old ones.
+    """
+
+    def __init__(self, old: Graph, *, is_recorded: bool = False):
+        self.old = old
+        self.is_recorded = is_recorded
+        is_placed = is_recorded or old.recorded is not None
+        self.numbers = {node: node.numbers for node in old.nodes} if is_placed else _places_of_numbers(old.nodes)
+        self.nodes: list[Node] = []
+        self.sources: dict[Node, Sequence[Node]] = {}
+        self.now: dict[object, Value] = {}
+
+    def value(self, value: Value) -> Value:
+        """Returns the new graph's value for one of the old graph; any other as it is."""
+        return self.now.get(value_name(value), value)
+
+    def add(
+        self,
+        op: OpSpec,
+        operands: Iterable[Value],
+        like: Node,
+        numbers: Sequence[float | int] = (),
+        sources: Sequence[Node] = (),
+    ) -> Node:
+        """Adds an op at the user's line of a node of the old graph; sources: as that node's, unless given."""
+        result = Node(op, tuple(map(self.value, operands)), numbers, like.code, like.instruction, like.sequence)
+        if self.is_recorded:
+            result.serial = like.serial
+        self.nodes.append(result)
+        self.sources[result] = sources or self.old.sources.get(like, (like,))
+        return result
+
+    def replace(self, values: Iterable[Value], node: Node) -> None:
+        """Makes the results of a new node stand for these values of the old graph."""
+        self.now |= zip(map(value_name, values), results(node), strict=True)
+
+    def put(self, node: Node, op: OpSpec, operands: Iterable[Value], numbers: Sequence[float | int] = ()) -> Node:
+        """Adds an op in the place of one of the old graph."""
+        result = self.add(op, operands, node, numbers)
+        self.replace(results(node), result)
+        return result
+
+    def copy(self, node: Node) -> None:
+        """Adds an op of the old graph."""
+        self.put(node, node.op, node.operands, self.numbers[node])
+
+    def drop(self, node: Node) -> None:
+        """Adds nothing for an op of the old graph: its results are not read, or another rule replaces them."""
+
+    def graph(self) -> Graph:
+        """Returns the new graph."""
+        new = dataclasses.replace(self.old, nodes=self.nodes, roots=list(map(self.value, self.old.roots)))
+        if self.is_recorded:
+            return new
+        return dataclasses.replace(new, recorded=self.old.recorded or self.old, sources=self.sources)
+
+
+Rule = Callable[[Rewrite, Node], None]
+# By an op of the graph, or by the kind of its lowering, what is done in its place. A rule may add more rules, for later
+# ops.
+Rules = Mapping[Node | type[Lowering], Rule]
+
+
+def rewrite(graph: Graph, rules: Rules) -> Graph:
+    """Returns the graph with each op that has a rule replaced by what its rule adds; the others are copied."""
+    new = Rewrite(graph)
+    for node in graph.nodes:
+        rule = rules.get(node) or rules.get(type(node.op.lowering)) or Rewrite.copy
+        rule(new, node)
+    return new.graph()
+
+
+def _places_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
+    """Returns the places of the scalar arguments of each op among the floats and among the integers of all."""
+    count = {"f": 0, "i": 0}
+    by_node: dict[Node, Sequence[float | int]] = {}
+    for node in nodes:
+        places: list[float | int] = []
+        for kind in node.op.numbers if node.numbers else "":
+            places.append(count[kind])
+            count[kind] += 1
+        by_node[node] = places
+    return by_node
