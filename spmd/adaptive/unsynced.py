@@ -161,7 +161,7 @@ SHORTEST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class RepeatedOps:
     """The ops of one iteration, in order (an op with a dynamic start stands for all its starts)."""
 
     iteration: tuple[OpSpec, ...]
@@ -178,7 +178,7 @@ class Loop:
         return []
 
 
-def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[Loop, list[int]] | None:
+def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedOps, list[int]] | None:
     """Returns the loop that covers most of a graph and its cuts, each a number of nodes; None if there is none.
 
     symbols: the ops, with a dynamic start one for all starts. Starts that differ between its iterations are operands
@@ -206,7 +206,7 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[Loop, lis
     if not shares and not carried[first + period]:
         return None  # many independent things of one kind, such as the initial values of layers
     dynamic.note_dynamic_start(nodes[start : stop - period], nodes[start + period : stop])
-    loop = Loop(tuple(symbols[first : first + period]))
+    loop = RepeatedOps(tuple(symbols[first : first + period]))
     while (
         first >= period
         and _are_similar(symbols[first - period : first], loop.iteration)
@@ -217,7 +217,7 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[Loop, lis
 
 
 # The latest loops, newest first: their iterations are recognised at once.
-_known: list[Loop] = []
+_known: list[RepeatedOps] = []
 _KEPT = 8
 
 

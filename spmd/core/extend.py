@@ -57,6 +57,7 @@ from .graph.op import Layouts as Layouts
 from .graph.op import Lowering as Lowering
 from .graph.op import OpSpec as OpSpec
 from .graph.op import Slot as Slot
+from .graph.op import draws_in as draws_in
 from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import THREADS as THREADS
 from .graph.source import Line as Line
@@ -69,7 +70,6 @@ from .lower.lower import LoweringError as LoweringError
 from .lower.region import Branches as Branches
 from .lower.region import While as While
 from .lower.region import body_numbers as body_numbers
-from .lower.region import draws_in as draws_in
 from .lower.region import region_op as region_op
 from .ops import Promote as Promote
 from .ops.collective import Group as Group

@@ -9,6 +9,7 @@ from .base import spans as _spans
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import module_paths as _module_paths
+from .graph import op as _op
 from .graph import rewrite as _rewrite
 from .graph import source as _source
 from .loop import loop_counter as _loop_counter
@@ -171,7 +172,7 @@ class stretches:  # used as a module is
 class regions:  # used as a module is
     """Ops with a body."""
 
-    body_numbers, draws_in, is_annotation = _region.body_numbers, _region.draws_in, _region.is_annotation
+    body_numbers, draws_in, is_annotation = _region.body_numbers, _op.draws_in, _region.is_annotation
     kinds_of = _region.kinds_of
     called_op = _region.called_op
     build = _build.build

@@ -50,7 +50,7 @@ class NoRule(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FillAfter:
     """Fills an operand after the length of a dim, or of each `period` elements of it."""
 
     operand: int
@@ -225,9 +225,9 @@ class Case:
         """Fills an operand after a dim's length before the op, where the dim is padded."""
         size, length = self.pads[operand].get(dim), self.shapes[operand][dim]
         if type(size) is Joined:
-            self.first(Fill(operand, dim, value, size.period), length // (size // size.period))
+            self.first(FillAfter(operand, dim, value, size.period), length // (size // size.period))
         elif size is not None:
-            self.first(Fill(operand, dim, value), length)
+            self.first(FillAfter(operand, dim, value), length)
 
     def first(self, step: Before, number: int) -> None:
         """Adds a step before the op."""

@@ -11,9 +11,9 @@ import torch
 
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part
-from ..lower.lower import Made, Row, Stretch, fetched, plain, rows
+from ..lower.lower import Made, StackRow, StackRows, fetched, plain, rows
 from ..ops.floats import cast
-from ..sharding.buckets import Cut, cut_of, sums_of_squares
+from ..sharding.buckets import EvenCut, cut_of, sums_of_squares
 from ..sharding.constrain import near
 
 
@@ -52,7 +52,7 @@ class Each(Lowering):
         stacks = _together(self.parts, group, operands, numbers, layouts)
         for row, i in enumerate(group.elements):
             for place, stack in zip(self.parts[i].results, stacks, strict=True):
-                made[place] = Row(stack, row)
+                made[place] = StackRow(stack, row)
 
     def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_ElementGroup]:
         """The groups of elements: those of the same op on the same stacks together, row by row."""
@@ -60,7 +60,7 @@ class Each(Lowering):
         for i, part in enumerate(self.parts):
             metas = tuple([op.metas[place] for place in part.results])
             taken = [operands[place] for place in part.operands]
-            stacks = tuple([id(one.stack if isinstance(one, Row) else one) for one in taken])
+            stacks = tuple([id(one.stack if isinstance(one, StackRow) else one) for one in taken])
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
             at = {i: _rows_read(self.parts[i], operands) for i in members}
@@ -74,7 +74,7 @@ class Each(Lowering):
 
 
 def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
-    return [one.index for place in part.operands if isinstance(one := operands[place], Row)]
+    return [one.index for place in part.operands if isinstance(one := operands[place], StackRow)]
 
 
 def _is_next(some: list[int], others: list[int]) -> bool:
@@ -101,7 +101,7 @@ def _together(
     """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
     arrays = [_taken(operands[place], count) for place in part.operands]
-    axes = [0 if isinstance(operands[place], Row) else None for place in part.operands]
+    axes = [0 if isinstance(operands[place], StackRow) else None for place in part.operands]
     scalar_args = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     known = [layouts[place] for place in part.operands]
 
@@ -115,7 +115,7 @@ def _together(
 
 def _taken(one: Made, count: int) -> jax.Array:
     """The operand of a group of `count` elements: as many rows from this one on, or the array that they share."""
-    return rows(Stretch(one.stack, one.index, 1), count) if isinstance(one, Row) and count > 1 else plain(one)
+    return rows(StackRows(one.stack, one.index, 1), count) if isinstance(one, StackRow) and count > 1 else plain(one)
 
 
 def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
@@ -131,7 +131,7 @@ class Norms(Each):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result: list[Any] = [None] * len(self.parts)
-        shared: dict[object, list[tuple[_ElementGroup, Cut]]] = {}
+        shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]
@@ -147,5 +147,5 @@ class Norms(Each):
             squares = sums_of_squares(arrays, [cut for _, cut in members])
             norms = jnp.sqrt(squares)
             for place, i in enumerate(itertools.chain.from_iterable(group.elements for group, _ in members)):
-                result[i] = Row(norms, place)
+                result[i] = StackRow(norms, place)
         return tuple(result)

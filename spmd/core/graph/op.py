@@ -3,9 +3,9 @@
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
@@ -14,7 +14,6 @@ import torch
 from torch._ops import OpOverload
 
 from ..base.forking import survives_fork
-from ..ops.dynamic_start import Run
 from ..ops.offload import TO_HOST
 from ..sharding.value import DEVICE, HOST, Sharding
 from .meta import Meta
@@ -34,13 +33,6 @@ PADDED = "padded"
 _TO_HOST = str(TO_HOST).removesuffix(".default")
 
 
-class Columns(NamedTuple):
-    """Operands and results of an op that are one per iteration: each range is one stack, in the order of its rows."""
-
-    operands: Sequence[range]
-    results: Sequence[range]
-
-
 class Slot:
     """Stands for a tensor result in `OpSpec.layout`."""
 
@@ -50,14 +42,12 @@ class Lowering:
     """The description of an op, as data: each kind is a frozen dataclass of the op's static arguments, with one rule.
 
     regions: the bodies inside the op (`ir.graph.Region`). An op with regions takes its scalar arguments as two vectors,
-    the floats and the integers, and not one by one. columns: of an op that runs in iterations, the operands and the
-    results that are one per iteration. any_memory: whether it takes operands in the host's memory as they are, and not
-    only on the device. elements: of a list op, each element's own op. takes_rows: whether its operands may be rows of
-    one array (`lower.lower.Row`); the results of such a list op are rows, too.
+    the floats and the integers, and not one by one. any_memory: whether it takes operands in the host's memory as they
+    are, and not only on the device. elements: of a list op, each element's own op. takes_rows: whether its operands may
+    be rows of one array (`lower.lower.StackRow`); the results of such a list op are rows, too.
     """
 
     regions: ClassVar[Any] = ()
-    columns: ClassVar[Any] = Columns((), ())
     any_memory: ClassVar[bool] = False
 
     @property
@@ -82,18 +72,29 @@ class Lowering:
         """Returns the op with its start as a scalar argument, and that start; None for an op without a static start."""
         return None
 
-    @property
-    def taken(self) -> Run | None:
-        """The run of its operand that an op with a dynamic start takes; None for other ops."""
-        return None
-
     def draws(self, op: "OpSpec") -> Sequence[tuple[int, int]]:
         """Returns the places of the seed and of the count of each random draw among the op's scalar arguments."""
-        return ()
+        return draws_in(node for region in self.regions for node in region.nodes)
 
     def on_host(self, op: "OpSpec") -> OnHost | None:
         """Returns the op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
         return None
+
+
+class HasOp(Protocol):
+    """An op that is recorded, or an element of a list op."""
+
+    @property
+    def op(self) -> "OpSpec": ...
+
+
+def draws_in(nodes: Iterable[HasOp]) -> list[tuple[int, int]]:
+    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `Lowering.draws`)."""
+    draws, start = list[tuple[int, int]](), 0
+    for node in nodes:
+        draws += [(start + seed, start + count) for seed, count in node.op.lowering.draws(node.op)]
+        start += len(node.op.numbers)
+    return draws
 
 
 class Identity(Lowering):

@@ -17,9 +17,9 @@ import numpy as np
 
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Columns, Layouts, Lowering, OpSpec
-from ..lower.lower import Made, Row, Stretch, lower_region, plain, rows, rows_on_device, stretch
-from ..lower.region import draws_in, kinds_of, mesh_in, split_steps, strong
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in
+from ..lower.lower import Made, StackRow, StackRows, lower_region, plain, rows, rows_on_device, stretch
+from ..lower.region import kinds_of, mesh_in, split_steps, strong
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
@@ -94,9 +94,9 @@ class Loop(Lowering):
     def num_fixed(self) -> int:
         return self.num_constants + self.num_carried
 
-    @property
-    def columns(self) -> Columns:
-        return Columns(
+    def rows(self) -> tuple[list[range], list[range]]:
+        """Returns the operands and the results that are one per iteration: each range is a stack group, by row."""
+        return (
             [run for run, is_stacked in zip(self.operand_runs(), self.xs, strict=True) if not is_stacked],
             [run for run, y in zip(self.result_runs(), self.ys, strict=True) if not y.is_stack],
         )
@@ -147,11 +147,11 @@ class Loop(Lowering):
         """Yields the stacks on the host that are written in place: before, after, and the rows written."""
         xs = list(self.operand_runs())
         for y, run in zip(self.ys, self.result_runs(), strict=True):
-            own = [one for one in made[run.start : run.stop] if isinstance(one, Row)]
+            own = [one for one in made[run.start : run.stop] if isinstance(one, StackRow)]
             if y.over is None or not own or space_of(own[0].stack) != HOST:
                 continue
             old = operands[xs[y.over].start]
-            if isinstance(old, Row) and old.stack.shape == own[0].stack.shape:
+            if isinstance(old, StackRow) and old.stack.shape == own[0].stack.shape:
                 yield old.stack, own[0].stack, {one.index for one in own}
 
     def memory_of(self, root: Value) -> str:
@@ -188,7 +188,7 @@ class _Trace:
     loop: Loop
     constants: list[jax.Array]
     carry: list[jax.Array]
-    xs: list[Stretch]
+    xs: list[StackRows]
     filled: list[Made]
     layouts: list[Sharding | None]
     tables: tuple[jax.Array, jax.Array]
@@ -199,13 +199,13 @@ class _Trace:
         # Constants are taken to the device once, before the loop.
         outside = list(map(plain, operands[: loop.num_constants]))
         constants = list(map(plain, rows_on_device(outside, layouts[: loop.num_constants])))
-        xs, row_layouts, end = list[Stretch](), list[Sharding | None](), loop.num_fixed
+        xs, row_layouts, end = list[StackRows](), list[Sharding | None](), loop.num_fixed
         for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
             end = run.stop
             if is_stacked:
                 stack = plain(operands[run.start])
                 sharded.note_unused(_GATHERED.format(shape=[*stack.shape]), sharded.mesh(), sharded.axes_at(stack, 0))
-                xs.append(Stretch(on_device(stack), 0, 1))
+                xs.append(StackRows(on_device(stack), 0, 1))
                 row_layouts.append(None)
                 continue
             of_rows = layouts[run.start : run.stop]
@@ -294,7 +294,7 @@ class _Trace:
         if y.has_end:
             known[y.end_of(loop.iterations)] = after[slot]
         for row in y.rows_of(loop.iterations):
-            yield Row(stack, row, plain(known[row]) if row in known else None)
+            yield StackRow(stack, row, plain(known[row]) if row in known else None)
 
     # --- all at once, or a row at a time ------------------------------------------------------------------------------
 
@@ -309,7 +309,7 @@ class _Trace:
         last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in found[: loop.num_last]]
         ys: list[Made] = []
         for k, array in enumerate(found[loop.num_last :]):
-            own = [Row(array, row) for row in range(loop.iterations)]
+            own = [StackRow(array, row) for row in range(loop.iterations)]
             ys += [array] if loop.ys[k].is_stack else self._among_filled(k, own)
         return (*last, *ys)
 
@@ -367,10 +367,10 @@ class _Trace:
         _, last, written, buffers = count_up(loop.iterations, iteration, state)
         result: dict[int, list[Made]] = {}
         for k, buffer in zip(new, buffers, strict=True):
-            result[k] = [Row(buffer, row) for row in range(loop.iterations)]
+            result[k] = [StackRow(buffer, row) for row in range(loop.iterations)]
         for (k, slot), array in zip(slots.items(), written, strict=True):
             _, first, step = self.xs[slot]
-            result[k] = [Row(array, first + step * row) for row in range(loop.iterations)]
+            result[k] = [StackRow(array, first + step * row) for row in range(loop.iterations)]
         return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, result[k])))
 
 

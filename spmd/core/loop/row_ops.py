@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..lower.lower import Made, Row, plain, taken
-from ..ops.dynamic_start import Run
+from ..lower.lower import Made, StackRow, plain, taken
+from ..ops.dynamic_start import Run, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 from .loop_counter import with_row
@@ -30,14 +30,14 @@ class PutRow(Lowering):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         *others, new = operands
-        first = others[0]
-        rows = [one for one in others if isinstance(one, Row) and isinstance(first, Row) and one.stack is first.stack]
-        taken_rows = {one.index for one in rows}
+        rows = [row for row in others if isinstance(row, StackRow)]
+        rows = [row for row in rows if row.stack is rows[0].stack]
+        taken_rows = {row.index for row in rows}
         if len(rows) < len(others) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
             return (*others[: self.place], new, *others[self.place :])
         stack = with_row(rows[0].stack, plain(new), self.row)
-        result = [Row(stack, one.index, one.plain) for one in rows]
-        return (*result[: self.place], Row(stack, self.row, plain(new)), *result[self.place :])
+        result = [StackRow(stack, row.index, row.plain) for row in rows]
+        return (*result[: self.place], StackRow(stack, self.row, plain(new)), *result[self.place :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class TakeRows(Lowering):
     @staticmethod
     def of(op: OpSpec, positions: Sequence[int]) -> "TakeRows | None":
         """Returns the lowering for an op with these starts; None if its runs are not adjacent."""
-        run = None if op.dynamic_start is None else op.dynamic_start[0].lowering.taken
+        move = None if op.dynamic_start is None else getattr(op.dynamic_start[0].lowering, "move", None)
+        run = move.run if isinstance(move, TakeRun) else None
         by = positions[1] - positions[0]
         if run is None or run.step != 1 or abs(by) != run.count:
             return None
@@ -73,7 +74,7 @@ class WaitForAll(Lowering):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result = list(operands)
-        arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, Row) and space_of(one) == DEVICE}
+        arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, StackRow) and space_of(one) == DEVICE}
         for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
             result[k] = array
         return tuple(result)

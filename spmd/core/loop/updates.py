@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_index, results, value_name, walk
+from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_index, results, value_name
 from ..graph.loops import Candidate, Result
 from ..graph.op import Part
 from ..lower.build import lists_of
-from ..lower.lower import Layout, Lists, Made, Numbers, Row, Values, fetched, made_of, move_rows, plain
+from ..lower.lower import Layout, Lists, Made, PackedNumbers, StackRow, Values, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST
 from .found_loop import Over, candidate_of, found_loop, written_over
 
 
-class Written(NamedTuple):
+class HostResults(NamedTuple):
     """The results of a program with arrays on the host, by name. over: the input that each is written over; readers:
     the ops that read each, None for the results of the program."""
 
@@ -30,7 +30,7 @@ class Written(NamedTuple):
     readers: Mapping[object, Collection[Node | None]]
 
     @staticmethod
-    def of(graph: Graph) -> "Written":
+    def of(graph: Graph) -> "HostResults":
         if all(sharding.memory == DEVICE for sharding in graph.shardings):
             return NOTHING
         readers: defaultdict[object, set[Node | None]] = defaultdict(set)
@@ -39,10 +39,10 @@ class Written(NamedTuple):
         for node in graph.nodes:
             for operand in node.operands:
                 readers[value_name(operand)].add(node)
-        return Written(written_over(graph), readers)
+        return HostResults(written_over(graph), readers)
 
 
-NOTHING: "Written" = Written({}, {})
+NOTHING: "HostResults" = HostResults({}, {})
 
 
 class Step(NamedTuple):
@@ -87,7 +87,7 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
 
 
 class Update(NamedTuple):
-    """A loop whose iterations are the chains of elements, in order; over: as in `Written`."""
+    """A loop whose iterations are the chains of elements, in order; over: as in `HostResults`."""
 
     steps: list[Step]
     loop: Candidate
@@ -109,7 +109,7 @@ def lists_at(nodes: Sequence[Node], start: int) -> Sequence[Node]:
     return nodes[start:stop]
 
 
-def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: Written) -> list[Update]:
+def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: HostResults) -> list[Update]:
     """Returns the loops over stacks on the host in a run of list ops."""
     inside = set(run)
     taken = [made_of(operand, values) for node in run for operand in node.operands if origin(operand) not in inside]
@@ -119,7 +119,7 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: W
     for chain in element_chains(run)[0]:
         wiring, taken = _wiring(chain, values)
         if any(map(_is_on_host, taken)) and _keeps_dtypes(chain):
-            isomorphic[wiring].append(([one.index for one in taken if isinstance(one, Row)], chain))
+            isomorphic[wiring].append(([one.index for one in taken if isinstance(one, StackRow)], chain))
     found = []
     for members in isomorphic.values():
         members.sort(key=lambda member: member[0])
@@ -181,8 +181,8 @@ class _Tracing(NamedTuple):
 def _alone(operands: Sequence[Made], parts: Sequence[Part]) -> list[Made]:
     """Returns the operands of a list op, with each row that is the only one read of its stack as an array of its own:
     of a stack on the host only that row is fetched then."""
-    read = Counter(id(one.stack) for place in _places(parts) if isinstance(one := operands[place], Row))
-    return [plain(one) if isinstance(one, Row) and read[id(one.stack)] == 1 else one for one in operands]
+    read = Counter(id(one.stack) for place in _places(parts) if isinstance(one := operands[place], StackRow))
+    return [plain(one) if isinstance(one, StackRow) and read[id(one.stack)] == 1 else one for one in operands]
 
 
 def _places(parts: Sequence[Part]) -> list[int]:
@@ -190,7 +190,7 @@ def _places(parts: Sequence[Part]) -> list[int]:
 
 
 def _is_on_host(made: Made) -> bool:
-    return isinstance(made, Row) and space_of(made.stack) == HOST
+    return isinstance(made, StackRow) and space_of(made.stack) == HOST
 
 
 def _keeps_dtypes(chain: Chain) -> bool:
@@ -219,7 +219,7 @@ def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[tuple
                 wired.append((place, result_index(operand)))
         position[step.node] = index
     taken = [made for _, made in outer.values()]
-    return (*wired, *(id(made.stack if isinstance(made, Row) else made) for made in taken)), taken
+    return (*wired, *(id(made.stack if isinstance(made, StackRow) else made) for made in taken)), taken
 
 
 def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]:
@@ -231,7 +231,7 @@ def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]
             start = end
 
 
-def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written) -> Update:
+def _update(chains: Sequence[Chain], inside: Collection[Node], written: HostResults) -> Update:
     """Returns the loop of isomorphic chains."""
     over: dict[Name, DeviceData] = {}
     kept: dict[Result, None] = {}
@@ -250,14 +250,11 @@ def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written)
     return Update(steps, loop, over)
 
 
-def _lists_of(graph: Graph) -> Lists | None:
-    memories = {node.op.memory for node in walk(graph.nodes)} | {sharding.memory for sharding in graph.shardings}
-    if HOST not in memories:
-        return None
-    written = Written.of(graph)
+def _lists_of(graph: Graph) -> Lists:
+    written = HostResults.of(graph)
 
     def lists(
-        nodes: Sequence[Node], place: int, values: Values, numbers: Numbers, apply: Any, layout_of: Layout
+        nodes: Sequence[Node], place: int, values: Values, numbers: PackedNumbers, apply: Any, layout_of: Layout
     ) -> int:
         run = lists_at(nodes, place)
         found = find(run, values, written) if run else []

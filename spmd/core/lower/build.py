@@ -14,7 +14,7 @@ from ..sharding.value import HOST, Sharding
 from .lower import (
     Lists,
     Reporting,
-    Row,
+    StackRow,
     Values,
     as_stack,
     find_stretch,
@@ -26,8 +26,8 @@ from .lower import (
     reports_to,
 )
 
-# What lowers the list ops of a graph together (see `lower_nodes`).
-lists_of: list[Callable[[Graph], Lists | None]] = []
+# What lowers the list ops of a graph with arrays on the host together (see `lower_nodes`).
+lists_of: list[Callable[[Graph], Lists]] = []
 
 
 def build(
@@ -39,7 +39,8 @@ def build(
     chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    lists = lists_of[0](graph) if lists_of else None
+    memories = {node.op.memory for node in walk(graph.nodes)} | {sharding.memory for sharding in graph.shardings}
+    lists = lists_of[0](graph) if HOST in memories else None
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
     reporting = Reporting(describe, chosen, {node: index for index, node in enumerate(recorded.nodes)})
@@ -68,7 +69,7 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
     if isinstance(port.places, int):
         values[graph.inputs[port.places]] = (array,)
     else:
-        values |= {graph.inputs[place]: (Row(array, row),) for row, place in enumerate(port.places)}
+        values |= {graph.inputs[place]: (StackRow(array, row),) for row, place in enumerate(port.places)}
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
@@ -97,7 +98,7 @@ def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding
     if sharding.padded_shape(shape) == shape:
         stack = constrain(stack, sharding.behind_rows())
     for row, (device_data, one) in enumerate(zip(inputs, given, strict=True)):
-        values[device_data] = (Row(stack, row, one.plain if isinstance(one, Row) else one),)
+        values[device_data] = (StackRow(stack, row, one.plain if isinstance(one, StackRow) else one),)
 
 
 def argument_struct(port: Port) -> jax.ShapeDtypeStruct:

@@ -25,7 +25,7 @@ from ..sharding.topology import program
 from ..sharding.value import DEVICE, Sharding
 
 
-class Row:
+class StackRow:
     """A value that is one row of an array in the program; an op that reads it takes the slice.
 
     plain: the value as an array of its own, if it was made.
@@ -44,12 +44,12 @@ class Row:
         return self.plain
 
 
-Made = jax.Array | Row
+Made = jax.Array | StackRow
 
 
 def plain(made: Made) -> jax.Array:
     """Returns a value as an array of its own."""
-    return made.array() if isinstance(made, Row) else made
+    return made.array() if isinstance(made, StackRow) else made
 
 
 def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
@@ -57,7 +57,7 @@ def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
-class Stretch(NamedTuple):
+class StackRows(NamedTuple):
     """Rows of an array: `array[first]`, `array[first + step]`, and so on; step is 1 or -1."""
 
     array: jax.Array
@@ -65,25 +65,25 @@ class Stretch(NamedTuple):
     step: int
 
 
-def stretch(values: Sequence[Made], layout: Sharding | None) -> Stretch:
+def stretch(values: Sequence[Made], layout: Sharding | None) -> StackRows:
     """Returns values as rows of one array: of their own, or of a new one, sharded as all of them are known to be."""
     found = find_stretch(values)
     if found is not None:
         return found
     stack = joined(values)
-    return Stretch(stack if layout is None else constrain(stack, layout.behind_rows()), 0, 1)
+    return StackRows(stack if layout is None else constrain(stack, layout.behind_rows()), 0, 1)
 
 
-def find_stretch(values: Sequence[Made]) -> Stretch | None:
+def find_stretch(values: Sequence[Made]) -> StackRows | None:
     """Returns the array whose neighbouring rows these values are; None if there is none."""
     first, last = values[0], values[-1]
-    if not isinstance(first, Row) or not isinstance(last, Row):
+    if not isinstance(first, StackRow) or not isinstance(last, StackRow):
         return None
     step = 1 if last.index >= first.index else -1
     for i, value in enumerate(values):
-        if not isinstance(value, Row) or value.stack is not first.stack or value.index != first.index + i * step:
+        if not isinstance(value, StackRow) or value.stack is not first.stack or value.index != first.index + i * step:
             return None
-    return Stretch(first.stack, first.index, step)
+    return StackRows(first.stack, first.index, step)
 
 
 def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made]:
@@ -92,7 +92,7 @@ def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made]:
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
     size = () if run.is_select else (run.count,)
     stack = jnp.moveaxis(part.reshape(*part.shape[:axis], count, *size, *part.shape[axis + 1 :]), axis, 0)
-    return [Row(stack, (position - first) // run.count) for position in positions]
+    return [StackRow(stack, (position - first) // run.count) for position in positions]
 
 
 def joined(values: Sequence[Made]) -> jax.Array:
@@ -104,8 +104,8 @@ def joined(values: Sequence[Made]) -> jax.Array:
         while stop < len(values) and _goes_on(values[stop - 1], values[stop]):
             stop += 1
         one = values[start]
-        if isinstance(one, Row) and stop - start > 1:
-            parts.append(rows(Stretch(one.stack, one.index, 1), stop - start))
+        if isinstance(one, StackRow) and stop - start > 1:
+            parts.append(rows(StackRows(one.stack, one.index, 1), stop - start))
         else:
             stop = start + 1
             parts.append(plain(one)[None])
@@ -120,13 +120,13 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
     stacks = Counter(
         id(value.stack)
         for i, value in enumerate(values)
-        if isinstance(value, Row) and value.index == i and value.stack.shape[0] == len(values)
+        if isinstance(value, StackRow) and value.index == i and value.stack.shape[0] == len(values)
     )
     if not stacks:
         return joined(values)
     ((name, _),) = stacks.most_common(1)
-    stack = home = next(value.stack for value in values if isinstance(value, Row) and id(value.stack) == name)
-    at_home = [isinstance(one, Row) and one.stack is home and one.index == i for i, one in enumerate(values)]
+    stack = home = next(value.stack for value in values if isinstance(value, StackRow) and id(value.stack) == name)
+    at_home = [isinstance(one, StackRow) and one.stack is home and one.index == i for i, one in enumerate(values)]
     for is_there, group in itertools.groupby(range(len(values)), key=at_home.__getitem__):
         if not is_there:
             places = list(group)
@@ -135,15 +135,16 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
     return stack
 
 
-def _goes_on(one: Made, other: Made) -> bool:
-    return isinstance(one, Row) and isinstance(other, Row) and one.stack is other.stack and other.index == one.index + 1
+def _goes_on(row: Made, other: Made) -> bool:
+    is_pair = isinstance(row, StackRow) and isinstance(other, StackRow)
+    return is_pair and row.stack is other.stack and other.index == row.index + 1
 
 
-def rows(found: Stretch, count: int) -> jax.Array:
+def rows(found: StackRows, count: int) -> jax.Array:
     """Returns the first `count` rows of a stretch, in its order."""
     array, first, step = found
     if step < 0:
-        return jnp.flip(rows(Stretch(array, first - count + 1, 1), count), 0)
+        return jnp.flip(rows(StackRows(array, first - count + 1, 1), count), 0)
     return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
 
 
@@ -153,8 +154,8 @@ def move_rows(
     """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would need a copy."""
 
     def moved(made: Made) -> Made:  # or None: an unread result
-        if isinstance(made, Row) and made.stack is before and made.index not in written:
-            return Row(after, made.index)
+        if isinstance(made, StackRow) and made.stack is before and made.index not in written:
+            return StackRow(after, made.index)
         return made
 
     for value, made in values.items():
@@ -170,14 +171,16 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     moved: dict[int, jax.Array] = {}
     found: list[Made] = []
     for value, sharding in zip(values, layouts, strict=True):
-        array = value.stack if isinstance(value, Row) else value
+        array = value.stack if isinstance(value, StackRow) else value
         there = moved.get(id(array))
         if there is None:
             there = on_device(array)
             if there is not array and sharding is not None:
-                there = constrain(there, near(sharding.behind_rows() if isinstance(value, Row) else sharding))
+                there = constrain(there, near(sharding.behind_rows() if isinstance(value, StackRow) else sharding))
             moved[id(array)] = there
-        found.append(value if there is array else Row(there, value.index) if isinstance(value, Row) else there)
+        found.append(
+            value if there is array else StackRow(there, value.index) if isinstance(value, StackRow) else there
+        )
     return found
 
 
@@ -198,7 +201,7 @@ def scalars(values: Sequence[Made]) -> jax.Array:
     parts: dict[int, tuple[jax.Array, int]] = {}
     places, size = [], 0
     for value in values:
-        array, index = (value.stack, value.index) if isinstance(value, Row) else (value[None], 0)
+        array, index = (value.stack, value.index) if isinstance(value, StackRow) else (value[None], 0)
         if id(array) not in parts:
             parts[id(array)] = (array, size)
             size += array.shape[0]
@@ -217,7 +220,7 @@ class LoweringError(RuntimeError):
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
 
 
-class Numbers:
+class PackedNumbers:
     """The scalar arguments of a program that are not unpacked yet (`graph.pack_numbers`)."""
 
     def __init__(self, floats: jax.Array, integers: jax.Array):
@@ -244,7 +247,7 @@ Values = dict[Value, Sequence[Made]]
 Layout = Callable[[Value], Sharding | None]
 # Lowers list ops from a place on together, with (ops, place, values, scalar arguments left, `apply`, known shardings);
 # returns their number.
-Lists = Callable[[Sequence[Node], int, Values, Numbers, Callable[..., Sequence[Made]], Layout], int]
+Lists = Callable[[Sequence[Node], int, Values, PackedNumbers, Callable[..., Sequence[Made]], Layout], int]
 # Computes the results of an op from its operands, in place of its own rule.
 Lower = Callable[[Sequence[jax.Array]], Sequence[Made]]
 
@@ -266,12 +269,12 @@ class Reporting(NamedTuple):
     found: Sequence[Node] | None = None
 
 
-class _Thread(threading.local):
+class _LoweringThread(threading.local):
     reporting: Any = None  # the thread's `Reporting`, while it traces
     known: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
 
 
-_thread = _Thread()
+_thread = _LoweringThread()
 
 
 def reports_to(reporting: Reporting) -> contextlib.AbstractContextManager[None]:
@@ -299,7 +302,7 @@ def lower_nodes(
     lowers consecutive list ops together.
     """
     reporting: Reporting = _thread.reporting
-    packed = Numbers(*numbers)
+    packed = PackedNumbers(*numbers)
     # The place lets an error that XLA raises late be traced back to its recorded op (see `failing`).
     if sources is None:
         sources = [(node,) for node in nodes]
@@ -426,8 +429,8 @@ def _apply(
     for one, meta in zip(result, node.op.metas, strict=True):
         if one is None:  # made by a loop of `updates`
             continue
-        array = one.stack if isinstance(one, Row) else one
-        shape = array.shape[1:] if isinstance(one, Row) else array.shape
+        array = one.stack if isinstance(one, StackRow) else one
+        shape = array.shape[1:] if isinstance(one, StackRow) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
                 f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",

@@ -71,9 +71,6 @@ class Branches(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.if_true, self.if_false)
 
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        return draws_in([*self.if_true.nodes, *self.if_false.nodes])
-
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         parts = _parts(numbers, self.regions)
 
@@ -124,15 +121,6 @@ def kinds_of(nodes: Sequence[Node]) -> str:
     return "".join(node.op.numbers for node in nodes)
 
 
-def draws_in(nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `Lowering.draws`)."""
-    found, start = [], 0
-    for node in nodes:
-        found += [(start + seed, start + count) for seed, count in node.op.lowering.draws(node.op)]
-        start += len(node.op.numbers)
-    return found
-
-
 def body_numbers(region: Region) -> list[float | int]:
     """Returns the scalar arguments with which a region was recorded, in the order of its nodes."""
     return [number for node in region.nodes for number in node.numbers]
@@ -164,9 +152,6 @@ class Called(Lowering):
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
-
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        return draws_in(self.body.nodes)
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         floats, integers = numbers

@@ -15,6 +15,7 @@ from ..base.config import config
 from ..graph.graph import Graph, Node, TupleElement, Value, origin, value_name
 from ..graph.loops import Candidate, Result
 from ..graph.store import StackGroup
+from ..loop.loop_op import Loop
 from .found_loops import hoist, with_loops
 from .repeats import FEWEST_ITERATIONS, find_loops
 
@@ -70,7 +71,7 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     least: the fewest ops that a loop of few layers next to one of enough spares; None: there are to be no loops.
     """
     loops, reason = ([], "XLA would copy the stacks of their weights") if least is None else _loops_of(graph, least)
-    if not loops and not any(any(node.op.lowering.columns) for node in graph.nodes):
+    if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
         return graph, [], reason
     columns = columns_of(graph, loops)
     stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
@@ -119,7 +120,12 @@ _Column = dict[int, Any]  # a stack group: by row, the name of a value
 _Place = tuple[int, int]  # a stack group, a row of it
 
 
-class Columns(NamedTuple):
+def _written_loops(graph: Graph) -> Iterator[tuple[Node, Loop]]:
+    """Yields the loops that the user wrote."""
+    return ((node, node.op.lowering) for node in graph.nodes if isinstance(node.op.lowering, Loop))
+
+
+class StackGroups(NamedTuple):
     """The stack groups of a graph: places of inputs and of roots with equal metas and shardings, row by row.
 
     peeled: for each loop, the values from outside it that belong to the stacks of its ys (`Candidate.peeled`).
@@ -130,7 +136,7 @@ class Columns(NamedTuple):
     peeled: list[dict[Result, dict[int, Value]]]
 
 
-def columns_of(graph: Graph, loops: Sequence[Candidate]) -> Columns:
+def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
     """Returns the stack groups of a graph's inputs and roots."""
     inputs = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
@@ -141,7 +147,7 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> Columns:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
         return [group for group in all_there if len(group) > 1 and len(set(map(what, group))) == 1]
 
-    return Columns(
+    return StackGroups(
         within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i])),
         within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i])),
         _peeled(graph, loops, found),
@@ -180,8 +186,8 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
                 rows.update(more)
                 places.update({name: (column, row) for row, name in more.items()})
 
-    for node in graph.nodes:
-        operands, results = node.op.lowering.columns
+    for node, loop in _written_loops(graph):
+        operands, results = loop.rows()
         for run in operands:
             add_read({row: value_name(node.operands[place]) for row, place in enumerate(run)})
         for run in results:

@@ -30,7 +30,7 @@ Word = Hashable | None  # of a dim; None: it becomes no dim
 Words = Sequence[Word]
 
 
-class Flow(NamedTuple):
+class DimWords(NamedTuple):
     """The words of each dim of the operands, by their places, and of the results."""
 
     operands: Mapping[int, Words]
@@ -73,12 +73,12 @@ WORDS: dict[str, str] = {
 }
 
 
-def flow_of(name: str, op: OpShapes) -> Flow:
+def flow_of(name: str, op: OpShapes) -> DimWords:
     """Returns the words of an op's dims."""
     return _parsed(WORDS[name], op) if name in WORDS else (FLOWS.get(name) or _by_size)(op)
 
 
-def _parsed(text: str, op: OpShapes) -> Flow:
+def _parsed(text: str, op: OpShapes) -> DimWords:
     named, results = text.split(" -> ")
     operands: dict[int, Words] = {}
     for entry in named.split(", "):
@@ -86,7 +86,7 @@ def _parsed(text: str, op: OpShapes) -> Flow:
         place = op.places.get(name)
         if isinstance(place, int):
             operands[place] = _words(words, op.operands[place])
-    return Flow(operands, list(map(_words, results.split(","), op.results)))
+    return DimWords(operands, list(map(_words, results.split(","), op.results)))
 
 
 def _words(text: str, shape: Shape) -> Words:
@@ -97,10 +97,10 @@ def _words(text: str, shape: Shape) -> Words:
     return (*words, *(None,) * (len(shape) - len(words)))
 
 
-def _by_size(op: OpShapes) -> Flow:
+def _by_size(op: OpShapes) -> DimWords:
     """Dims of equal place and size, counted from the last; or all but those of `dim`, which are taken out or put in."""
     if not op.results:
-        return Flow({}, [])
+        return DimWords({}, [])
     rank = len(op.results[0])
     dims = op.arguments.get("dim", ())
     axes = [dim for dim in (dims if isinstance(dims, (list, tuple)) else [dims]) if isinstance(dim, int)]
@@ -114,7 +114,7 @@ def _by_size(op: OpShapes) -> Flow:
         holes = {axis % rank for axis in axes}
         kept = [dim - rank for dim in range(rank) if dim not in holes]
         operands = dict.fromkeys(range(len(op.operands)), kept)
-    return Flow(operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results])
+    return DimWords(operands, [range(-rank, 0) if len(shape) == rank else () for shape in op.results])
 
 
 def _with_holes(rank: int, axes: Sequence[int], kept: int) -> Words:
@@ -124,7 +124,7 @@ def _with_holes(rank: int, axes: Sequence[int], kept: int) -> Words:
     return [None if dim in holes else next(left, None) for dim in range(rank)]
 
 
-def _permuted(op: OpShapes) -> Flow:
+def _permuted(op: OpShapes) -> DimWords:
     rank = len(op.operands[0])
     order = list(range(rank))
     if "dims" in op.arguments:
@@ -134,31 +134,31 @@ def _permuted(op: OpShapes) -> Flow:
         order[first], order[second] = second, first
     else:
         order.reverse()
-    return Flow({0: range(rank)}, [order])
+    return DimWords({0: range(rank)}, [order])
 
 
-def _indexed(op: OpShapes) -> Flow:
+def _indexed(op: OpShapes) -> DimWords:
     """One array of indices, of any dims: these take the place of the dim that it indexes."""
     indices = op.places["indices"]
     tensors = [place for place in indices if place is not None]
     if len(tensors) != 1 or op.places["self"] != 0:
-        return Flow({}, [])
+        return DimWords({}, [])
     dim, (index,) = next(i for i, place in enumerate(indices) if place is not None), tensors
     rank, inner = len(op.operands[0]), [("index", i) for i in range(len(op.operands[index]))]
-    return Flow({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
+    return DimWords({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
 
 
-def _expanded(op: OpShapes) -> Flow:
+def _expanded(op: OpShapes) -> DimWords:
     return _by_size(op._replace(is_elementwise=True))
 
 
-def _paired(op: OpShapes) -> Flow:
+def _paired(op: OpShapes) -> DimWords:
     """Each result is the operand of its place."""
     words = [[(place, dim) for dim in range(len(shape))] for place, shape in enumerate(op.operands)]
-    return Flow(dict(enumerate(words)), words[: len(op.results)])
+    return DimWords(dict(enumerate(words)), words[: len(op.results)])
 
 
-def _of_rows(op: OpShapes) -> Flow:
+def _of_rows(op: OpShapes) -> DimWords:
     return _by_size(op._replace(arguments={"dim": op.arguments.get("dim", 0)}))
 
 
@@ -170,12 +170,12 @@ _GROUPED = {
 }
 
 
-def _grouped(op: OpShapes) -> Flow:
+def _grouped(op: OpShapes) -> DimWords:
     ranks = len(op.operands[op.places["self"]]), len(op.operands[op.places["mat2"]])
     return _parsed(_GROUPED[ranks], op)
 
 
-FLOWS: dict[str, Callable[[OpShapes], Flow]] = {
+FLOWS: dict[str, Callable[[OpShapes], DimWords]] = {
     **dict.fromkeys(("aten.t", "aten.transpose.int", "aten.permute"), _permuted),
     "aten.expand": _expanded,
     "aten.index.Tensor": _indexed,
@@ -217,7 +217,7 @@ class _Walk:
     """fixed: inputs, and annotations that leave no dim open: nothing is learned of them."""
 
     values: Values
-    flows: dict[Node, Flow] = field(default_factory=dict)
+    flows: dict[Node, DimWords] = field(default_factory=dict)
     fixed: set[Any] = field(default_factory=set)
 
     def dims(self, value: Value) -> Dims | None:
@@ -296,7 +296,7 @@ class _Walk:
             for place, words in self._flow(node).operands.items():
                 self.know(node.operands[place], _spread(sources, words, node.op.operands[place].shape))
 
-    def _flow(self, node: Node) -> Flow:
+    def _flow(self, node: Node) -> DimWords:
         if node not in self.flows:
             self.flows[node] = flow_of(node.op.name, _shapes_of(node))
         return self.flows[node]

@@ -12,9 +12,9 @@ from torch._ops import OpOverload
 
 from ..base.dtypes import is_exact, to_numpy_dtype
 from ..graph.op import Arrays, Layouts, Lowering, OnHost, OpSpec, Slot
-from ..lower.lower import Made, Row, find_stretch, plain, rows, scalars
+from ..lower.lower import Made, StackRow, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
-from ..ops.dynamic_start import Move, Run, TakeRun, move_of
+from ..ops.dynamic_start import Move, move_of
 from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
@@ -91,7 +91,7 @@ class Call(Lowering):
         """The result of an op that joins rows of one array, as all layers' logits are: that array, in another shape.
         None where they are no such rows."""
         (meta,), shape = op.metas, op.operands[0].shape
-        if not shape and any(isinstance(operand, Row) for operand in operands):
+        if not shape and any(isinstance(operand, StackRow) for operand in operands):
             return scalars(operands)
         stretch = find_stretch(operands) if len(operands) > 1 else None
         if stretch is None:
@@ -199,10 +199,6 @@ class DynamicStart(Lowering):
     """An op with its position as a scalar argument."""
 
     move: Move
-
-    @property
-    def taken(self) -> Run | None:
-        return self.move.run if isinstance(self.move, TakeRun) else None
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one

@@ -28,7 +28,7 @@ from ..base.tables import Interned
 from ..graph.graph import Node, Value, is_data, results
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
-from ..sharding.buckets import Cut, cut_of, gather
+from ..sharding.buckets import EvenCut, cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.value import Sharding
 from .annotations import annotate, mark_op
@@ -369,7 +369,7 @@ def _new_gather(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
 class _Gather(Lowering):
     """Every operand unsharded, by one all-gather."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[EvenCut, ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return tuple(gather(operands, self.cuts))

@@ -12,7 +12,7 @@ from .value import DEVICE, HOST, Sharding, Spec
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class EvenCut:
     """The dim along which an array of `ndim` dims is cut; `rows` is the sharding of the (shards, elements) form. Cuts
     with equal rows join."""
 
@@ -21,30 +21,30 @@ class Cut:
     rows: Sharding
 
 
-def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> Cut | None:
+def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> EvenCut | None:
     """Returns the cut of an array stored so, or None where it is replicated, cut along several dims, or unevenly."""
     if sharding is None or sharding.memory != DEVICE or sharding.is_open or sharding.padded_shape(shape) != shape:
         return None
     dims = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
     if len(dims) != 1:
         return None
-    return Cut(dims[0], len(shape), sharding.with_spec(Spec((sharding.spec.dims[dims[0]],))))
+    return EvenCut(dims[0], len(shape), sharding.with_spec(Spec((sharding.spec.dims[dims[0]],))))
 
 
-def to_rows(array: jax.Array, cut: Cut) -> jax.Array:
+def to_rows(array: jax.Array, cut: EvenCut) -> jax.Array:
     """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing moves."""
     count = cut.rows.tiles(1)[0]
     rows = rearrange(jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1), "(p n) m -> p (n m)", p=count)
     return constrain(rows, cut.rows)
 
 
-def from_rows(rows: jax.Array, cut: Cut, shape: tuple[int, ...]) -> jax.Array:
+def from_rows(rows: jax.Array, cut: EvenCut, shape: tuple[int, ...]) -> jax.Array:
     """The inverse of `to_rows` for an unsharded array."""
     moved = (shape[cut.dim], *shape[: cut.dim], *shape[cut.dim + 1 :])
     return jnp.moveaxis(rows.reshape(moved), 0, cut.dim)
 
 
-def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
+def gather(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> list[jax.Array]:
     """Returns every array unsharded, by one all-gather. All cuts have the same rows."""
     rows = cuts[0].rows
     joined = jnp.concatenate([to_rows(array, cut) for array, cut in zip(arrays, cuts, strict=True)], axis=1)
@@ -58,7 +58,7 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
     return result
 
 
-def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:
+def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
     """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a vector.
 
     All cuts have the same rows. Of a stack on the host one row at a time is fetched.
@@ -66,7 +66,7 @@ def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Arr
     partial = []
     for array, cut in zip(arrays, cuts, strict=True):
 
-        def by_shard(array: jax.Array, cut: Cut = cut) -> jax.Array:
+        def by_shard(array: jax.Array, cut: EvenCut = cut) -> jax.Array:
             return jnp.sum(jnp.square(to_rows(on_device(array), cut)), axis=1)
 
         if array.ndim == cut.ndim:

@@ -39,11 +39,11 @@ def space_of(array: jax.Array) -> str:
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
-class _Thread(threading.local):
+class _BodyThread(threading.local):
     is_body = False  # whether this thread traces the body of a loop
 
 
-_thread = _Thread()
+_thread = _BodyThread()
 
 
 def body() -> AbstractContextManager[None]:

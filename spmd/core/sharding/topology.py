@@ -28,11 +28,11 @@ from .gpus import description, names
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
 
-class _Thread(threading.local):
+class _TargetThread(threading.local):
     target: Target = None  # whose devices stand for those here
 
 
-_thread = _Thread()
+_thread = _TargetThread()
 
 
 def standing_in(target: Target) -> AbstractContextManager[None]:

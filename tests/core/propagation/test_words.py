@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spmd.core.ops import RULES
-from spmd.core.propagation.walk import FLOWS, WORDS, Flow, OpShapes, Shape, flow_of
+from spmd.core.propagation.walk import FLOWS, WORDS, DimWords, OpShapes, Shape, flow_of
 
 aten = torch.ops.aten
 B, H, S, T, D, E, K, M, N, V = 2, 3, 5, 4, 6, 7, 8, 9, 10, 11
@@ -118,7 +118,7 @@ def test_a_word_is_a_position(name: str) -> None:
 
 
 def compare(
-    flow: Flow, operands: dict[str, np.ndarray], run: Callable[..., list[np.ndarray]], skipped: set[Any]
+    flow: DimWords, operands: dict[str, np.ndarray], run: Callable[..., list[np.ndarray]], skipped: set[Any]
 ) -> None:
     before = run(list(operands.values()))
     words = {word for of_result in flow.results for word in of_result if word is not None}
