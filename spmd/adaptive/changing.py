@@ -107,11 +107,11 @@ def _are_isomorphic(some: set[OpSpec], others: set[OpSpec]) -> bool:
 def changing_again(graph: Graph, sync: Sync) -> Outcome:
     """Cuts a graph that `changing_graph` has cut before at the same places, unless it runs often enough to be worth a
     program of its own."""
-    known = _cut.get(sync.key)
-    if known is None:
+    shared = _cut.get(sync.key)
+    if shared is None:
         return ""
-    known.times += 1
-    return "" if known.times > _OFTEN else _by_element(graph, sync, "as before")
+    shared.times += 1
+    return "" if shared.times > _OFTEN else _by_element(graph, sync, "as before")
 
 
 def changing_graph(graph: Graph, sync: Sync) -> Outcome:
@@ -131,11 +131,11 @@ def _by_element(graph: Graph, sync: Sync, what: str) -> Cut:
     result = replaced(graph.nodes)
     walks.replace_operands(result, graph.nodes)
     nodes = walks.topological([result.get(walks.value_name(root), root) for root in graph.roots])[0]
-    known = _cut.get(sync.key)
-    if known is None:
+    shared = _cut.get(sync.key)
+    if shared is None:
         ends = stretches.cuts(nodes, config.max_program_ops, recurs=False)
-        known = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
-    return Cut(nodes, known.ends, what, replaced=result)
+        shared = _cut.keep(sync.key, _Shared([*ends, len(nodes)]))
+    return Cut(nodes, shared.ends, what, replaced=result)
 
 
 def _hint(graph: Graph, line: Line) -> None:
@@ -164,8 +164,8 @@ def replaced(nodes: Sequence[Node]) -> dict[object, Value]:
             walks.replace_operands(result, lists)
             chains, by_name = stretches.element_chains(lists)
             steps = list(itertools.chain.from_iterable(chains))
-            for place, step in enumerate(steps):  # after the last list op and before the next op
-                step.node.serial = lists[-1].serial + (place + 1) / (len(steps) + 1)
+            for step_index, step in enumerate(steps):  # after the last list op and before the next op
+                step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
             result |= by_name
     return result
 

@@ -95,9 +95,9 @@ class _LmHead(Lowering):
     ) -> tuple[jax.Array, ...]:
         input, weight, target, *others = self.taken_in(operands)
         returns, rows = tuple(meta.struct for meta in op.metas), self.rows_of(self.applied(input), input)
-        given = rows, weight, target.reshape(rows.shape[:-1]), *others, *self.settings()
+        arguments = rows, weight, target.reshape(rows.shape[:-1]), *others, *self.settings()
         with self.in_precision():
-            results = rules.spmd_linear_cross_entropy(*given, returns=returns)
+            results = rules.spmd_linear_cross_entropy(*arguments, returns=returns)
         return tuple(x.reshape(struct.shape) for x, struct in zip(results, returns, strict=True))
 
     def taken_in(self, operands: Sequence[jax.Array]) -> tuple[Any, ...]:
@@ -111,10 +111,10 @@ class _LmHead(Lowering):
         return jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext()
 
     def settings(self) -> tuple[Any, ...]:
-        given = _arguments(self.loss)
+        arguments = _arguments(self.loss)
         names = "reduction", "ignore_index", "label_smoothing"
         return (
-            *(given[name] for name in names),
+            *(arguments[name] for name in names),
             self.loss.operands[0].struct.dtype,
             config.max_logits_bytes // rules.CHUNKS,
         )
@@ -158,8 +158,8 @@ class _LmHeadBackward(Lowering):
     def lower(
         self, op: OpSpec, operands: Sequence[jax.Array], numbers: Sequence[jax.Array], layouts: Layouts
     ) -> tuple[jax.Array, ...]:
-        *given, grad_output, logsumexp, total_weight = operands
-        input, weight, target, bias, class_weights = self.forward.taken_in(given)
+        *of_forward, grad_output, logsumexp, total_weight = operands
+        input, weight, target, bias, class_weights = self.forward.taken_in(of_forward)
         with self.forward.in_precision():
             rows_of = partial(self.forward.rows_of, self.forward.applied(input))
             rows, (_, pull) = rows_of(input), jax.vjp(rows_of, input)

@@ -112,13 +112,13 @@ def _run_what_is_finished() -> None:
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
     core_storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
-    left = len(nodes) - ends[-1] if ends else len(nodes)
-    pace.synced_ops = pace.recorded_ops - num_ops * left // len(nodes)
+    num_left = len(nodes) - ends[-1] if ends else len(nodes)
+    pace.synced_ops = pace.recorded_ops - num_ops * num_left // len(nodes)
     if not is_loop:
         return pace.look_after(max(config.loop_search_ops, 1))
     pace.has_cut = True
     counters.add("loop_iterations", len(ends))
-    iteration = num_ops * (ends[-1] - ends[-2] if len(ends) > 1 else left) // len(nodes)
+    iteration = num_ops * (ends[-1] - ends[-2] if len(ends) > 1 else num_left) // len(nodes)
     pace.early = 2 * iteration + SHORTEST
     pace.look_after(max(iteration, min(2 * pace.wait, config.loop_search_ops)))
 
@@ -231,17 +231,17 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     """
     symbols = [stretches.symbol(node) for node in nodes]
     for loop in _known if observation.active() is None else ():
-        found = loop.iterations(symbols)
-        if _covers(found, len(nodes)):
-            return _inner(found, len(nodes), goes_on)
+        ends = loop.iterations(symbols)
+        if _covers(ends, len(nodes)):
+            return _inner(ends, len(nodes), goes_on)
     result = loop_in(nodes, symbols) if written is None or written else None
     if result is None:
         return []
-    loop, found = result
-    if not _covers(found, len(nodes)) or (written is not None and written.isdisjoint(nodes[found[-2] : found[-1]])):
+    loop, ends = result
+    if not _covers(ends, len(nodes)) or (written is not None and written.isdisjoint(nodes[ends[-2] : ends[-1]])):
         return []
     _known[:] = [loop, *_known[: _KEPT - 1]]
-    return _inner(found, len(nodes), goes_on)
+    return _inner(ends, len(nodes), goes_on)
 
 
 def between_iterations(graph: Graph, sync: Sync) -> Outcome:
@@ -278,13 +278,13 @@ def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) 
     one reads or the next of it; and whether its iterations share state."""
     best = (0, 0, False)
     start, shares = 0, False
-    for place in range(len(nodes) - period + 1):
-        later = nodes[place + period] if place + period < len(nodes) else None
-        kind = None if later is None else _reads(nodes[place], later, position, period)
+    for index in range(len(nodes) - period + 1):
+        later = nodes[index + period] if index + period < len(nodes) else None
+        kind = None if later is None else _reads(nodes[index], later, position, period)
         if kind is None:
-            if place - start > best[1] - best[0]:
-                best = (start, place, shares)
-            start, shares = place + 1, False
+            if index - start > best[1] - best[0]:
+                best = (start, index, shares)
+            start, shares = index + 1, False
         else:
             shares |= kind
     return best[0], best[1] + period, best[2]
@@ -292,10 +292,10 @@ def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) 
 
 def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> bool | None:
     """Compares the operands of two ops a period apart: None if they are not of one loop, True if they share state."""
-    found = [
+    shares = [
         _shares(*pair, (node, later), position, period) for pair in zip(node.operands, later.operands, strict=True)
     ]
-    return None if None in found else any(found)
+    return None if None in shares else any(shares)
 
 
 def _shares(

@@ -93,9 +93,9 @@ class RepeatLast:
     dim: int
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        given = operands[self.operand]
-        last = jax.lax.dynamic_slice_in_dim(given, length - 1, 1, self.dim)
-        operands[self.operand] = jnp.where(_counts(given.ndim, given.shape[self.dim], self.dim, length), given, last)
+        array = operands[self.operand]
+        last = jax.lax.dynamic_slice_in_dim(array, length - 1, 1, self.dim)
+        operands[self.operand] = jnp.where(_counts(array.ndim, array.shape[self.dim], self.dim, length), array, last)
         return operands
 
 
@@ -147,8 +147,8 @@ class Mean:
     dtype: Any
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
-        given = operands[0].astype(self.dtype)
-        total = jnp.sum(given.astype(rules.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
+        array = operands[0].astype(self.dtype)
+        total = jnp.sum(array.astype(rules.wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
         return (total / (length * self.others).astype(total.dtype)).astype(self.dtype)
 
 

@@ -66,14 +66,14 @@ def dims(graph: Graph, sync: Sync) -> Outcome:
     sources = sources_of(graph) if config.pad_lengths else None
     if sources is None:
         return ""
-    found, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
-    if isinstance(found, str):
-        return found if reads_padded else ""
-    if executables.find(found[0]) is not None:
-        _keep_plan(sync.key, sync.counts, graph, found[0])
+    padded, reads_padded = pad(graph, sources), any(node.op.name == walks.UNPADDED for node in sources.nodes)
+    if isinstance(padded, str):
+        return padded if reads_padded else ""
+    if executables.find(padded[0]) is not None:
+        _keep_plan(sync.key, sync.counts, graph, padded[0])
     elif not reads_padded:
         return ""
-    return Changed(found[0], "lengths are operands")
+    return Changed(padded[0], "lengths are operands")
 
 
 def learn(graph: Graph, sync: Sync) -> Outcome:
@@ -82,27 +82,27 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
     Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
     make equal, and makes them so.
     """
-    before = executables.most_similar(graph, sync.line)
-    if before is None or [op.name for op in before.entries] != [node.op.name for node in graph.nodes]:
+    program = executables.most_similar(graph, sync.line)
+    if program is None or [op.name for op in program.entries] != [node.op.name for node in graph.nodes]:
         return ""
     if config.pad_lengths and any(node.op.name == walks.UNPADDED for node in graph.nodes):
         return ""  # `dims` has said why its padding does not spread
     dynamic_start: list[Node] = []
     others: list[tuple[OpSpec, Node]] = []
-    for old, node in zip(before.entries, graph.nodes, strict=True):
+    for old, node in zip(program.entries, graph.nodes, strict=True):
         if _is_moved(old, node.op):
             dynamic_start.append(node)
         elif old is not node.op:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node) and not pace.decodes]
     if len(small) < len(others):
-        if _is_of_batches(before, graph) and executables.num_equal(graph, sync.line) < BATCHES:
+        if _is_of_batches(program, graph) and executables.num_equal(graph, sync.line) < BATCHES:
             return ""
-        result = _learn_lengths(graph, before, dynamic_start, others, ())
+        result = _learn_lengths(graph, program, dynamic_start, others, ())
         if isinstance(result, Changed) or not small:
             return result
         # The host computes the small values, and its next result is data with a dynamic dim.
-        result = _learn_lengths(graph, before, dynamic_start, others, small)
+        result = _learn_lengths(graph, program, dynamic_start, others, small)
         if not isinstance(result, OnHost):
             return result
     for node in dynamic_start:
@@ -131,10 +131,10 @@ def _learn_lengths(
     if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
         return ""
     sources = Sources(nodes, inputs, result)
-    found = pad(graph, sources)
-    if isinstance(found, str):
-        return found
-    if any(node not in found[1] for _, node in others):
+    padded = pad(graph, sources)
+    if isinstance(padded, str):
+        return padded
+    if any(node not in padded[1] for _, node in others):
         return ""
     if result:
         return OnHost(result, "")
@@ -147,8 +147,8 @@ def _learn_lengths(
     for node in dynamic_start:
         dynamic.add(node, dynamic.START)
     dynamic.dynamic_start_positions(graph.nodes)
-    found = pad(graph, sources)
-    return found if isinstance(found, str) else Changed(found[0], "lengths are operands")
+    padded = pad(graph, sources)
+    return padded if isinstance(padded, str) else Changed(padded[0], "lengths are operands")
 
 
 def _is_of_batches(before: Program, graph: Graph) -> bool:
@@ -167,7 +167,7 @@ def _changed_data(
     """
     if len(before.requested.inputs) != len(graph.inputs):
         return None
-    found: dict[DeviceData, Sequence[int]] = {}
+    dims_of_data: dict[DeviceData, Sequence[int]] = {}
     for (meta, _), device_data in zip(before.requested.inputs, graph.inputs, strict=True):
         if meta is not device_data.meta and not all(
             node in host_computed for node in graph.nodes if device_data in node.operands
@@ -175,8 +175,8 @@ def _changed_data(
             dims = changed_dims(meta, device_data.meta)
             if not dims or not may_pad(device_data, dims, graph):
                 return None
-            found[device_data] = dims
-    return found
+            dims_of_data[device_data] = dims
+    return dims_of_data
 
 
 def _is_moved(old: OpSpec, new: OpSpec) -> bool:
@@ -203,14 +203,14 @@ def _host_only(host_computed: set[Node]) -> set[Node]:
 
 def _behind(nodes: Iterable[Node], wanted: Callable[[Node], bool]) -> set[Node]:
     """Returns the wanted ops that these ops read, directly or through other wanted ops."""
-    found: set[Node] = set()
+    makers: set[Node] = set()
     stack = [operand for node in nodes for operand in node.operands]
     while stack:
         maker = walks.origin(stack.pop())
-        if maker is not None and maker not in found and wanted(maker):
-            found.add(maker)
+        if maker is not None and maker not in makers and wanted(maker):
+            makers.add(maker)
             stack.extend(maker.operands)
-    return found
+    return makers
 
 
 def sources_of(graph: Graph) -> Sources | None:
@@ -318,14 +318,14 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
 def again(graph: Graph, sync: Sync) -> Outcome:
     """Pads a graph as an equal one was padded before, if the cache has the program."""
     plan = _plans.get(sync.key) if config.pad_lengths else None
-    if plan is None or any(graph.inputs[place].host is None for place, _ in plan.data):
+    if plan is None or any(graph.inputs[index].host is None for index, _ in plan.data):
         return ""
     new, inputs = Rewrite(graph, is_recorded=True), list(graph.inputs)
-    for place, meta in plan.data:
-        new.now[graph.inputs[place]] = inputs[place] = padded_on_host(graph.inputs[place], meta)
+    for index, meta in plan.data:
+        new.now[graph.inputs[index]] = inputs[index] = padded_on_host(graph.inputs[index], meta)
     for node, step in zip(graph.nodes, plan.steps, strict=True):
-        for place, op in step.lengthened:
-            new.replace([inputs[place]], new.add(op, [inputs[place]], node))
+        for index, op in step.lengthened:
+            new.replace([inputs[index]], new.add(op, [inputs[index]], node))
         new.put(node, step.op, node.operands, (*step.numbers, *node.numbers))
     padded = in_place(dataclasses.replace(new.graph(), inputs=inputs), plan.padded_roots)
     if executables.find(padded) is None:

@@ -85,16 +85,16 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
     if not is_unpadded(storage.value):
         transfer.materialise(storage, "mark_dynamic")
     with LOCK:
-        device_data, known = storage.value, set()
+        device_data, marked = storage.value, set()
         if is_unpadded(device_data):
-            known = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
+            marked = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"
-        new = {dim: _capacity(shape[dim], least, most) for dim in dims if dim not in known and shape[dim] > 1}
+        new = {dim: _capacity(shape[dim], least, most) for dim in dims if dim not in marked and shape[dim] > 1}
         if not new:
             return
         padded = _padded(device_data, new)
-        view = dynamic.unpadded_view(padded, storage.meta, sorted({*known, *new}), is_marked=True)
+        view = dynamic.unpadded_view(padded, storage.meta, sorted({*marked, *new}), is_marked=True)
         view.code, view.instruction = user_frame()
         storage.settle_unpadded(view, padded.sharding)
 

@@ -102,8 +102,8 @@ def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Pad
         raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
     dtypes = [meta.struct.dtype for meta in op.metas]
-    given, padded = dict(lowering.arguments), [dict(pad) for pad in pads]
-    case = Case(lowering.overload, given, shapes, padded, results, dtypes, [{} for _ in results])
+    arguments, padded = dict(lowering.arguments), [dict(pad) for pad in pads]
+    case = Case(lowering.overload, arguments, shapes, padded, results, dtypes, [{} for _ in results])
     rule(case)
     call = dataclasses.replace(lowering, arguments=tuple(case.given.items())) if case.instead is None else None
     fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))

@@ -44,8 +44,8 @@ def elementwise(case: Case) -> None:
     same dim, counted from the last, of the operands."""
     for result, shape in enumerate(case.results):
         for dim in range(len(shape)):
-            behind = dim - len(shape)
-            places = [(i, len(s) + behind) for i, s in enumerate(case.shapes) if len(s) + behind >= 0]
+            from_end = dim - len(shape)
+            places = [(i, len(s) + from_end) for i, s in enumerate(case.shapes) if len(s) + from_end >= 0]
             case.level(places, (result, dim))
 
 
@@ -70,8 +70,8 @@ def order(case: Case) -> None:
     if "dims" in case.given:
         places = [positive(dim, rank) for dim in case.given["dims"]]
     elif rank > 1:
-        one, other = positive(case.given.get("dim0", 0), rank), positive(case.given.get("dim1", 1), rank)
-        places[one], places[other] = places[other], places[one]
+        first, other = positive(case.given.get("dim0", 0), rank), positive(case.given.get("dim1", 1), rank)
+        places[first], places[other] = places[other], places[first]
     case.made[0] |= {to: case.pads[0][dim] for to, dim in enumerate(places) if dim in case.pads[0]}
 
 
@@ -88,10 +88,10 @@ def reshape(case: Case) -> None:
         if not padded:
             continue
         dim = padded[0]
-        place = _joined(old, new, dims, others, dim, case.pads[0][dim]) if len(padded) == 1 else None
-        if place is None:
+        padded_dim = _joined(old, new, dims, others, dim, case.pads[0][dim]) if len(padded) == 1 else None
+        if padded_dim is None:
             raise NoRule(f"joins or splits the padded dim {dim} of {list(old)}")
-        case.made[0] |= place
+        case.made[0] |= padded_dim
     if len(case.made[0]) < len(case.pads[0]):
         raise NoRule(f"reshapes a padded dim of {list(old)}")
     if "size" in case.given:
@@ -100,19 +100,19 @@ def reshape(case: Case) -> None:
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as many elements."""
-    found: list[tuple[list[int], list[int]]] = []
-    rest, others = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
+    groups: list[tuple[list[int], list[int]]] = []
+    old_dims, others = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
     if 0 in old:
-        return found
-    while rest and others:
-        one, other = [rest.pop(0)], [others.pop(0)]
-        while (size := math.prod(old[dim] for dim in one)) != (result := math.prod(new[dim] for dim in other)):
+        return groups
+    while old_dims and others:
+        group, other = [old_dims.pop(0)], [others.pop(0)]
+        while (size := math.prod(old[dim] for dim in group)) != (result := math.prod(new[dim] for dim in other)):
             if size < result:
-                one.append(rest.pop(0))
+                group.append(old_dims.pop(0))
             else:
                 other.append(others.pop(0))
-        found.append((one, other))
-    return found
+        groups.append((group, other))
+    return groups
 
 
 def _joined(
@@ -124,17 +124,17 @@ def _joined(
     """
     capacity = size.period if type(size) is Joined else size
     runs = math.prod(old[d] for d in dims if d < dim) * (size // capacity)
-    behind = math.prod(old[d] for d in dims if d > dim)
+    num_behind = math.prod(old[d] for d in dims if d > dim)
     passed = 1
     for index, other in enumerate(others):
         if passed * new[other] > runs:
-            rest = math.prod(new[d] for d in others[index + 1 :])
+            num_later = math.prod(new[d] for d in others[index + 1 :])
             joined, is_split = divmod(runs, passed)
-            if is_split or new[other] % joined or capacity * behind % rest:
+            if is_split or new[other] % joined or capacity * num_behind % num_later:
                 return None
-            if joined == 1 and rest == behind:
+            if joined == 1 and num_later == num_behind:
                 return {other: capacity}
-            period = capacity * behind // rest
+            period = capacity * num_behind // num_later
             return (
                 None
                 if type(size) is FullBuffer
@@ -169,14 +169,14 @@ def take(case: Case) -> None:
     if dim not in case.pads[0]:
         return
     case.length(0, dim)  # it is no joined one
-    found = rules.run_of(case.overload, shape, case.given)
-    if found is None:  # all of it
+    run_and_start = rules.run_of(case.overload, shape, case.given)
+    if run_and_start is None:  # all of it
         if case.results[0] != shape:
             raise NoRule("takes nothing")
         case.made[0][dim] = case.pads[0][dim]
         case.given |= {"start": 0, "end": int(case.pads[0][dim])}
         return
-    run, start = found
+    run, start = run_and_start
     size, left_out = case.pads[0][dim], _left_out(case.given)
     if is_select or left_out is None or (case.given.get("start") or 0) < 0:
         case.do(TakeRun(run), start)
@@ -202,10 +202,10 @@ def give_back(case: Case) -> None:
     shape = tuple(case.given["input_sizes"])
     dim = positive(case.given["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
-    found = rules.run_of(case.overload, shape, case.given)
-    if found is None:
+    run_and_start = rules.run_of(case.overload, shape, case.given)
+    if run_and_start is None:
         raise NoRule("is of all of a dim")
-    run, start = found
+    run, start = run_and_start
     for d, size in case.pads[0].items():
         if d != dim or is_select:
             case.made[0][d + (is_select and d >= dim)] = size
@@ -225,16 +225,16 @@ def give_back(case: Case) -> None:
 
 @padded(aten.cat.default)
 def cat(case: Case) -> None:
-    given = [int(operand) for operand in case.given["tensors"]]
+    operands = [int(operand) for operand in case.given["tensors"]]
     rank = len(case.results[0])
     dim = positive(case.given.get("dim", 0), rank)
-    if any(len(case.shapes[i]) != rank for i in given):
+    if any(len(case.shapes[i]) != rank for i in operands):
         raise NoRule("joins an empty tensor")
-    _level_all(case, given, but=dim)
-    if not any(dim in case.pads[i] for i in given):
+    _level_all(case, operands, but=dim)
+    if not any(dim in case.pads[i] for i in operands):
         return
-    first, *others = given
-    if given != list(range(len(given))) or not others or any(dim in case.pads[i] for i in others):
+    first, *others = operands
+    if operands != list(range(len(operands))) or not others or any(dim in case.pads[i] for i in others):
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
@@ -288,10 +288,10 @@ def begins(case: Case, dims: Pads) -> None:
             raise NoRule("does not count up from 0")
         case.given["end"] = int(result[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
-        found = rules.run_of(case.overload, shape, case.given)
-        if found is None:
+        run_and_start = rules.run_of(case.overload, shape, case.given)
+        if run_and_start is None:
             raise NoRule("is of all of a dim")
-        case.do(Gradient(found[0], physical(shape, result)), found[1])
+        case.do(Gradient(run_and_start[0], physical(shape, result)), run_and_start[1])
     elif case.overload is aten.expand.default:
         case.given["size"] = list(physical(shape, result))
     else:

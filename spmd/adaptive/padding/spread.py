@@ -68,9 +68,9 @@ def _begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
     if name in ("aten.slice_backward", "aten.select_backward"):
         dims = _taken_back(node)
     elif name == "aten.expand":
-        given = node.operands[0].meta.shape
-        more = len(shape) - len(given)
-        dims = [dim for dim, size in enumerate(shape) if size > 1 and (dim < more or given[dim - more] != size)]
+        source_shape = node.operands[0].meta.shape
+        more = len(shape) - len(source_shape)
+        dims = [dim for dim, size in enumerate(shape) if size > 1 and (dim < more or source_shape[dim - more] != size)]
     elif name.startswith("aten.arange") or node.op.constant is not None:
         dims = [dim for dim, size in enumerate(shape) if size > 1]
     return tuple(dim for dim in dims if shape[dim] in lengths)
@@ -78,10 +78,10 @@ def _begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
 
 def _taken_back(node: Node) -> list[int]:
     """Returns the dims in which the result of the gradient of a slice or select is longer than its operand."""
-    given, result = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(result):
-        return [dim for dim, size in enumerate(result) if size != given[dim]]
-    return [next(dim for dim in range(len(result)) if (*result[:dim], *result[dim + 1 :]) == given)]
+    source_shape, result = node.operands[0].meta.shape, node.meta.shape
+    if len(source_shape) == len(result):
+        return [dim for dim, size in enumerate(result) if size != source_shape[dim]]
+    return [next(dim for dim in range(len(result)) if (*result[:dim], *result[dim + 1 :]) == source_shape)]
 
 
 def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
@@ -123,18 +123,18 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
     It stays in the same memory where that has room for the new token and the old value is in no tensor.
     """
     donated, onto, pinned = list(graph.donated), list(graph.onto), list(graph.pinned)
-    for place in padded_roots:
-        root = graph.roots[place]
-        before = root.operands[0] if type(root) is Node and root.op.name == "aten.cat" else None
-        if not is_unpadded(before):
+    for at_root in padded_roots:
+        root = graph.roots[at_root]
+        cache = root.operands[0] if type(root) is Node and root.op.name == "aten.cat" else None
+        if not is_unpadded(cache):
             continue
-        device_data = before.operands[0]
+        device_data = cache.operands[0]
         assert type(device_data) is DeviceData, "an unpadded view of data"
         index = graph.inputs.index(device_data)
         shardings = graph.shardings[index]
-        pinned[place] = pinned[place] or shardings
-        if device_data in graph.free and root.meta.struct == device_data.meta.struct and pinned[place] is shardings:
-            donated[index], onto[index] = True, place
+        pinned[at_root] = pinned[at_root] or shardings
+        if device_data in graph.free and root.meta.struct == device_data.meta.struct and pinned[at_root] is shardings:
+            donated[index], onto[index] = True, at_root
     return dataclasses.replace(graph, donated=tuple(donated), onto=onto, pinned=pinned)
 
 

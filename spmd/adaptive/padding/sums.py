@@ -31,8 +31,8 @@ aten = torch.ops.aten
 
 def _reduced(case: Case) -> list[int]:
     rank = len(case.shapes[0])
-    given = case.given.get("dim")
-    listed = [given] if isinstance(given, int) else list(given or range(rank))
+    dims = case.given.get("dim")
+    listed = [dims] if isinstance(dims, int) else list(dims or range(rank))
     return [positive(dim, rank) for dim in listed] if rank else []
 
 
@@ -135,8 +135,8 @@ def product(case: Case, equation: str) -> None:
         if letter in output:
             case.made[0][output.index(letter)] = size
         else:
-            for place in places:
-                case.fill(*place, 0)
+            for operand_dim in places:
+                case.fill(*operand_dim, 0)
 
 
 for _overload, _equation in {
@@ -156,11 +156,11 @@ def addmm(case: Case) -> None:
 @padded(aten.linear.default, joined=True)
 def linear(case: Case) -> None:
     refuse_most(case)
-    before = "abcdefgh"[: len(case.shapes[0]) - 1]
+    letters = "abcdefgh"[: len(case.shapes[0]) - 1]
     if any(case.pads[1:]):
         raise NoRule("has a padded weight")
     case.made[0] |= case.pads[0]
-    if len(before) in case.pads[0]:
+    if len(letters) in case.pads[0]:
         raise NoRule("has a padded weight")
 
 
@@ -180,11 +180,11 @@ def attention(case: Case) -> None:
     if case.given.get("dropout_p", 0.0):
         raise NoRule("drops weights")
     bias = case.operand("attn_bias")
-    behind = {} if bias is None else {"bsl"[i]: (bias, len(case.shapes[bias]) - n) for i, n in enumerate((4, 2, 1))}
-    behind = {name: place for name, place in behind.items() if place[1] >= 0}
+    bias_dims = {} if bias is None else {"bsl"[i]: (bias, len(case.shapes[bias]) - n) for i, n in enumerate((4, 2, 1))}
+    bias_dims = {name: place for name, place in bias_dims.items() if place[1] >= 0}
     for name, places in (("b", [(0, 0), (1, 0), (2, 0)]), ("s", [(0, 2)]), ("l", [(1, 2), (2, 2)])):
         results = [(result, places[0][1]) for result in (0, 1) if name != "l"]
-        case.level([*places, *([behind[name]] if name in behind else [])], *results)
+        case.level([*places, *([bias_dims[name]] if name in bias_dims else [])], *results)
     if any(set(pads) - {0, 2} for pads in case.pads[:3]):
         raise NoRule("has padded heads")
     if 2 in case.pads[1]:
@@ -252,12 +252,12 @@ def index_select(case: Case) -> None:
 @padded(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(case: Case) -> None:
     """Indices into adjacent dims; those that count from the end count from the length."""
-    given = [None if value is None else int(value) for value in case.given["indices"]]
-    dims, operands, rank = _side_by_side(case, given)
-    for place in range(rank):
-        behind = place - rank
-        places = [(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0]
-        case.level(places, (0, dims[0] + place))
+    indices = [None if value is None else int(value) for value in case.given["indices"]]
+    dims, operands, rank = _side_by_side(case, indices)
+    for dim_index in range(rank):
+        from_end = dim_index - rank
+        places = [(i, len(case.shapes[i]) + from_end) for i in operands if len(case.shapes[i]) + from_end >= 0]
+        case.level(places, (0, dims[0] + dim_index))
     for dim, size in case.pads[0].items():
         if dim in dims:
             case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
@@ -299,14 +299,14 @@ def index_add(case: Case) -> None:
 def index_put(case: Case) -> None:
     """The padding of added values is zero, at the first place; the padding of written values repeats the last one."""
     is_added = case.given.get("accumulate", False)
-    given = [None if value is None else int(value) for value in case.given["indices"]]
-    dims, operands, rank = _side_by_side(case, given)
+    indices = [None if value is None else int(value) for value in case.given["indices"]]
+    dims, operands, rank = _side_by_side(case, indices)
     values = int(case.given["values"])
     first, more = dims[0], len(case.shapes[values]) - (len(case.shapes[0]) - len(dims) + rank)
-    for place in range(rank):
-        behind = place - rank
-        places = [(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0]
-        places += [(values, first + place + more)] if first + place + more >= 0 else []
+    for dim_index in range(rank):
+        from_end = dim_index - rank
+        places = [(i, len(case.shapes[i]) + from_end) for i in operands if len(case.shapes[i]) + from_end >= 0]
+        places += [(values, first + dim_index + more)] if first + dim_index + more >= 0 else []
         if case.level(places) is not None:
             for operand, dim in places:
                 if is_added:

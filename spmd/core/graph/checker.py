@@ -40,14 +40,14 @@ def _faults(graph: Graph) -> Iterator[str]:
 
 def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> Iterator[str]:
     """Yields the faults of ops in order, and of the results of a program or region."""
-    known: set[Value] = set(inputs)
-    if len(known) < len(inputs):
+    defined: set[Value] = set(inputs)
+    if len(defined) < len(inputs):
         yield "an input is there twice"
     for node in nodes:
-        if node in known:
+        if node in defined:
             yield f"{describe(node)} is there twice"
         for operand in node.operands:
-            yield from (f"{node.op.name} at {node_line(node)} {fault}" for fault in _operand(operand, known))
+            yield from (f"{node.op.name} at {node_line(node)} {fault}" for fault in _operand(operand, defined))
         # An op that fills or draws its result has dropped the operand that gave only the shape.
         if node.operands:
             taken = [operand.meta.struct for operand in node.operands]
@@ -59,16 +59,16 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
             yield f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says {node.op.numbers!r}"
         for region in node.op.lowering.regions:
             yield from _region(region, node)
-        known.add(node)
+        defined.add(node)
     for root in roots:
-        yield from (f"a result {fault}" for fault in _operand(root, known))
+        yield from (f"a result {fault}" for fault in _operand(root, defined))
 
 
 def _operand(value: Value, known: set[Value]) -> Iterator[str]:
     maker = origin(value)
     if (value if maker is None else maker) not in known:
-        what = repr(value.meta) if maker is None else maker.op.name
-        yield f"is or reads {what}, which is no input and no earlier op"
+        label = repr(value.meta) if maker is None else maker.op.name
+        yield f"is or reads {label}, which is no input and no earlier op"
     elif maker is not None:
         count, index = len(maker.op.metas), result_index(value)
         if index >= count or (type(value) is TupleElement) != (count > 1):
@@ -82,16 +82,16 @@ def _region(region: Region, node: Node) -> Iterator[str]:
 
 def _writers(graph: Graph) -> Iterator[str]:
     """Yields the faults of donation: the root that is written over each input."""
-    written = [place for place in graph.onto if place is not None]
+    written = [root_index for root_index in graph.onto if root_index is not None]
     if len(set(written)) < len(written):
         yield "a result is written over two inputs"
-    for device_data, sharding, place in zip(graph.inputs, graph.shardings, graph.onto, strict=False):
-        if place is None:
+    for device_data, sharding, root_index in zip(graph.inputs, graph.shardings, graph.onto, strict=False):
+        if root_index is None:
             continue
-        if graph.roots[place].meta.struct != device_data.meta.struct:
-            yield f"result {place}, {graph.roots[place].meta!r}, is written over {device_data.meta!r}"
-        if graph.pinned[place] is not None and graph.pinned[place] is not sharding:
-            yield f"result {place}, in {graph.pinned[place]!r}, is written over an input in {sharding!r}"
+        if graph.roots[root_index].meta.struct != device_data.meta.struct:
+            yield f"result {root_index}, {graph.roots[root_index].meta!r}, is written over {device_data.meta!r}"
+        if graph.pinned[root_index] is not None and graph.pinned[root_index] is not sharding:
+            yield f"result {root_index}, in {graph.pinned[root_index]!r}, is written over an input in {sharding!r}"
 
 
 def _stacks(graph: Graph) -> Iterator[str]:

@@ -339,16 +339,16 @@ class Graph:
     def _port(self, places: int | StackGroup, values: Sequence[Value], shardings: Sequence[Sharding | None]) -> Port:
         if isinstance(places, int):
             return Port(places, values[places].meta, shardings[places])
-        one = max(places)  # inputs among the roots have places below 0
-        meta, sharding = values[one].meta, shardings[one]
+        first = max(places)  # inputs among the roots have places below 0
+        meta, sharding = values[first].meta, shardings[first]
         assert sharding is not None, "a stack group has the sharding that its rows are pinned to"
         return Port(places, dense_meta((len(places), *meta.shape), meta.dtype), sharding.behind_rows())
 
     def meshes(self) -> list[Sharding]:
         """Returns the meshes of inputs, annotations and results, as replicated shardings; the program's mesh first."""
         named = (node.op.sharding for node in walk(self.nodes))
-        found = dict.fromkeys((self.mesh, *self.shardings, *self.pinned, *named))
-        return list(dict.fromkeys(s.replicated() for s in found if s is not None))
+        shardings = dict.fromkeys((self.mesh, *self.shardings, *self.pinned, *named))
+        return list(dict.fromkeys(s.replicated() for s in shardings if s is not None))
 
     def key(self) -> Hashable:
         """Returns the key of the program: ops with their static arguments, wiring, shardings, donation, flags, target.
@@ -403,9 +403,9 @@ class Region:
         copies: dict[Node, Node] = {}
 
         def copied(value: Value) -> Value:
-            found = result.get(value_name(value))
-            if found is not None:
-                return found
+            new = result.get(value_name(value))
+            if new is not None:
+                return new
             if type(value) is DeviceData:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
             return TupleElement(copies[value.node], value.index) if type(value) is TupleElement else copies[value]  # type: ignore[index]
@@ -442,11 +442,11 @@ def depending(
     roots: Sequence[Value], holds: Callable[[Node], bool], given: Iterable[Value] = (), *, since: int = 0
 ) -> dict[Node, None]:
     """Returns the nodes of `between` for which a condition holds, and those that depend on one of them, in order."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     for node in between(roots, given, since=since):
-        if holds(node) or not found.keys().isdisjoint(map(origin, node.operands)):
-            found[node] = None
-    return found
+        if holds(node) or not nodes.keys().isdisjoint(map(origin, node.operands)):
+            nodes[node] = None
+    return nodes
 
 
 def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Any]:

@@ -61,8 +61,8 @@ READERS = Lender()  # reads that are over soon, and other libraries, which never
 
 
 def _bytes(array: jax.Array) -> int:
-    shape, there = array.sharding.shard_shape(array.shape), array.sharding.addressable_devices
-    return int(np.prod(shape)) * array.dtype.itemsize * len(there)
+    shape, devices = array.sharding.shard_shape(array.shape), array.sharding.addressable_devices
+    return int(np.prod(shape)) * array.dtype.itemsize * len(devices)
 
 
 def is_lent(array: jax.Array | None) -> bool:

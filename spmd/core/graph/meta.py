@@ -62,8 +62,8 @@ _METAS: Interned[tuple, Meta] = Interned(4096)
 def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
     """Returns the interned Meta of these parts."""
     key = (shape, dtype, strides, offset)
-    found = _METAS.rows.get(key)
-    return found if found is not None else _METAS.of(key, lambda: Meta(*key))
+    meta = _METAS.rows.get(key)
+    return meta if meta is not None else _METAS.of(key, lambda: Meta(*key))
 
 
 def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:

@@ -58,17 +58,17 @@ def _path(frame: FrameType | None) -> str:
 
 def plain_name(root: nn.Module, name: str) -> str:
     """The name of a module inside another one, without that of a wrapper of one `module`."""
-    own = root._modules
-    return name.removeprefix("module").removeprefix(".") if [*own] == ["module"] and not root._parameters else name
+    modules = root._modules
+    return name.removeprefix("module").removeprefix(".") if [*modules] == ["module"] and not root._parameters else name
 
 
 def paths_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     """The module of each op; of an op without a note, as a view, the module of the first op that reads it."""
-    found = {node: _of_ops.get(node.serial) for node in nodes}
+    path_of = {node: _of_ops.get(node.serial) for node in nodes}
     for node in reversed(nodes):
-        path = found[node]
+        path = path_of[node]
         for operand in node.operands if path else ():
             maker = origin(operand)
-            if maker is not None and not found.get(maker, ""):
-                found[maker] = path
-    return tuple(path or "" for path in found.values())
+            if maker is not None and not path_of.get(maker, ""):
+                path_of[maker] = path
+    return tuple(path or "" for path in path_of.values())

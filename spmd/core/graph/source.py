@@ -119,14 +119,14 @@ def forward_ring(number: int, place: Line | None) -> Ring:
     number: autograd's of that result. place: the line of its recording, where known: only one thread is likely to have
     recorded this line at this number. If there are several, the calling thread's ring is returned.
     """
-    own: Ring = THREADS.ring
+    thread_ring: Ring = THREADS.ring
     if place is not None and len(_rings) > 1:
         rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]  # other threads add more
-        for ring in (own, *rings):
+        for ring in (thread_ring, *rings):
             line = ring.line(number)
             if line is not None and line.code is place.code and line.number == place.number:
                 return ring
-    return own
+    return thread_ring
 
 
 def is_library(code: CodeType) -> bool:
@@ -150,14 +150,14 @@ def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
 
 def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """Returns (code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
-    known = _is_library.rows
+    is_library_code = _is_library.rows
     while frame is not None:
         code = frame.f_code
         try:
-            inside = known.get(code)
+            inside = is_library_code.get(code)
         except TypeError:
             code = _hashable(code)
-            inside = known.get(code)
+            inside = is_library_code.get(code)
         if inside is None:
             inside = is_library(code)
         if not inside:

@@ -82,18 +82,18 @@ class Store:
 
     def pass_on(self, index: int, device_data: Any) -> None:
         """Gives a row to other device data; that which had it takes a copy."""
-        before = self._refs[index]()
-        assert before is not None, "the row is not free"
-        before.take(self.copy_of(index), self.sharding)
+        old = self._refs[index]()
+        assert old is not None, "the row is not free"
+        old.take(self.copy_of(index), self.sharding)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
     def put(self, index: int, device_data: Any) -> None:
         """Copies device data that has a buffer of its own into a free row."""
         assert self.device_data(index) is None, "the row is free"
-        own = [self.buffer]
-        lent.spare(own, [0])
-        self.buffer = with_row(own[0], index, device_data.placed()[0], self.sharding)
+        buffers = [self.buffer]
+        lent.spare(buffers, [0])
+        self.buffer = with_row(buffers[0], index, device_data.placed()[0], self.sharding)
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
@@ -117,10 +117,10 @@ def full_stores(inputs: Sequence[Any], among: Iterable[int]) -> tuple[StackGroup
     if not _alive:
         return ()
     places: dict[Store, dict[int, int]] = {}
-    for place in among:
-        store = inputs[place].store
+    for index in among:
+        store = inputs[index].store
         if store is not None:
-            places.setdefault(store, {})[inputs[place].row] = place
+            places.setdefault(store, {})[inputs[index].row] = index
     return tuple(
         tuple(found[row] for row in range(len(store))) for store, found in places.items() if len(found) == len(store)
     )
@@ -194,8 +194,8 @@ def _run(
         local = [_joined([here[device] for device in devices], devices) for here in shards]
         specs = tuple(_cut(len(array.shape)) for array in arrays)
         result = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
-        found = {shard.device: shard.data for shard in result.addressable_shards}
-        return jax.make_array_from_single_device_arrays(shape, named, [found[device] for device in devices])
+        shard_of = {shard.device: shard.data for shard in result.addressable_shards}
+        return jax.make_array_from_single_device_arrays(shape, named, [shard_of[device] for device in devices])
 
 
 def _launch(program: Callable[..., jax.Array], array: jax.Array, *others: jax.Array | np.int32) -> jax.Array:

@@ -1,15 +1,115 @@
 """A stretch of isomorphic iterations (`ir.loops.Candidate`) as one op (`lower.loop_op.Loop`)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..graph.graph import DeviceData, Graph, Name, Node, TupleElement, Value, origin, result_index, value_name
-from ..graph.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Source, Xs
 from ..graph.op import OpSpec
+from ..lower.lower import FOUND_LOOP
 from ..lower.region import Region
 from ..sharding.value import DEVICE, HOST
 from .loop_counter import EACH, Step
 from .loop_op import Loop, Y, loop_op
+
+Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
+
+
+class Local(NamedTuple):
+    """An operand from the same iteration."""
+
+    place: int
+    result: int
+
+
+class Carry(NamedTuple):
+    """An operand from the iteration before; in the first iteration, the initial value of `Candidate.carry[slot]`."""
+
+    slot: int
+
+
+class Const(NamedTuple):
+    """An operand that is `Candidate.consts[slot]` in every iteration."""
+
+    slot: int
+
+
+class Xs(NamedTuple):
+    """An operand that is another value from outside the loop in each iteration: one of `Candidate.xs[slot]`."""
+
+    slot: int
+
+
+Source = Local | Carry | Const | Xs
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Isomorphic iterations of equally many ops, one after the other in a graph.
+
+    start: the number of nodes before the loop. period: the ops of an iteration. iterations: the trip count. sources:
+    for each op of an iteration, where its operands come from. early: the places of ops that have another dynamic start
+    in each iteration and read no result of the loop: they are hoisted, and their results are xs. carry: the results
+    that an iteration passes to the next, each with its initial value. ys: the results that are read outside for more
+    than the last iteration; last: the results of which only the last iteration's is read. ended: of the results that
+    are both carry and ys, those whose last iteration's is read as a row, too. peeled: for a result, by row, the values
+    from outside the loop that belong to the stack of its ys, before the first row or after the last: the gradient of a
+    layer whose backward differs. backwards: whether rows are numbered from the last iteration on, as a backward pass
+    goes through the layers.
+    """
+
+    nodes: Sequence[Node]
+    start: int
+    period: int
+    iterations: int
+    sources: tuple[tuple[Source, ...], ...]
+    early: frozenset[int]
+    carry: tuple[tuple[Result, Value], ...]
+    consts: tuple[Value, ...]
+    xs: tuple[tuple[Value, ...], ...]
+    ys: list[Result] = field(default_factory=list)
+    last: list[Result] = field(default_factory=list)
+    ended: set[Result] = field(default_factory=set)
+    peeled: dict[Result, dict[int, Value]] = field(default_factory=dict)
+    backwards: bool = False
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.period * self.iterations
+
+    def body(self) -> Sequence[Node]:
+        """Returns the ops of the first iteration."""
+        return self.nodes[self.start : self.start + self.period]
+
+    def node(self, iteration: int, place: int) -> Node:
+        return self.nodes[self.start + iteration * self.period + place]
+
+    def at(self, place: int) -> Sequence[Node]:
+        """Returns the ops of all iterations at one place."""
+        return self.nodes[self.start + place : self.stop : self.period]
+
+    def positions(self, place: int) -> Sequence[int] | None:
+        """Returns the dynamic start of the op at a place in each iteration; None if all have the same op there."""
+        ops = [node.op for node in self.at(place)]
+        if all(op is ops[0] for op in ops):
+            return None
+        return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
+
+    def row(self, iteration: int) -> int:
+        """Returns the row of an iteration in the stacks of the ys."""
+        return self.iterations - 1 - iteration if self.backwards else iteration
+
+    def name(self, iteration: int, result: Result) -> Any:
+        """Returns the name, as `value_name` has it, of one result of an iteration."""
+        index_in_iteration, index = result
+        node = self.node(iteration, index_in_iteration)
+        return node if len(node.op.metas) == 1 else (node, index)
+
+    def names(self, result: Result) -> list[Any]:
+        """Returns the names of one result in every iteration, by row."""
+        named = [self.name(iteration, result) for iteration in range(self.iterations)]
+        return named[::-1] if self.backwards else named
+
 
 # By the name of a value, the input whose buffer it takes.
 Over = Mapping[Name, DeviceData]
@@ -36,21 +136,21 @@ def candidate_of(
 
     def inside(value: Value) -> Result | None:
         maker = origin(value)
-        place = -1 if maker is None else position.get(maker, -1) - start
-        return (place, result_index(value)) if place >= 0 and place % period not in early else None
+        index = -1 if maker is None else position.get(maker, -1) - start
+        return (index, result_index(value)) if index >= 0 and index % period not in early else None
 
     carried: dict[object, tuple[int, Result, Value]] = {}
     same: dict[object, tuple[int, Value]] = {}
     rows: dict[tuple[Name, ...], tuple[int, tuple[Value, ...]]] = {}
     sources: list[tuple[Source, ...]] = []
     stop = start + iterations * period
-    for place in range(start, start + period):
+    for index in range(start, start + period):
         taken: list[Source] = []
-        for k, operand in enumerate(() if place - start in early else nodes[place].operands):
+        for k, operand in enumerate(() if index - start in early else nodes[index].operands):
             if (local := inside(operand)) is not None:
                 taken.append(Local(*local))
                 continue
-            values = tuple([nodes[i].operands[k] for i in range(place, stop, period)])
+            values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
                 taken.append(Carry(carried.setdefault(key, (len(carried), result, operand))[0]))
@@ -90,14 +190,14 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
     before the found.
     """
     order = range(found.iterations)[:: -1 if found.backwards else 1]  # the iterations by row
-    given = [value.meta for value in (*found.consts, *(value for _, value in found.carry))]
-    inputs = [DeviceData(meta, is_abstract=True) for meta in (*given, *(values[0].meta for values in found.xs))]
-    constants, fixed = len(found.consts), len(given)
+    metas = [value.meta for value in (*found.consts, *(value for _, value in found.carry))]
+    inputs = [DeviceData(meta, is_abstract=True) for meta in (*metas, *(values[0].meta for values in found.xs))]
+    constants, fixed = len(found.consts), len(metas)
     start_of = {Const: 0, Carry: constants, Xs: fixed}
-    made: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
 
     def value_of(result: Result) -> Value:
-        node = made[result[0]]
+        node = nodes[result[0]]
         return node if len(node.op.metas) == 1 else TupleElement(node, result[1])
 
     steps: list[Step] = []
@@ -117,7 +217,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
         for k in range(len(node.op.numbers)):
             steps.append(EACH)
             numbers += [(index, iteration, k) for iteration in order]
-        made[index] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
+        nodes[index] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
 
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(found.carry)))}
     last = [result for result in found.last if result not in carried]
@@ -135,15 +235,15 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
             y, names = _entered(found, result, slot)
             roots.append(inputs[constants + slot])
         else:
-            y, names, known, late = _kept(found, result, over, is_before)
-            filled += known
+            y, names, filled_values, late = _kept(found, result, over, is_before)
+            filled += filled_values
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
         results |= {names[row]: start + i for i, row in enumerate(y.rows_of(found.iterations))}
         start += y.num_rows(found.iterations)
         ys.append(y)
     loop = Loop(
-        Region(list(made.values()), inputs, roots), found.iterations, constants, len(found.carry),
+        Region(list(nodes.values()), inputs, roots), found.iterations, constants, len(found.carry),
         (False,) * len(found.xs), tuple(ys), tuple(steps), reverse=found.backwards, num_last=len(last),
     )  # fmt: skip
     operands = [*found.consts, *(value for _, value in found.carry)]
@@ -159,10 +259,10 @@ def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, 
     receives it, and the names of the values in its rows."""
     count = found.iterations
     has_end = result in found.ended and found.node(0, result[0]).op.memory == DEVICE
-    before = int(has_end and found.backwards)
-    names = {before + found.row(0): value_name(found.carry[slot][1])}
-    names |= {before + found.row(i + 1): found.name(i, result) for i in range(count - 1)}
-    y = Y(before=before, after=int(has_end and not before), has_end=has_end)
+    rows_before = int(has_end and found.backwards)
+    names = {rows_before + found.row(0): value_name(found.carry[slot][1])}
+    names |= {rows_before + found.row(i + 1): found.name(i, result) for i in range(count - 1)}
+    y = Y(before=rows_before, after=int(has_end and not rows_before), has_end=has_end)
     if has_end:
         names[y.end_of(count)] = found.name(count - 1, result)
     return y, names
@@ -174,15 +274,15 @@ def _kept(
     """Returns the y of another result, the names of the values in its rows, the operands that fill rows of it, and the
     values that later ops write into others."""
     others = {} if found.node(0, result[0]).op.memory == HOST else found.peeled.get(result, {})
-    before = -min(0, *others) if others else 0
-    names = {before + row: name for row, name in enumerate(found.names(result))}
-    known = {before + row: value for row, value in sorted(others.items()) if is_before(value)}
-    late = {before + row: value for row, value in sorted(others.items()) if not is_before(value)}
-    names |= {row: value_name(value) for row, value in known.items()}
+    rows_before = -min(0, *others) if others else 0
+    names = {rows_before + row: name for row, name in enumerate(found.names(result))}
+    filled = {rows_before + row: value for row, value in sorted(others.items()) if is_before(value)}
+    late = {rows_before + row: value for row, value in sorted(others.items()) if not is_before(value)}
+    names |= {row: value_name(value) for row, value in filled.items()}
     inputs = tuple([over.get(found.name(iteration, result)) for iteration in range(found.iterations)])
     is_over = inputs[0] is not None and inputs in found.xs
     if is_over and inputs[0].meta.struct != found.node(0, result[0]).op.metas[result[1]].struct:  # type: ignore[union-attr]
         is_over = False
-    after = len(others) - before
+    after = len(others) - rows_before
     slot = found.xs.index(inputs) if is_over else None
-    return Y(before=before, after=after, filled=tuple(known), over=slot), names, list(known.values()), late
+    return Y(before=rows_before, after=after, filled=tuple(filled), over=slot), names, list(filled.values()), late

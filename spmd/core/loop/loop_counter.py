@@ -39,19 +39,19 @@ Step = int | tuple[int, ...] | None
 def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
     """Returns the scalar arguments of the body, [iterations, number of them] by row, from those of the op."""
     places = np.zeros((iterations, len(steps)), np.int64)
-    known, is_known = np.zeros_like(places), np.array([isinstance(step, tuple) for step in steps], bool)
+    constants, is_known = np.zeros_like(places), np.array([isinstance(step, tuple) for step in steps], bool)
     start = 0
     for column, step in enumerate(steps):
         if isinstance(step, tuple):
-            known[:, column] = step
+            constants[:, column] = step
         else:
             places[:, column] = start + (np.arange(iterations) if step is EACH else 0)
             start += iterations if step is EACH else 1
     if not start:
-        return jnp.asarray(known.astype(vector.dtype))
+        return jnp.asarray(constants.astype(vector.dtype))
     result = vector[places]
     if is_known.any():
-        result = jnp.where(is_known, known.astype(vector.dtype), result)
+        result = jnp.where(is_known, constants.astype(vector.dtype), result)
     increments = np.array([step if isinstance(step, int) else 0 for step in steps], vector.dtype)
     by_row = np.arange(iterations).astype(vector.dtype)[:, None]
     return result + increments * by_row if increments.any() else result

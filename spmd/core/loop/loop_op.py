@@ -18,7 +18,18 @@ import numpy as np
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in
-from ..lower.lower import Made, StackRow, StackRows, lower_region, plain, rows, rows_on_device, stretch
+from ..lower.lower import (
+    FOUND_LOOP,
+    SHARDED_AS,
+    Made,
+    StackRow,
+    StackRows,
+    lower_region,
+    plain,
+    rows,
+    rows_on_device,
+    stretch,
+)
 from ..lower.region import kinds_of, mesh_in, split_steps, strong
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
@@ -134,10 +145,10 @@ class Loop(Lowering):
     def root_of(self, index: int) -> Value:
         """Returns the root of the body that a result of the loop comes from; of the carry its next value."""
         single = self.num_carried + self.num_last
-        place = index
+        root_index = index
         if index >= single:
-            place = next(single + k for k, run in enumerate(self.result_runs()) if index in run)
-        root = self.body.roots[place]
+            root_index = next(single + k for k, run in enumerate(self.result_runs()) if index in run)
+        root = self.body.roots[root_index]
         carried = self.body.inputs[self.num_constants : self.num_fixed]
         return self.body.roots[carried.index(root)] if root in carried else root
 
@@ -147,12 +158,12 @@ class Loop(Lowering):
         """Yields the stacks on the host that are written in place: before, after, and the rows written."""
         xs = list(self.operand_runs())
         for y, run in zip(self.ys, self.result_runs(), strict=True):
-            own = [one for one in made[run.start : run.stop] if isinstance(one, StackRow)]
-            if y.over is None or not own or space_of(own[0].stack) != HOST:
+            rows = [one for one in made[run.start : run.stop] if isinstance(one, StackRow)]
+            if y.over is None or not rows or space_of(rows[0].stack) != HOST:
                 continue
             old = operands[xs[y.over].start]
-            if isinstance(old, StackRow) and old.stack.shape == own[0].stack.shape:
-                yield old.stack, own[0].stack, {one.index for one in own}
+            if isinstance(old, StackRow) and old.stack.shape == rows[0].stack.shape:
+                yield old.stack, rows[0].stack, {one.index for one in rows}
 
     def memory_of(self, root: Value) -> str:
         """Returns the memory of a root of the body; what is carried stays in the memory of its next value, if an op
@@ -257,8 +268,8 @@ class _Trace:
             )
         else:
             (_, carry, last, buffers), stacks = count_up(loop.iterations, lambda s: iteration(s, None)[0], state), []
-        found = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
-        ys = [result for k in range(len(loop.ys)) for result in self._results(k, found[k], carry)]
+        stack_of = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
+        ys = [result for k in range(len(loop.ys)) for result in self._results(k, stack_of[k], carry)]
         return (*carry, *last, *ys)
 
     def _buffer(self, k: int) -> jax.Array:
@@ -266,8 +277,8 @@ class _Trace:
         y = self.loop.ys[k]
         root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
         stack = _empty(root, y.before + self.loop.iterations + y.after)
-        for row, one in zip(y.filled, self._filled(k), strict=True):
-            stack = with_row(stack, plain(one), row)
+        for row, value in zip(y.filled, self._filled(k), strict=True):
+            stack = with_row(stack, plain(value), row)
         return stack
 
     def _filled(self, k: int) -> Sequence[Made]:
@@ -288,13 +299,13 @@ class _Trace:
             requested = _annotated(root)
             yield stack if requested is None else constrain(stack, requested.behind_rows())
             return
-        known: dict[int, Made] = dict(zip(y.filled, self._filled(k), strict=True))
+        value_of: dict[int, Made] = dict(zip(y.filled, self._filled(k), strict=True))
         if is_entered:
-            known[y.before + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+            value_of[y.before + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
         if y.has_end:
-            known[y.end_of(loop.iterations)] = after[slot]
+            value_of[y.end_of(loop.iterations)] = after[slot]
         for row in y.rows_of(loop.iterations):
-            yield StackRow(stack, row, plain(known[row]) if row in known else None)
+            yield StackRow(stack, row, plain(value_of[row]) if row in value_of else None)
 
     # --- all at once, or a row at a time ------------------------------------------------------------------------------
 
@@ -303,14 +314,14 @@ class _Trace:
         operands."""
         loop = self.loop
         arrays = [rows(x, loop.iterations) for x in self.xs]
-        found = jax.vmap(lambda floats, integers, read: self.with_numbers((floats, integers), (), read))(
+        roots = jax.vmap(lambda floats, integers, read: self.with_numbers((floats, integers), (), read))(
             *self.tables, arrays
         )
-        last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in found[: loop.num_last]]
+        last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in roots[: loop.num_last]]
         ys: list[Made] = []
-        for k, array in enumerate(found[loop.num_last :]):
-            own = [StackRow(array, row) for row in range(loop.iterations)]
-            ys += [array] if loop.ys[k].is_stack else self._among_filled(k, own)
+        for k, array in enumerate(roots[loop.num_last :]):
+            own_rows = [StackRow(array, row) for row in range(loop.iterations)]
+            ys += [array] if loop.ys[k].is_stack else self._among_filled(k, own_rows)
         return (*last, *ys)
 
     def _among_filled(self, k: int, own: Sequence[Made]) -> list[Made]:
@@ -346,8 +357,8 @@ class _Trace:
             for slot, array in zip(slots.values(), written, strict=True):
                 arrays[slot] = array
             places = [_place(first, step, at) for _, first, step in self.xs]
-            there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
-            read = list(map(plain, rows_on_device(there, self.layouts[loop.num_constants :])))
+            stored_rows = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
+            read = list(map(plain, rows_on_device(stored_rows, self.layouts[loop.num_constants :])))
             result = self.lowered(at, (), read)
             last = [_like(new, old) for new, old in zip(result[:count], last, strict=True)]
             written = [
@@ -374,19 +385,22 @@ class _Trace:
         return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, result[k])))
 
 
+SHARDED_AS[FOUND_LOOP] = lambda node, index: node.op.lowering.root_of(index)  # type: ignore[attr-defined]  # a `Loop`
+
+
 def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:
     """Returns the op of a loop over operands like these, in the order in which `lower` takes them.
 
     ValueError if the body returns another carry than it is given, or is given rows of another kind.
     """
     body, iterations = loop.body, loop.iterations
-    given = [meta.struct for meta in operands[: loop.num_fixed]]
+    operand_structs = [meta.struct for meta in operands[: loop.num_fixed]]
     for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
         meta = operands[run.start]
-        given.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct)
+        operand_structs.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct)
     expected = [device_data.meta.struct for device_data in body.inputs]
-    if given != expected:
-        raise ValueError(f"{name}: the body takes {expected}, the operands give {given}")
+    if operand_structs != expected:
+        raise ValueError(f"{name}: the body takes {expected}, the operands give {operand_structs}")
     carried = [root.meta.struct for root in body.roots[: loop.num_carried]]
     if carried != expected[loop.num_constants : loop.num_fixed]:
         raise ValueError(

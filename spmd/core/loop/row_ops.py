@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..lower.lower import Made, StackRow, plain, taken
+from ..lower.lower import SHARDED_AS, Made, StackRow, plain, taken
 from ..ops.dynamic_start import Run, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 from .loop_counter import with_row
+
+# The op that writes a value from outside into a row of the stack of a loop's results.
+PUT_ROW = "spmd.put_row"
+# The op that returns its operands, none of them before all are computed.
+WAIT = "spmd.wait"
+SHARDED_AS |= {PUT_ROW: lambda node, index: node.operands[0], WAIT: lambda node, index: node.operands[index]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_index, results, value_name
-from ..graph.loops import Candidate, Result
 from ..graph.op import Part
 from ..lower.build import lists_of
 from ..lower.lower import Layout, Lists, Made, PackedNumbers, StackRow, Values, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST
-from .found_loop import Over, candidate_of, found_loop, written_over
+from .found_loop import Candidate, Over, Result, candidate_of, found_loop, written_over
 
 
 class HostResults(NamedTuple):
@@ -120,11 +119,11 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: H
         wiring, taken = _wiring(chain, values)
         if any(map(_is_on_host, taken)) and _keeps_dtypes(chain):
             isomorphic[wiring].append(([one.index for one in taken if isinstance(one, StackRow)], chain))
-    found = []
+    updates = []
     for members in isomorphic.values():
         members.sort(key=lambda member: member[0])
-        found += [_update(chains, inside, written) for chains in _neighbours(members) if len(chains) > 1]
-    return found
+        updates += [_update(chains, inside, written) for chains in _neighbours(members) if len(chains) > 1]
+    return updates
 
 
 class _Tracing(NamedTuple):
@@ -150,24 +149,24 @@ class _Tracing(NamedTuple):
 
     def _loop(self, update: Update) -> None:
         """Adds the results of the steps of a loop."""
-        found = found_loop(update.loop, update.over)
-        node = Node(found.op, tuple(found.operands))
-        own: dict[str, list[jax.Array]] = {"f": [], "i": []}
-        for place, iteration, k in found.numbers:
-            step = update.steps[iteration * update.loop.period + place]
-            own[step.node.op.numbers[k]].append(self.numbers[step.of][step.part.numbers[k]])
-        vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
+        loop = found_loop(update.loop, update.over)
+        node = Node(loop.op, tuple(loop.operands))
+        numbers: dict[str, list[jax.Array]] = {"f": [], "i": []}
+        for op_index, iteration, k in loop.numbers:
+            step = update.steps[iteration * update.loop.period + op_index]
+            numbers[step.node.op.numbers[k]].append(self.numbers[step.of][step.part.numbers[k]])
+        vectors = [_vector(numbers["f"], jnp.float64), _vector(numbers["i"], jnp.int64)]
         operands = [made_of(operand, self.values) for operand in node.operands]
         body = [step.of for step in update.steps[: update.loop.period]]
         result = self.apply(node, operands, vectors, list(map(self.layout_of, node.operands)), None, body)
-        for before, after, written in node.op.lowering.replaced(operands, result):  # type: ignore[attr-defined]  # a `Loop`
-            move_rows(before, after, written, self.values)
+        for old, after, written in node.op.lowering.replaced(operands, result):  # type: ignore[attr-defined]  # a `Loop`
+            move_rows(old, after, written, self.values)
         for step in update.steps:
-            known = list(self.values[step.of])
-            for value, place in zip(results(step.node), step.part.results, strict=True):
-                if value_name(value) in found.results:
-                    known[place] = result[found.results[value_name(value)]]
-            self.values[step.of] = known
+            of_list = list(self.values[step.of])
+            for value, op_index in zip(results(step.node), step.part.results, strict=True):
+                if value_name(value) in loop.results:
+                    of_list[op_index] = result[loop.results[value_name(value)]]
+            self.values[step.of] = of_list
 
     def _elements(self, node: Node, parts: tuple[Part, ...]) -> Sequence[Made]:
         """Returns the results of a list op for these elements alone."""
@@ -181,8 +180,8 @@ class _Tracing(NamedTuple):
 def _alone(operands: Sequence[Made], parts: Sequence[Part]) -> list[Made]:
     """Returns the operands of a list op, with each row that is the only one read of its stack as an array of its own:
     of a stack on the host only that row is fetched then."""
-    read = Counter(id(one.stack) for place in _places(parts) if isinstance(one := operands[place], StackRow))
-    return [plain(one) if isinstance(one, StackRow) and read[id(one.stack)] == 1 else one for one in operands]
+    read = Counter(id(row.stack) for place in _places(parts) if isinstance(row := operands[place], StackRow))
+    return [plain(row) if isinstance(row, StackRow) and read[id(row.stack)] == 1 else row for row in operands]
 
 
 def _places(parts: Sequence[Part]) -> list[int]:
@@ -212,11 +211,11 @@ def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[tuple
     for index, step in enumerate(chain):
         wired.append((step.of, step.node.op, len(step.part.numbers)))
         for operand in step.node.operands:
-            place = position.get(origin(operand))
-            if place is None:
+            index_of_maker = position.get(origin(operand))
+            if index_of_maker is None:
                 wired.append(outer.setdefault(value_name(operand), (len(outer), made_of(operand, values)))[0])
             else:
-                wired.append((place, result_index(operand)))
+                wired.append((index_of_maker, result_index(operand)))
         position[step.node] = index
     taken = [made for _, made in outer.values()]
     return (*wired, *(id(made.stack if isinstance(made, StackRow) else made) for made in taken)), taken
@@ -257,10 +256,10 @@ def _lists_of(graph: Graph) -> Lists:
         nodes: Sequence[Node], place: int, values: Values, numbers: PackedNumbers, apply: Any, layout_of: Layout
     ) -> int:
         run = lists_at(nodes, place)
-        found = find(run, values, written) if run else []
-        if found:
-            _Tracing(values, {node: numbers.of(node.op) for node in run}, apply, layout_of).lower(run, found)
-        return len(run) if found else 0
+        updates = find(run, values, written) if run else []
+        if updates:
+            _Tracing(values, {node: numbers.of(node.op) for node in run}, apply, layout_of).lower(run, updates)
+        return len(run) if updates else 0
 
     return lists
 

@@ -90,15 +90,15 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
 
 def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values) -> None:
     """Joins inputs of one shape and dtype into an array of which they become the rows, unless they are rows already."""
-    given = [values[device_data][0] for device_data in inputs]
-    if find_stretch(given) is not None:
+    values_of_rows = [values[device_data][0] for device_data in inputs]
+    if find_stretch(values_of_rows) is not None:
         return
     sharding, shape = shardings[inputs[0]], inputs[0].meta.shape
-    stack = joined(given)
+    stack = joined(values_of_rows)
     if sharding.padded_shape(shape) == shape:
         stack = constrain(stack, sharding.behind_rows())
-    for row, (device_data, one) in enumerate(zip(inputs, given, strict=True)):
-        values[device_data] = (StackRow(stack, row, one.plain if isinstance(one, StackRow) else one),)
+    for row, (device_data, value) in enumerate(zip(inputs, values_of_rows, strict=True)):
+        values[device_data] = (StackRow(stack, row, value.plain if isinstance(value, StackRow) else value),)
 
 
 def argument_struct(port: Port) -> jax.ShapeDtypeStruct:

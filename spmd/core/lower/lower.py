@@ -15,7 +15,6 @@ import torch
 from ..base import interrupt
 from ..base.state import held
 from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
-from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT
 from ..graph.op import Layouts, OpSpec
 from ..ops import sharded
 from ..ops.dynamic_start import Run
@@ -67,9 +66,9 @@ class StackRows(NamedTuple):
 
 def stretch(values: Sequence[Made], layout: Sharding | None) -> StackRows:
     """Returns values as rows of one array: of their own, or of a new one, sharded as all of them are known to be."""
-    found = find_stretch(values)
-    if found is not None:
-        return found
+    stack_rows = find_stretch(values)
+    if stack_rows is not None:
+        return stack_rows
     stack = joined(values)
     return StackRows(stack if layout is None else constrain(stack, layout.behind_rows()), 0, 1)
 
@@ -103,12 +102,12 @@ def joined(values: Sequence[Made]) -> jax.Array:
         stop = start + 1
         while stop < len(values) and _goes_on(values[stop - 1], values[stop]):
             stop += 1
-        one = values[start]
-        if isinstance(one, StackRow) and stop - start > 1:
-            parts.append(rows(StackRows(one.stack, one.index, 1), stop - start))
+        value = values[start]
+        if isinstance(value, StackRow) and stop - start > 1:
+            parts.append(rows(StackRows(value.stack, value.index, 1), stop - start))
         else:
             stop = start + 1
-            parts.append(plain(one)[None])
+            parts.append(plain(value)[None])
         start = stop
     if len(set(map(space_of, parts))) > 1:
         parts = list(map(on_device, parts))
@@ -153,13 +152,13 @@ def move_rows(
 ) -> None:
     """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would need a copy."""
 
-    def moved(made: Made) -> Made:  # or None: an unread result
-        if isinstance(made, StackRow) and made.stack is before and made.index not in written:
-            return StackRow(after, made.index)
-        return made
+    def moved(results: Made) -> Made:  # or None: an unread result
+        if isinstance(results, StackRow) and results.stack is before and results.index not in written:
+            return StackRow(after, results.index)
+        return results
 
-    for value, made in values.items():
-        values[value] = [moved(one) for one in made]
+    for value, results in values.items():
+        values[value] = [moved(one) for one in results]
 
 
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
@@ -169,35 +168,36 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     value before it is on the device, by collectives between the hosts.
     """
     moved: dict[int, jax.Array] = {}
-    found: list[Made] = []
+    near_values: list[Made] = []
     for value, sharding in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, StackRow) else value
-        there = moved.get(id(array))
-        if there is None:
-            there = on_device(array)
-            if there is not array and sharding is not None:
-                there = constrain(there, near(sharding.behind_rows() if isinstance(value, StackRow) else sharding))
-            moved[id(array)] = there
-        found.append(
-            value if there is array else StackRow(there, value.index) if isinstance(value, StackRow) else there
-        )
-    return found
+        target = moved.get(id(array))
+        if target is None:
+            target = on_device(array)
+            if target is not array and sharding is not None:
+                target = constrain(target, near(sharding.behind_rows() if isinstance(value, StackRow) else sharding))
+            moved[id(array)] = target
+        if target is array:
+            near_values.append(value)
+        else:
+            near_values.append(StackRow(target, value.index) if isinstance(value, StackRow) else target)
+    return near_values
 
 
 def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
     """Returns the values, those at these places on the device: see `rows_on_device`."""
-    found = list(values)
-    there = rows_on_device([values[place] for place in places], [layouts[place] for place in places])
-    for place, one in zip(places, there, strict=True):
-        found[place] = one
-    return found
+    fetched_values = list(values)
+    near_values = rows_on_device([values[index] for index in places], [layouts[index] for index in places])
+    for index, near_value in zip(places, near_values, strict=True):
+        fetched_values[index] = near_value
+    return fetched_values
 
 
 def scalars(values: Sequence[Made]) -> jax.Array:
     """Returns these numbers as a vector."""
-    found = find_stretch(values)
-    if found is not None:
-        return rows(found, len(values))
+    stack_rows = find_stretch(values)
+    if stack_rows is not None:
+        return rows(stack_rows, len(values))
     parts: dict[int, tuple[jax.Array, int]] = {}
     places, size = [], 0
     for value in values:
@@ -216,6 +216,12 @@ class LoweringError(RuntimeError):
         super().__init__(message)
         self.node = node
 
+
+# The name of the op that a stretch of isomorphic iterations becomes.
+FOUND_LOOP = "spmd.layers"
+# By an op's name, the value whose sharding a result has, of the op and the result's index: an operand, or the root of a
+# body.
+SHARDED_AS: dict[str, Callable[[Node, int], Value]] = {}
 
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
 
@@ -338,8 +344,8 @@ def lower_nodes(
         operands = [made_of(operand, values) for operand in node.operands]
         values[node] = apply(node, operands, packed.of(node.op), list(map(layout_of, node.operands)))
         if node.op.name == FOUND_LOOP:
-            for before, after, written_rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
-                move_rows(before, after, written_rows, values)
+            for old, after, written_rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
+                move_rows(old, after, written_rows, values)
 
     end = 0
     for index, node in enumerate(nodes):
@@ -417,20 +423,20 @@ def _apply(
             if lower is not None:
                 result = lower(list(map(plain, operands)))
             else:
-                given = operands if takes_rows else list(map(plain, operands))
-                with _known_call(node, given):
-                    result = node.op.lower(given, numbers, layouts)  # type: ignore[arg-type]  # it may take rows
+                arguments = operands if takes_rows else list(map(plain, operands))
+                with _known_call(node, arguments):
+                    result = node.op.lower(arguments, numbers, layouts)  # type: ignore[arg-type]  # it may take rows
     except LoweringError as error:  # names the op in a region of this one
         is_found = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found else recorded) from error
     except Exception as error:
-        what = describe(recorded)
-        raise LoweringError(f"lowering {what} failed: {type(error).__name__}: {error}", recorded) from error
-    for one, meta in zip(result, node.op.metas, strict=True):
-        if one is None:  # made by a loop of `updates`
+        words = describe(recorded)
+        raise LoweringError(f"lowering {words} failed: {type(error).__name__}: {error}", recorded) from error
+    for output, meta in zip(result, node.op.metas, strict=True):
+        if output is None:  # made by a loop of `updates`
             continue
-        array = one.stack if isinstance(one, StackRow) else one
-        shape = array.shape[1:] if isinstance(one, StackRow) else array.shape
+        array = output.stack if isinstance(output, StackRow) else output
+        shape = array.shape[1:] if isinstance(output, StackRow) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
                 f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
@@ -449,17 +455,12 @@ def _known_call(node: Node, operands: Sequence[Made]) -> contextlib.AbstractCont
 
 
 def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None]) -> Sharding | None:
-    """Returns the sharding of an input, or the requested one of an annotated value if closed in all dims; else None.
-
-    A result of a loop has that of the body's root.
-    """
+    """Returns the sharding of an input, or the requested one of an annotated value if closed in all dims; else None."""
     if isinstance(value, DeviceData):
         return shardings.get(value)
     node, index = (value.node, value.index) if isinstance(value, TupleElement) else (value, 0)
-    if node.op.name == FOUND_LOOP:
-        return _known_sharding(node.op.lowering.root_of(index), {})  # type: ignore[attr-defined]  # a `Loop`
-    if node.op.name in (PUT_ROW, WAIT):
-        return _known_sharding(node.operands[index if node.op.name == WAIT else 0], shardings)
+    if (source := SHARDED_AS.get(node.op.name)) is not None:
+        return _known_sharding(source(node, index), shardings)
     requested = value.op.sharding if isinstance(value, Node) and not value.op.lowering.regions else None
     return None if requested is None or requested.is_open else requested
 

@@ -47,8 +47,8 @@ class While(Lowering):
                 vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype) if any(step) else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
-            own = _parts(now, self.regions)[index]
-            return lower_region(self.regions[index], index, [*constants, *carry], own, layouts)
+            of_region = _parts(now, self.regions)[index]
+            return lower_region(self.regions[index], index, [*constants, *carry], of_region, layouts)
 
         def goes_on(state: Arrays) -> jax.Array:
             (result,) = run(0, state[0], state[1:])

@@ -99,24 +99,24 @@ def _marks(symbols: Sequence[OpSpec], lines: Sequence[int]) -> list[float]:
     """
     text = {symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode()) for symbol in set(symbols)}
     words = [text[symbol] for symbol in symbols]
-    marks, before, last = [], 0, 0
+    marks, second_last, last = [], 0, 0
     for word in words:
-        marks.append(((before * 31 + last * 7 + word) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
-        before, last = last, word
-    for place in lines:
-        marks[place] /= 4
+        marks.append(((second_last * 31 + last * 7 + word) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
+        second_last, last = last, word
+    for index in lines:
+        marks[index] /= 4
     return marks
 
 
 def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
     """Returns the places with a mark below 1 / scale, about that many ops apart, but none further than `length`."""
-    found, start, most = [], 0, min(2 * scale, length)
-    for place in range(1, len(marks)):
-        ops = place - start
-        if ops >= most or (ops >= scale // 4 and marks[place] * scale < 1):
-            found.append(place)
-            start = place
-    return found
+    ends, start, most = [], 0, min(2 * scale, length)
+    for index in range(1, len(marks)):
+        ops = index - start
+        if ops >= most or (ops >= scale // 4 and marks[index] * scale < 1):
+            ends.append(index)
+            start = index
+    return ends
 
 
 class _Wiring:
@@ -139,19 +139,19 @@ class _Wiring:
 
     def kinds(self, ends: Sequence[int]) -> "_Kinds":
         """Returns the stretches that end at these places and the one behind them, by the key of their program."""
-        found: _Kinds = {}
+        kinds: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
             kind: list[Any] = []
             outside: dict[object, int] = {}
-            for place in range(start, stop):
-                kind.append((self.symbols[place], self.last_read[place] >= stop))
-                for made, result, name in self.operands[place]:
-                    if made is not None and made >= start:
-                        kind.append((made - start, result))
+            for index in range(start, stop):
+                kind.append((self.symbols[index], self.last_read[index] >= stop))
+                for maker_index, result, name in self.operands[index]:
+                    if maker_index is not None and maker_index >= start:
+                        kind.append((maker_index - start, result))
                     else:
                         kind.append(~outside.setdefault(name, len(outside)))
-            found.setdefault(tuple(kind), []).append((start, stop))
-        return found
+            kinds.setdefault(tuple(kind), []).append((start, stop))
+        return kinds
 
 
 def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any]:
@@ -163,19 +163,19 @@ def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any
 def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
     """Returns the cuts of a graph about every `length` ops: at a line boundary with little carried across."""
     carried = carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
-    found, start = [], 0
+    ends, start = [], 0
     while len(nodes) - start > length:
         places = range(start + length // 2 + 1, start + length + 1)
         start = min(places, key=lambda place: (is_within_line(nodes, place), carried[place], -place))
-        found.append(start)
-    return found
+        ends.append(start)
+    return ends
 
 
 def is_within_line(nodes: Sequence[Node], place: int) -> bool:
     if not place:
         return False
-    before, after = node_line(nodes[place - 1]), node_line(nodes[place])
-    return before.code is after.code and before.number == after.number
+    line, after = node_line(nodes[place - 1]), node_line(nodes[place])
+    return line.code is after.code and line.number == after.number
 
 
 def carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:

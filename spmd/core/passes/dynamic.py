@@ -38,8 +38,8 @@ def dims_of(node: Node, what: str | int) -> tuple[int, ...] | None:
 def add(node: Node, what: str | int, dims: Sequence[int] = ()) -> None:
     """Adds dynamic dims of an op at this place to those that are known."""
     _names.add(node.op.name)
-    place = node.code, line_number(node.code, node.instruction), node.op.name, what
-    _table.keep(place, tuple(sorted({*(_table.get(place) or ()), *dims})))
+    row = node.code, line_number(node.code, node.instruction), node.op.name, what
+    _table.keep(row, tuple(sorted({*(_table.get(row) or ()), *dims})))
 
 
 def note_dynamic_start(some: Sequence[Node], others: Sequence[Node]) -> None:

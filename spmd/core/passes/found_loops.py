@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, results, value_name
-from ..graph.loops import FOUND_LOOP, PUT_ROW, WAIT, Candidate
 from ..graph.meta import dense_meta
 from ..graph.op import Lowering, OpSpec
 from ..graph.rewrite import Rewrite, Rule, rewrite
-from ..loop.found_loop import found_loop, written_over
+from ..loop.found_loop import Candidate, found_loop, written_over
 from ..loop.loop_op import Loop
-from ..loop.row_ops import PutRow, TakeRows, WaitForAll
+from ..loop.row_ops import PUT_ROW, WAIT, PutRow, TakeRows, WaitForAll
+from ..lower.lower import FOUND_LOOP
 
 
 def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
@@ -70,8 +70,8 @@ class _Loops:
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
         """Adds the ops of all iterations that have another start in each and read no result of the loop."""
         taken: set[int] = set()
-        for place in sorted(candidate.early):
-            nodes, positions = candidate.at(place), candidate.positions(place)
+        for index in sorted(candidate.early):
+            nodes, positions = candidate.at(index), candidate.positions(index)
             operands = {value_name(node.operands[0]) for node in nodes if node.operands}
             assert positions is not None, "its start differs between iterations"
             rows = TakeRows.of(nodes[0].op, positions)
@@ -79,11 +79,11 @@ class _Loops:
                 metas = (dense_meta(nodes[0].meta.shape, nodes[0].meta.dtype),) * len(nodes)
                 op = OpSpec.of("spmd.rows", rows, metas, (nodes[0].operands[0].meta,))
                 new.replace(nodes, new.add(op, nodes[0].operands[:1], nodes[0]))
-                taken.add(place)
-        for place in range(candidate.start, candidate.stop):
-            at = (place - candidate.start) % candidate.period
+                taken.add(index)
+        for index in range(candidate.start, candidate.stop):
+            at = (index - candidate.start) % candidate.period
             if at in candidate.early and at not in taken:
-                new.copy(candidate.nodes[place])
+                new.copy(candidate.nodes[index])
 
 
 def _put(before: Rule, stack: _YStack, row: int, new: Rewrite, node: Node) -> None:
@@ -142,7 +142,7 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
         return {}
     outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
     readers = _readers(graph, outside)
-    found = {}
+    hoisted = {}
     start = 0
     for loop, node in loops:
         nodes = [(place, graph.nodes[place]) for place in range(start, loop) if graph.nodes[place] in outside]
@@ -150,23 +150,23 @@ def find(graph: Graph) -> dict[Node, _Hoisted]:
         wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
         if wanted:
             ends = [_smallest(value, graph, outside, readers) for value in wanted]
-            found[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
+            hoisted[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
         start = loop + 1
-    return found
+    return hoisted
 
 
 def _has_carry(node: Node) -> bool:
-    return node.op.name == FOUND_LOOP and node.op.lowering.num_carried > 0  # type: ignore[attr-defined]  # a `Loop`
+    return node.op.name == FOUND_LOOP and isinstance(node.op.lowering, Loop) and node.op.lowering.num_carried > 0
 
 
 def _readers(graph: Graph, outside: set[Node]) -> dict[object, list[int]]:
     """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
-    found: defaultdict[object, list[int]] = defaultdict(list)
+    readers: defaultdict[object, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
             if origin(operand) in outside:
-                found[value_name(operand)].append(index)
-    return found
+                readers[value_name(operand)].append(index)
+    return readers
 
 
 def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object, list[int]]) -> dict[object, Value]:
@@ -176,12 +176,12 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object,
     """
     late: dict[object, Value] = {}
     late_at: set[int] = set()
-    for place, node in reversed(nodes):
+    for index, node in reversed(nodes):
         result = {value_name(value): value for value in results(node)}
-        here = {name for name in result if all(at > loop or at in late_at for at in readers.get(name, ()))}
-        late |= {name: result[name] for name in here}
-        if len(here) == len(result):
-            late_at.add(place)
+        late_names = {name for name in result if all(at > loop or at in late_at for at in readers.get(name, ()))}
+        late |= {name: result[name] for name in late_names}
+        if len(late_names) == len(result):
+            late_at.add(index)
     return late
 
 

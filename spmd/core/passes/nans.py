@@ -73,18 +73,18 @@ def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int, targ
     """
     held = _Held({value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
     for node in graph.nodes:
-        found, given = held.of(results(node)), held.of(node.operands) | _written(node)
-        if found & kinds & NAN and not given & NAN:
-            raise NanError(_made(node, "NaN") + (held.origin(node, INFINITE) if given else "") + _KEPT, node)
-        if found & kinds & INFINITE and not given:
+        result_flags, operand_flags = held.of(results(node)), held.of(node.operands) | _written(node)
+        if result_flags & kinds & NAN and not operand_flags & NAN:
+            raise NanError(_made(node, "NaN") + (held.origin(node, INFINITE) if operand_flags else "") + _KEPT, node)
+        if result_flags & kinds & INFINITE and not operand_flags:
             raise NanError(_made(node, "infinity") + _KEPT, node)
         if _is_cast_to_integer(node):
             _blame_what_came_in(node, held, kinds)
     for root, storage in zip(graph.roots, targets, strict=True):
         maker = origin(root)
-        found = held.of((root,)) & kinds
-        if maker is not None and found:
-            _blame_what_came_in(maker, held, found, storage)
+        result_flags = held.of((root,)) & kinds
+        if maker is not None and result_flags:
+            _blame_what_came_in(maker, held, result_flags, storage)
 
 
 _KEPT = ". Nothing that was stored is overwritten: tensors that had data before this program still have it."
@@ -156,8 +156,8 @@ def _brought(source: Node | DeviceData) -> str:
     if isinstance(source.source, tuple):
         where = f"whose data came at {Line(*source.source)}"
     elif maker is not None and source.source is not None:
-        place = maker.made_by[source.source]
-        where = f"made by {maker.entries[place].name}, {maker.lines[place]}"
+        index = maker.made_by[source.source]
+        where = f"made by {maker.entries[index].name}, {maker.lines[index]}"
     else:
         where = "of an earlier program"
     return f"{role}, {source.meta!r}, {where}"
@@ -184,8 +184,8 @@ def check_cast(source: torch.Tensor, dtype: torch.dtype) -> None:
     """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the device."""
     kinds = guard.kinds
     if kinds and is_integer(dtype) and not is_integer(source.dtype):
-        for kind, found in ((NAN, source.isnan()), (INFINITE, source.isinf())):
-            if kinds & kind and found.any():
+        for kind, is_kind in ((NAN, source.isnan()), (INFINITE, source.isinf())):
+            if kinds & kind and is_kind.any():
                 said = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
                 raise FloatingPointError(said + _KEPT)
 

@@ -58,19 +58,19 @@ def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     A read of such a value need not wait for a program: a sampler checks whether the step before this one was the last
     (`if timestep - 20 >= 0`), and would wait for the whole network. largest: the elements of an array that is small.
     """
-    found: set[Node] = set()
+    makers: set[Node] = set()
     stack = [value]
     while stack:
         operand = stack.pop()
         maker = origin(operand)
         if type(operand) is DeviceData and operand.is_abstract:
             return None
-        if maker is not None and maker not in found:
-            if len(found) == _FEW or not has_host_kernel(maker, largest):
+        if maker is not None and maker not in makers:
+            if len(makers) == _FEW or not has_host_kernel(maker, largest):
                 return None
-            found.add(maker)
+            makers.add(maker)
             stack.extend(maker.operands)
-    return sorted(found, key=lambda node: node.serial)
+    return sorted(makers, key=lambda node: node.serial)
 
 
 def compute(op: OpSpec, inputs: Sequence[DeviceData], numbers: Sequence[float | int]) -> list[DeviceData]:

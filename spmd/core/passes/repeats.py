@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..graph.graph import Node, Value, origin, result_index, value_name
-from ..graph.loops import Candidate, Result
 from ..graph.op import OpSpec
-from ..loop.found_loop import candidate_of
+from ..loop.found_loop import Candidate, Result, candidate_of
 from ..lower.region import is_annotation
 
 # The fewest ops that a loop spares.
@@ -32,8 +31,8 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]
     tried: set[tuple[int, int, int]] = set()
     loops: list[Candidate] = []
     # Much shorter loops than the longest are searched again without it: most distances are within its iterations.
-    while found := _longest(nodes, symbols, position, taken, tried):
-        loops += found
+    while longest := _longest(nodes, symbols, position, taken, tried):
+        loops += longest
     loops.sort(key=lambda loop: loop.start)
     if loops:
         _note_readers(loops, nodes, roots, position)
@@ -96,12 +95,12 @@ def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int
 def _least_carried(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, spare: int) -> int:
     """Returns the offset of the first iteration, in ops, at which iterations pass the fewest bytes to each other."""
     reach: dict[object, tuple[int, int, int]] = {}
-    for place in range(start + period, start + 2 * period):
-        for operand in nodes[place].operands:
+    for index in range(start + period, start + 2 * period):
+        for operand in nodes[index].operands:
             maker = origin(operand)
             result = -1 if maker is None else position[maker]
-            if result >= max(start, place - period):
-                reach[value_name(operand)] = (result, place, operand.meta.nbytes)
+            if result >= max(start, index - period):
+                reach[value_name(operand)] = (result, index, operand.meta.nbytes)
     carried = np.zeros(period, np.int64)
     for result, read, nbytes in reach.values():
         for cut in range(result + 1, read + 1):
@@ -119,8 +118,8 @@ def _wiring(nodes: Sequence[Node], position: dict[Node, int], base: int, period:
     wired: list[_Wired] = []
     for operand in itertools.chain.from_iterable(node.operands for node in nodes[base : base + period]):
         maker = origin(operand)
-        place = -1 if maker is None else position[maker]
-        wired.append((place - base, result_index(operand)) if place >= max(base - period, 0) else None)
+        index = -1 if maker is None else position[maker]
+        wired.append((index - base, result_index(operand)) if index >= max(base - period, 0) else None)
     return tuple(wired)
 
 
@@ -177,15 +176,15 @@ def _early(
     and whether any op has another start."""
     early: set[int] = set()
     has_dynamic_start = False
-    for place in range(period):
-        iteration = nodes[start + place : start + period * iterations : period]
+    for index in range(period):
+        iteration = nodes[start + index : start + period * iterations : period]
         if all(node.op is iteration[0].op for node in iteration):
             continue
         has_dynamic_start = True
         makers = [origin(operand) for node in iteration for operand in node.operands]
         places = [position[maker] - start for maker in makers if maker is not None]
         if all(result < 0 or result % period in early for result in places):
-            early.add(place)
+            early.add(index)
     return frozenset(early), has_dynamic_start
 
 
@@ -204,19 +203,19 @@ def _note_readers(
     """Finds the results of each loop that are read outside of it."""
     owner: list[Candidate | None] = [None] * len(nodes)
     for loop in loops:
-        for place in range(loop.start, loop.stop):
-            owner[place] = None if (place - loop.start) % loop.period in loop.early else loop
+        for index in range(loop.start, loop.stop):
+            owner[index] = None if (index - loop.start) % loop.period in loop.early else loop
     read: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
 
     def note(value: Value, reader: Candidate | None) -> None:
         maker = origin(value)
         if maker is None:
             return
-        made = position[maker]
-        loop = owner[made]
+        maker_index = position[maker]
+        loop = owner[maker_index]
         if loop is not None and loop is not reader:
-            iteration, place = divmod(made - loop.start, loop.period)
-            read[id(loop)].setdefault((place, result_index(value)), set()).add(iteration)
+            iteration, index = divmod(maker_index - loop.start, loop.period)
+            read[id(loop)].setdefault((index, result_index(value)), set()).add(iteration)
 
     for node, reader in zip(nodes, owner, strict=True):
         for operand in node.operands:
@@ -229,8 +228,8 @@ def _note_readers(
     for loop in loops:
         for result, iterations in read[id(loop)].items():
             (loop.last if iterations == {loop.iterations - 1} else loop.ys).append(result)
-            before, end = loop.name(loop.iterations - 2, result), loop.name(loop.iterations - 1, result)
-            if end in as_rows or wanted.issuperset((before, end)):
+            second_last, end = loop.name(loop.iterations - 2, result), loop.name(loop.iterations - 1, result)
+            if end in as_rows or wanted.issuperset((second_last, end)):
                 loop.ended.add(result)
 
 
@@ -240,9 +239,9 @@ def _orient_rows(loops: Sequence[Candidate]) -> None:
     for loop in loops:
         votes: Counter[int] = Counter()
         for values in loop.xs:
-            one, other = (row.get(value_name(value)) for value in values[:2])
-            if one is not None and other is not None:
-                votes[other - one] += 1
+            first, other = (row.get(value_name(value)) for value in values[:2])
+            if first is not None and other is not None:
+                votes[other - first] += 1
         loop.backwards = votes[-1] > votes[1]
         for values in loop.xs:
             for iteration, value in enumerate(values):
@@ -282,8 +281,8 @@ def repeated(
     symbols: each array has a number per op, equal for ops that may be the same op of two iterations. fewest: the fewest
     iterations. shortest: of a shorter period the least multiple of that many ops is taken.
     """
-    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least, fewest, shortest)}
-    return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
+    stretches = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least, fewest, shortest)}
+    return [(start, stop, -period) for _, period, start, stop in sorted(stretches, reverse=True)]
 
 
 def _stretches_of(
@@ -311,8 +310,8 @@ def _periods(symbols: np.ndarray, least: int) -> list[int]:
     often: set[int] = set()
     for lag in range(1, min(_LAGS, len(symbols) - 1) + 1):
         counts += np.bincount(_distances(symbols, order, lag), minlength=len(counts))
-        found, times = np.unique(_distances(symbols, rare, lag), return_counts=True)
-        often |= set(found[np.argsort(-times, kind="stable")[:_EACH]].tolist())
+        distances, times = np.unique(_distances(symbols, rare, lag), return_counts=True)
+        often |= set(distances[np.argsort(-times, kind="stable")[:_EACH]].tolist())
     likely: list[int] = []
     for period in np.argsort(-counts, kind="stable").tolist():
         if counts[period] < least or len(likely) == _PERIODS:

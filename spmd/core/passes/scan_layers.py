@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..base import counters
 from ..base.config import config
 from ..graph.graph import Graph, Node, TupleElement, Value, origin, value_name
-from ..graph.loops import Candidate, Result
 from ..graph.store import StackGroup
+from ..loop.found_loop import Candidate, Result
 from ..loop.loop_op import Loop
 from .found_loops import hoist, with_loops
 from .repeats import FEWEST_ITERATIONS, find_loops
@@ -105,9 +105,9 @@ def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequ
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.xs}
     copied, one_row = 0, sum(graph.inputs[group[0]].meta.nbytes for group in stack_groups)
     for names, values in read.items():
-        there = [name in rows or origin(value) in makers for name, value in zip(names, values, strict=True)]
-        copied += sum(value.meta.nbytes for value, is_there in zip(values, there, strict=True) if not is_there)
-        one_row += values[0].meta.nbytes if any(there) else 0
+        are_rows = [name in rows or origin(value) in makers for name, value in zip(names, values, strict=True)]
+        copied += sum(value.meta.nbytes for value, is_there in zip(values, are_rows, strict=True) if not is_there)
+        one_row += values[0].meta.nbytes if any(are_rows) else 0
     return copied > one_row
 
 
@@ -140,8 +140,8 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
     """Returns the stack groups of a graph's inputs and roots."""
     inputs = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
-    found = _found(graph, loops)
-    named = [[name for _, name in sorted(column.items())] for column in found]
+    groups = _found(graph, loops)
+    named = [[name for _, name in sorted(column.items())] for column in groups]
 
     def within(places: dict[Any, int], what: Callable[[int], Hashable]) -> list[StackGroup]:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
@@ -150,7 +150,7 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
     return StackGroups(
         within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i])),
         within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i])),
-        _peeled(graph, loops, found),
+        _peeled(graph, loops, groups),
     )
 
 
@@ -172,11 +172,11 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         whose input needs no gradient."""
         if len(set(names.values())) < len(names):
             return
-        known = {(places[name][0], places[name][1] - row) for row, name in names.items() if name in places}
-        if not known:
+        offsets = {(places[name][0], places[name][1] - row) for row, name in names.items() if name in places}
+        if not offsets:
             add(names)
-        elif len(known) == 1:
-            ((column, offset),) = known
+        elif len(offsets) == 1:
+            ((column, offset),) = offsets
             rows = columns[column]
             more = {row + offset: name for row, name in names.items() if name not in places}
             if (
@@ -198,9 +198,9 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
         for result in loop.ys:
             add(dict(enumerate(loop.names(result))))
     lists = [node for node in graph.nodes if node.op.lowering.elements]
-    before = -1
-    while before < len(places):
-        before = len(places)
+    size = -1
+    while size < len(places):
+        size = len(places)
         for node in (*lists, *reversed(lists)):
             for names in _aligned(node, places):
                 add_read(names)
@@ -213,16 +213,16 @@ def _peeled(
     """Returns, for each loop, the values from outside it in the groups of its ys, where no row between is missing."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
     by_first = {column[0]: column for column in columns if 0 in column}
-    found: list[dict[Result, dict[int, Value]]] = []
+    peeled: list[dict[Result, dict[int, Value]]] = []
     for loop in loops:
-        found.append({})
+        peeled.append({})
         for result in loop.ys:
             column = by_first.get(loop.names(result)[0], {})
             more = {row: _value(name) for row, name in column.items() if not 0 <= row < loop.iterations}
             is_complete = len(column) == max(column, default=0) - min(column, default=0) + 1
             if more and is_complete and not any(origin(value) in inside for value in more.values()):
-                found[-1][result] = more
-    return found
+                peeled[-1][result] = more
+    return peeled
 
 
 def _value(name: Any) -> Value:
@@ -235,12 +235,12 @@ def _aligned(node: Node, known: Mapping[object, _Place]) -> Iterator[_Column]:
     groups: defaultdict[Hashable, dict[int, list[Any]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
     for part in node.op.lowering.elements:
-        names = [value_name(node.operands[place]) for place in part.operands]
+        names = [value_name(node.operands[row_of_group]) for row_of_group in part.operands]
         names += [(node, result) if several else node for result in part.results]
         for k, name in enumerate(names):
             if name in known:
-                place = known[name]
-                groups[part.op, k, place[0]][place[1]] = names
+                row_of_group = known[name]
+                groups[part.op, k, row_of_group[0]][row_of_group[1]] = names
     for rows in groups.values():
         for column in zip(*rows.values(), strict=True):
             if len(column) > 1 and not known.keys() >= set(column):

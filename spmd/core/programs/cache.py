@@ -67,13 +67,13 @@ def ungrouped(graph: Graph, may_scan: bool = True) -> Graph:
 def grouped(graph: Graph, form: Form, *, may_scan: bool = True) -> tuple[Graph, list[int], tuple[StackGroup, ...]]:
     """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone, and the groups among
     these that are all the rows of a store."""
-    found = form(graph, may_scan)
-    taken = {place for group in found.stack_groups for place in group}
+    formed = form(graph, may_scan)
+    taken = {place for group in formed.stack_groups for place in group}
     single = [place for place in range(len(graph.inputs)) if place not in taken]
     stores = full_stores(graph.inputs, single)
-    if stores or found.stack_groups or found.stacked:
-        found = _complete(dataclasses.replace(found, stack_groups=(*found.stack_groups, *stores)))
-    return found, single, stores
+    if stores or formed.stack_groups or formed.stacked:
+        formed = _complete(dataclasses.replace(formed, stack_groups=(*formed.stack_groups, *stores)))
+    return formed, single, stores
 
 
 def _complete(graph: Graph) -> Graph:
@@ -105,7 +105,7 @@ def _complete(graph: Graph) -> Graph:
 
 def _keep_unusable(graph: Graph, donated: list[bool], taken: set[int | None]) -> None:
     """Donates an input that no result is written over only if a result of its kind is left that is in no stack."""
-    left = Counter(
+    unused = Counter(
         (root.meta.struct, shardings)
         for index, (root, shardings) in enumerate(zip(graph.roots, graph.pinned, strict=True))
         if index not in taken
@@ -114,20 +114,20 @@ def _keep_unusable(graph: Graph, donated: list[bool], taken: set[int | None]) ->
     for i, is_given in enumerate(donated):
         if is_given and graph.onto[i] is None and i not in in_groups:
             kind = graph.inputs[i].meta.struct, graph.shardings[i]
-            donated[i] = left[kind] > 0
-            left[kind] -= 1
+            donated[i] = unused[kind] > 0
+            unused[kind] -= 1
 
 
 def _returned(graph: Graph, group: StackGroup) -> StackGroup | None:
     """Returns the stack that takes a group's memory: for each row the place among the roots of its replacement, or the
     row itself; None if a donated row has no replacement."""
-    found = []
+    root_indices = []
     for i in group:
-        place = graph.onto[i] if graph.donated[i] else ~i
-        if place is None:
+        root_index = graph.onto[i] if graph.donated[i] else ~i
+        if root_index is None:
             return None
-        found.append(place)
-    return tuple(found)
+        root_indices.append(root_index)
+    return tuple(root_indices)
 
 
 def _is_even(graph: Graph, places: Sequence[int]) -> bool:
@@ -156,9 +156,9 @@ class _Known:
     def program_of(self, graph: Graph) -> Program | None:
         """Returns the program for the stores that the inputs of a graph are in now; None where there is none."""
         for single, programs in self.programs.items():
-            found = programs.get(full_stores(graph.inputs, single))
-            if found is not None:
-                return found
+            program = programs.get(full_stores(graph.inputs, single))
+            if program is not None:
+                return program
         return None
 
     def __iter__(self) -> Iterator[Program]:
@@ -228,12 +228,12 @@ def find(graph: Graph) -> Program | None:
     started = counters.now()
     key = graph.key()
     with _lock:
-        found = _programs.get(key, _NONE).program_of(graph)
-        if found is not None and not found.is_planned:
+        program = _programs.get(key, _NONE).program_of(graph)
+        if program is not None and not program.is_planned:
             _programs.move_to_end(key)
-            _last = found
+            _last = program
     counters.add_time("key", counters.now() - started)
-    return None if found is None or found.is_planned else found
+    return None if program is None or program.is_planned else program
 
 
 @collected_later()
@@ -244,16 +244,16 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
     length that differs has a program of its own (see `spmd.adaptive`).
     """
     global _last
-    found = find(graph)
-    if found is not None:
-        return found
-    known = _programs.get(graph.key(), _NONE)
-    cause, is_first = (_MOVED, False) if known.is_run() else _cause(graph, name, line)
+    cached = find(graph)
+    if cached is not None:
+        return cached
+    programs = _programs.get(graph.key(), _NONE)
+    cause, is_first = (_MOVED, False) if programs.is_run() else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
     for note in before_compiling:
         note(graph, name, line, cause, is_first)
-    program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
+    program = programs.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
         with (
             contextlib.ExitStack() as around,
@@ -285,11 +285,11 @@ def planned_for(graph: Graph, line: Line, form: Form = ungrouped) -> Program:
     Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
     """
     with _lock:
-        found = _programs.get(graph.key(), _NONE).program_of(graph)
-    if found is None:
+        program = _programs.get(graph.key(), _NONE).program_of(graph)
+    if program is None:
         with counters.silent():
-            found = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
-    return found
+            program = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
+    return program
 
 
 # The programs of plans that are kept without a run: one script may request many layouts, and they are large.
@@ -351,8 +351,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
     """True if XLA would copy the stacks of the most similar program of this sync, provided that the two have at least
     half of their ops in common: a layer more or less changes nothing about the copies."""
-    before = most_similar(graph, line)
-    return before is not None and before.is_unrolled and _has_most(before, graph)
+    program = most_similar(graph, line)
+    return program is not None and program.is_unrolled and _has_most(program, graph)
 
 
 def cause(graph: Graph, line: Line) -> str:
@@ -368,11 +368,11 @@ def _all_programs() -> Iterator[Program]:
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     """Returns why a graph has no program, and whether its sync has run no program before."""
     earlier = [p for p in _all_programs() if p.name == name and p.requested.run != _num_runs]
-    here = [program for program in earlier if program.is_at(line)]
-    before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
-    if before is None:
+    of_line = [program for program in earlier if program.is_at(line)]
+    nearest, count = _nearest(graph, of_line), sum(_has_names(program, graph) for program in of_line)
+    if nearest is None:
         return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
-    return describe[-1](before, graph, line, count), False
+    return describe[-1](nearest, graph, line, count), False
 
 
 _LATEST = 32  # the newest programs of other syncs that are compared
@@ -381,10 +381,10 @@ _LATEST = 32  # the newest programs of other syncs that are compared
 def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     """Returns the difference from the most similar of the programs of other syncs, if the two have most of the ops in
     common; else ""."""
-    before = _nearest(graph, programs)
-    if before is None or not _has_most(before, graph):
+    nearest = _nearest(graph, programs)
+    if nearest is None or not _has_most(nearest, graph):
         return ""
-    return f"; compared with the nearest program, of {before.line}: {describe[-1](before, graph, before.line, 0)}"
+    return f"; compared with the nearest program, of {nearest.line}: {describe[-1](nearest, graph, nearest.line, 0)}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:

@@ -82,8 +82,8 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     with interrupt.between_ops(), sharded.unused_axes() as unused:
         lowered = lower_graph(graph, chosen if is_checked else None)
     if unused:
-        found = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
-        graph = dataclasses.replace(graph, notes=(*graph.notes, *found))
+        notes = ((kind, f"{words} at {place}") for (kind, words), place in unused.items())
+        graph = dataclasses.replace(graph, notes=(*graph.notes, *notes))
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
     if calls_host and any(graph.donated):
@@ -131,9 +131,9 @@ def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> No
 
 def _digests(graph: Graph) -> str:
     """Returns the parts of a graph, each by its digest, for processes to see in which theirs differ."""
-    found = listing(Requested(graph.recorded or graph, 0))
-    del found["lines"]  # they are no part of the program
-    parts = (agreement.digest(name, json.dumps(part).encode()) for name, part in found.items())
+    facts = listing(Requested(graph.recorded or graph, 0))
+    del facts["lines"]  # they are no part of the program
+    parts = (agreement.digest(name, json.dumps(part).encode()) for name, part in facts.items())
     return f"{len(graph.nodes):,} ops; its {', '.join(parts)}"
 
 
@@ -164,14 +164,14 @@ def alias_by_memory(graph: Graph, module: Any) -> None:
     with module.context:
         number = ir.IntegerType.get_signless(32)
         for i, port in enumerate(inputs):
-            given: Any = ir.DictAttr(arguments[i])  # jaxlib's stubs omit that it is iterable
-            known = {named.name: named.attr for named in given}
-            known.pop(_ALIAS, None)
-            known.pop(_DONOR, None)
-            place = place_of.get(_written_over(graph, port)) if port.is_donated else None
-            if place is not None:
-                known[_ALIAS] = ir.IntegerAttr.get(number, place)
-            arguments[i] = ir.DictAttr.get(known)
+            attributes: Any = ir.DictAttr(arguments[i])  # jaxlib's stubs omit that it is iterable
+            by_name = {named.name: named.attr for named in attributes}
+            by_name.pop(_ALIAS, None)
+            by_name.pop(_DONOR, None)
+            result_index = place_of.get(_written_over(graph, port)) if port.is_donated else None
+            if result_index is not None:
+                by_name[_ALIAS] = ir.IntegerAttr.get(number, result_index)
+            arguments[i] = ir.DictAttr.get(by_name)
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
 
 
@@ -274,8 +274,8 @@ def options_of(graph: Graph) -> dict[str, str | float]:
     """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
     needs, of which an option named there as well takes the place."""
     words = config.compiler_options.split()
-    given = dict(_parsed(word) for word in words if word != _NEEDED)
-    return {**_needed(graph), **given} if _NEEDED in words else given
+    options = dict(_parsed(word) for word in words if word != _NEEDED)
+    return {**_needed(graph), **options} if _NEEDED in words else options
 
 
 _NEEDED = "auto"
@@ -284,10 +284,10 @@ _NEEDED = "auto"
 def _needed(graph: Graph) -> dict[str, str | float]:
     platform = graph.mesh.platform
     if platform == "tpu":
-        found = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
+        options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
         if not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
-            found |= _PLANNED
-        return found
+            options |= _PLANNED
+        return options
     if platform == "gpu" and not is_here(graph):
         return {**_WITHOUT_GPU}
     if platform != "cpu":
@@ -382,12 +382,12 @@ _REFUSED = re.compile(r"No such compile option: '(?P<unknown>\w+)'|While setting
 
 def refusal(error: Exception, platform: str) -> ValueError | None:
     """Returns the error in the user's terms if XLA does not take an option that it was given; else None."""
-    found = _REFUSED.search(str(error))
-    if found is None:
+    match = _REFUSED.search(str(error))
+    if match is None:
         return None
-    if found["unknown"] is None:
-        return ValueError(f"compiler_options: XLA refuses the value of an option on {platform}: {found[0]}")
+    if match["unknown"] is None:
+        return ValueError(f"compiler_options: XLA refuses the value of an option on {platform}: {match[0]}")
     return ValueError(
-        f"compiler_options: XLA has no option {found['unknown']!r} on {platform}: check the name, and that it is an "
+        f"compiler_options: XLA has no option {match['unknown']!r} on {platform}: check the name, and that it is an "
         "option of this platform's compiler (xla_tpu_..., xla_gpu_..., xla_cpu_...) and of this version of jaxlib"
     )

@@ -77,8 +77,8 @@ def is_of_a_kernel(error: Exception) -> bool:
 
 
 def _index(program: Program, text: str) -> int | None:
-    found = _NODE_MARK.search(text)
-    return int(found[1]) if found is not None and int(found[1]) < len(program.entries) else None
+    match = _NODE_MARK.search(text)
+    return int(match[1]) if match is not None and int(match[1]) < len(program.entries) else None
 
 
 def _place(program: Program, text: str) -> str:
@@ -86,10 +86,10 @@ def _place(program: Program, text: str) -> str:
     if index is None:
         return f"the program run at {program.line}"
     op, line = program.entries[index], program.lines[index]
-    rest = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
-    while (inner := _INSIDE.match(rest)) is not None and op.lowering.regions:
+    tail = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
+    while (inner := _INSIDE.match(tail)) is not None and op.lowering.regions:
         node = op.lowering.regions[int(inner[1])].nodes[int(inner[2])]
-        op, line, rest = node.op, node_line(node), rest[inner.end() :]
+        op, line, tail = node.op, node_line(node), tail[inner.end() :]
     return f"{op.name}, recorded at {line}"
 
 
@@ -125,11 +125,11 @@ def check_memory(program: Program, graph: Graph) -> None:
         return
     limit = devices.host_memory()
     if limit is not None and program.bytes_needed > limit:
-        what = (
+        words = (
             f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process in addition to its "
             f"inputs, which share {limit / 2**30:,.2f} GiB of memory"
         )
-        raise about(graph, program, _out_of_memory(program, f"the program run at {program.line}", what))
+        raise about(graph, program, _out_of_memory(program, f"the program run at {program.line}", words))
 
 
 def late(program: Program | None, error: Exception) -> RuntimeError:

@@ -11,9 +11,9 @@ from ..base import counters
 from ..base.config import config
 from ..base.move import Move
 from ..graph.graph import SETTINGS, Graph, Port, TupleElement, Value, origin, pack_numbers
-from ..graph.loops import FOUND_LOOP
 from ..graph.op import OpSpec
 from ..graph.source import Line, lines_of, node_line
+from ..lower.lower import FOUND_LOOP
 from ..sharding.value import Sharding
 
 
@@ -105,9 +105,9 @@ class Requested:
         self.entries = [node.op for node in graph.nodes]
         self.lines = [node_line(node) for node in graph.nodes]
         self.inputs = list(zip((data.meta for data in graph.inputs), graph.shardings, strict=True))
-        place = _places(graph)
-        self.wiring = [tuple(map(place, node.operands)) for node in graph.nodes]
-        self.roots = list(map(place, graph.roots))
+        place_of = _places(graph)
+        self.wiring = [tuple(map(place_of, node.operands)) for node in graph.nodes]
+        self.roots = list(map(place_of, graph.roots))
         self.pinned = list(graph.pinned)
         self.donated = graph.donated
         self.settings = {name: getattr(config, name) for name in SETTINGS}
@@ -130,7 +130,7 @@ def _places(graph: Graph) -> Callable[[Value], Place]:
 
 def listing(requested: Requested, program: Program | None = None) -> dict[str, Any]:
     """Returns the graph as lists and text: inputs, ops with their lines, results, donation, flags."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "flags": {name: str(value) for name, value in requested.settings.items()},
         "inputs": [[repr(meta), repr(sharding)] for meta, sharding in requested.inputs],
         "ops": [_op(op) for op in requested.entries],
@@ -143,8 +143,8 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "donated": list(requested.donated),
     }
     if program is not None and program.record is not None:
-        found["bytes"] = {"arguments": program.record.argument_bytes, "temporaries": program.record.temp_bytes}
-    return found
+        facts["bytes"] = {"arguments": program.record.argument_bytes, "temporaries": program.record.temp_bytes}
+    return facts
 
 
 def _op(op: OpSpec) -> list[str]:

@@ -127,8 +127,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
 
 def _sharding(parts: Any) -> Sharding:
     """Returns the sharding with these parts, tuples of which JSON has made lists."""
-    ids, shape, names, spec, *rest = parts
-    return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *rest)
+    ids, shape, names, spec, *memory_and_target = parts
+    return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 
 
 def _spec(dims: Any, unreduced: Any) -> Spec:

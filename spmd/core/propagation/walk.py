@@ -83,17 +83,17 @@ def _parsed(text: str, op: OpShapes) -> DimWords:
     operands: dict[int, Words] = {}
     for entry in named.split(", "):
         name, words = entry.split(":")
-        place = op.places.get(name)
-        if isinstance(place, int):
-            operands[place] = _words(words, op.operands[place])
+        index = op.places.get(name)
+        if isinstance(index, int):
+            operands[index] = _words(words, op.operands[index])
     return DimWords(operands, list(map(_words, results.split(","), op.results)))
 
 
 def _words(text: str, shape: Shape) -> Words:
     words: list[Word] = list(text.split())
     if "..." in words:
-        at, rest = words.index("..."), len(shape) - len(words) + 1
-        words[at : at + 1] = range(-rest, 0)
+        at, num_dims = words.index("..."), len(shape) - len(words) + 1
+        words[at : at + 1] = range(-num_dims, 0)
     return (*words, *(None,) * (len(shape) - len(words)))
 
 
@@ -105,11 +105,11 @@ def _by_size(op: OpShapes) -> DimWords:
     dims = op.arguments.get("dim", ())
     axes = [dim for dim in (dims if isinstance(dims, (list, tuple)) else [dims]) if isinstance(dim, int)]
     operands: dict[int, Words] = {}
-    for place, shape in enumerate(op.operands):
+    for index, shape in enumerate(op.operands):
         if len(shape) == rank or (op.is_elementwise and len(shape) < rank):
-            operands[place] = range(-len(shape), 0)
+            operands[index] = range(-len(shape), 0)
         elif len(shape) - len(axes) == rank and axes:
-            operands[place] = _with_holes(len(shape), axes, rank)
+            operands[index] = _with_holes(len(shape), axes, rank)
     if not operands and axes and all(len(shape) + len(axes) == rank for shape in op.operands):
         holes = {axis % rank for axis in axes}
         kept = [dim - rank for dim in range(rank) if dim not in holes]
@@ -120,8 +120,8 @@ def _by_size(op: OpShapes) -> DimWords:
 def _with_holes(rank: int, axes: Sequence[int], kept: int) -> Words:
     """Words for an operand's dims, those of `axes` None, the others counted from the last."""
     holes = {axis % rank for axis in axes}
-    left = iter(range(-kept, 0))
-    return [None if dim in holes else next(left, None) for dim in range(rank)]
+    words = iter(range(-kept, 0))
+    return [None if dim in holes else next(words, None) for dim in range(rank)]
 
 
 def _permuted(op: OpShapes) -> DimWords:
@@ -235,9 +235,9 @@ class _Walk:
         """Adds what is known of a result of an op, or of data: for dims without axes, and axes that it has not."""
         if dims is None or owner in self.fixed:
             return
-        before = self.values.dims.get((owner, index), ((),) * len(dims))
-        taken = {axis for factors in before for _, axes in factors for axis in axes}
-        after = list(before)
+        dims_so_far = self.values.dims.get((owner, index), ((),) * len(dims))
+        taken = {axis for factors in dims_so_far for _, axes in factors for axis in axes}
+        after = list(dims_so_far)
         for dim, factors in enumerate(dims):
             axes = [axis for _, of_factor in factors for axis in of_factor]
             if not after[dim] and taken.isdisjoint(axes):
@@ -269,10 +269,15 @@ class _Walk:
 
     def _forward(self, node: Node) -> None:
         sources: dict[Any, Factors] = {}
-        for place, operand in enumerate(node.operands):
+        for number, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
-                _gather(sources, self._flow(node).operands.get(place, ()), node.op.operands[place].shape, dims)
+                _gather(
+                    sources,
+                    self._flow(node).operands.get(number, ()),
+                    node.op.operands[number].shape,
+                    dims,
+                )
         if sources:
             for index, (words, meta) in enumerate(zip(self._flow(node).results, node.op.metas, strict=False)):
                 self.learn(node, index, _spread(sources, words, meta.shape))
@@ -293,8 +298,8 @@ class _Walk:
             if dims is not None and index < len(self._flow(node).results):
                 _gather(sources, self._flow(node).results[index], meta.shape, dims)
         if sources:
-            for place, words in self._flow(node).operands.items():
-                self.know(node.operands[place], _spread(sources, words, node.op.operands[place].shape))
+            for number, words in self._flow(node).operands.items():
+                self.know(node.operands[number], _spread(sources, words, node.op.operands[number].shape))
 
     def _flow(self, node: Node) -> DimWords:
         if node not in self.flows:

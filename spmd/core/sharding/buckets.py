@@ -52,8 +52,8 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> list[jax.Arr
     result, start = [], 0
     for array, cut in zip(arrays, cuts, strict=True):
         width = array.size // unsharded.shape[0]
-        own = jax.lax.slice_in_dim(unsharded, start, start + width, axis=1)
-        result.append(from_rows(own, cut, array.shape))
+        flat = jax.lax.slice_in_dim(unsharded, start, start + width, axis=1)
+        result.append(from_rows(flat, cut, array.shape))
         start += width
     return result
 

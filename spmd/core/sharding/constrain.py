@@ -28,10 +28,10 @@ def near(sharding: Sharding) -> Sharding:
 
 def in_memory(array: jax.Array, memory: str) -> jax.Array:
     """Returns the value in that memory."""
-    there = HOST if memory == HOST else DEVICE
-    if space_of(array) == there:
+    space = HOST if memory == HOST else DEVICE
+    if space_of(array) == space:
         return array
-    return jax.device_put(array, jax.memory.Space.Host if there == HOST else jax.memory.Space.Device)
+    return jax.device_put(array, jax.memory.Space.Host if space == HOST else jax.memory.Space.Device)
 
 
 def space_of(array: jax.Array) -> str:

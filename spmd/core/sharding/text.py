@@ -40,15 +40,15 @@ def spell(tiling: Tiling, *, iota: bool = False) -> str:
 
 def _as_iota(devices: tuple[int, ...]) -> str | None:
     """Returns a list of devices in the iota form, or None where it has none: 0,2,1,3 is `<=[2,2]T(1,0)`."""
-    left, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
-    while left.size > 1:
-        stride = int(left[1] - left[0])
-        breaks = np.flatnonzero(np.diff(left) != stride)
-        size = int(breaks[0]) + 1 if breaks.size else left.size
-        if left.size % size:
+    ids, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
+    while ids.size > 1:
+        stride = int(ids[1] - ids[0])
+        breaks = np.flatnonzero(np.diff(ids) != stride)
+        size = int(breaks[0]) + 1 if breaks.size else ids.size
+        if ids.size % size:
             return None
         dims.insert(0, (stride, size))
-        left = left[::size]
+        ids = ids[::size]
     by_stride = sorted(dims, reverse=True)
     sizes, order = [size for _, size in by_stride], [by_stride.index(dim) for dim in dims]
     if tuple(np.arange(len(devices)).reshape(sizes).transpose(order).reshape(-1).tolist()) != devices:
@@ -86,13 +86,13 @@ def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding
 
 def read_tiled(text: str, caller: str = "sharding") -> Tiling:
     """Returns the tiling of a text that names its dims and devices. Raises ValueError where it is none."""
-    found = _TILED.fullmatch(text)
-    if found is None:
+    match = _TILED.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{caller}: expected GSPMD text such as '{{devices=[4,2]<=[8]}}', '{{devices=[2,1,4]0,1,2,3,4,5,6,7 "
             f"last_tile_dim_replicate}}' or '{{replicated}}', got {text!r}"
         )
-    return _tiling(text, found, caller)
+    return _tiling(text, match, caller)
 
 
 _OPEN = re.compile(r"\s*unspecified_dims=\[(\d+(?:,\d+)*)\]\s*$")
@@ -100,8 +100,8 @@ _OPEN = re.compile(r"\s*unspecified_dims=\[(\d+(?:,\d+)*)\]\s*$")
 
 def open_dims(text: str) -> tuple[str, tuple[int, ...]]:
     """Returns a text without the dims that it leaves to the partitioner, and these dims."""
-    found = _OPEN.search(text)
-    return (text.strip(), ()) if found is None else (text[: found.start()].strip(), _numbers(found[1]))
+    match = _OPEN.search(text)
+    return (text.strip(), ()) if match is None else (text[: match.start()].strip(), _numbers(match[1]))
 
 
 def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:

@@ -128,12 +128,12 @@ def _slices_and_name(target: str) -> tuple[int, str]:
     """Returns the number of a target's slices, and the name of one of them. Raises TypeError, ValueError."""
     if not isinstance(target, str):
         raise TypeError(f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}')
-    found = _SLICES.match(target)
-    count, name = (1, target) if found is None else (int(found[1]), target[found.end() :])
+    match = _SLICES.match(target)
+    count, name = (1, target) if match is None else (int(match[1]), target[match.end() :])
     kind, _, chips = name.partition(":")
     if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
-        known = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
-        raise ValueError(f"target: {target!r} is no TPU slice: expected {known}, a number of chips for each dim")
+        expected = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
+        raise ValueError(f"target: {target!r} is no TPU slice: expected {expected}, a number of chips for each dim")
     return count, name
 
 
@@ -171,9 +171,9 @@ def slices(target: Target = None) -> tuple[int, ...]:
     if target is not None and is_simulated(target):
         wanted = _slices_and_name(target)[0]
     else:
-        found = [_slice_of(device, target) for device in all_devices(target)]
+        slice_indices = [_slice_of(device, target) for device in all_devices(target)]
         if target is not None or not config.num_slices:
-            return tuple(found)
+            return tuple(slice_indices)
         wanted = config.num_slices
     count = num_devices(target)
     if count % wanted:

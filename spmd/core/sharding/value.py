@@ -147,8 +147,8 @@ class Sharding:
         """Returns the interned sharding; axes of size 1 and trailing unsharded dims do not make a difference."""
         spec = spec.over(dict(zip(axis_names, mesh_shape, strict=True)))
         key = (device_ids, mesh_shape, axis_names, spec, memory, target)
-        found = _INTERNED.get(key)
-        return found if found is not None else _INTERNED.of(key, lambda: Sharding(*key))
+        sharding = _INTERNED.get(key)
+        return sharding if sharding is not None else _INTERNED.of(key, lambda: Sharding(*key))
 
     @staticmethod
     def single(device_id: int, memory: str = DEVICE, target: Target = None) -> "Sharding":
@@ -178,17 +178,17 @@ class Sharding:
         It is named by the axes of the first of these meshes that can express it, else by axes of its own: every way to
         cut an array into tiles is a mesh, in some order of the devices.
         """
-        known = next(iter(meshes), None)
-        target = None if known is None else known.target
-        there = target if target is not None else stand_in()
+        first_mesh = next(iter(meshes), None)
+        target = None if first_mesh is None else first_mesh.target
+        device_target = target if target is not None else stand_in()
         memory = memory_of(chosen)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
-            return Sharding.single(ordinal(device, there), memory, target)
-        order = tuple(ordinal(device, there) for device in device_order(chosen))
+            return Sharding.single(ordinal(device, device_target), memory, target)
+        order = tuple(ordinal(device, device_target) for device in device_order(chosen))
         tiling = hlo_sharding(chosen, rank)
         if tiling.is_replicated():
-            return (known or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
+            return (first_mesh or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
         tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
         devices = tuple(np.array(order)[numbers].reshape(-1).tolist())
         return Sharding.of_tiling(Tiling(tiles, sums, copies, devices), meshes, memory, target)
@@ -222,8 +222,8 @@ class Sharding:
             for count in range(len(left) + 1):
                 for axes in itertools.permutations(left, count):
                     if math.prod(size[axis] for axis in axes) == dims[0]:
-                        for rest in split(dims[1:], tuple(axis for axis in left if axis not in axes)):
-                            yield (axes, *rest)
+                        for later_axes in split(dims[1:], tuple(axis for axis in left if axis not in axes)):
+                            yield (axes, *later_axes)
 
         return split(tiles, tuple(size))
 
@@ -268,13 +268,13 @@ class Sharding:
         """
         if self.target is None and stand_in() is not None:
             return self._stand_in().over(order)
-        found = self._over.get(order)
-        if found is not None:
-            return found
+        sharding = self._over.get(order)
+        if sharding is not None:
+            return sharding
         flat, sorting, names = self._factors()
-        place = {device: i for i, device in enumerate(order)}
+        index_of = {device: i for i, device in enumerate(order)}
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
-        logical = tuple(place[device] for device in ids.tolist())
+        logical = tuple(index_of[device] for device in ids.tolist())
         sizes = tuple(sorted(flat))
         mesh = jax.sharding.Mesh(
             grid(order, sizes, self.target),
@@ -308,20 +308,20 @@ class Sharding:
         """Returns the sharding in terms of the program that is being traced (see `topology`)."""
         order = program.order
         result = self.jax if order is None or len(order) == 1 else self.over(order)
-        there = jax.sharding.get_abstract_mesh() if program.manual_axes else result.mesh
-        return result if there is result.mesh else NamedSharding(there, result.spec, memory_kind=result.memory_kind)
+        mesh = jax.sharding.get_abstract_mesh() if program.manual_axes else result.mesh
+        return result if mesh is result.mesh else NamedSharding(mesh, result.spec, memory_kind=result.memory_kind)
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """Returns this mesh as the mesh of the program that is being traced, and the axes there of each axis."""
         if (order := program.order) is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
-        there = self.replicated().over(order)
-        if is_reordered(there):
+        in_order = self.replicated().over(order)
+        if is_reordered(in_order):
             raise NotImplementedError(
                 f"{self!r}: a manual computation in a program whose first mesh has another order of the devices, "
                 f"{order}; give both meshes one order, or call spmd.sync() between them"
             )
-        return there.mesh, self._factors()[2]
+        return in_order.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
         """True if an array of `rank` dims has the same shard on each device in both."""
@@ -383,17 +383,17 @@ class Sharding:
         `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
-        left = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
-        free = f" unspecified_dims=[{','.join(map(str, left))}]" if left else ""
+        open_dims = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
+        free = f" unspecified_dims=[{','.join(map(str, open_dims))}]" if open_dims else ""
         return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
         """The devices tile by tile; those that hold copies of one tile, or of one summand of it, are adjacent."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
-        rest = [i for i in range(len(self.axis_names)) if i not in used]
+        others = [i for i in range(len(self.axis_names)) if i not in used]
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        return _in_order(ids.transpose(used + rest), *self.last_tiles())
+        return _in_order(ids.transpose(used + others), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
         """The number of summands whose sum a tile still is, and the number of devices that hold each of them."""
@@ -469,10 +469,10 @@ def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
 
 def _primes(number: int) -> list[int]:
     """Returns the prime factors of a number, in order."""
-    found, prime = [], 2
+    primes, prime = [], 2
     while number > 1:
         while number % prime == 0:
-            found.append(prime)
+            primes.append(prime)
             number //= prime
         prime += 1
-    return found
+    return primes

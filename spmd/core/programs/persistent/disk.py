@@ -46,9 +46,9 @@ given_by: list[Callable[[str], bytes | None]] = []
 def read(digest: str, header: dict[str, str]) -> bytes | None:
     """Returns the body stored under a digest, here or in a folder that the process was given; None if there is none, or
     if its header differs or its bytes are not the written ones: such a file of the cache is removed."""
-    given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
-    if given is not None:
-        body = _checked(given, {"digest": digest, **header})
+    content_given = next(filter(None, (content_of(digest) for content_of in given_by)), None)
+    if content_given is not None:
+        body = _checked(content_given, {"digest": digest, **header})
         if body is not None:
             return body
         messages.say(f"a program that was given is damaged or of another setting: {digest[:12]}", "given")
@@ -102,8 +102,8 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
         if folder is None:
             return False
         if len(content) > config.program_cache_bytes:
-            what = f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
-            messages.say(f"{what} {config.program_cache_bytes:,}", "a large program")
+            words = f"a program of {len(content):,} bytes is not kept: config.program_cache_bytes is"
+            messages.say(f"{words} {config.program_cache_bytes:,}", "a large program")
             return False
         name = f"{_UNFINISHED}{os.urandom(16).hex()}"
         try:
@@ -136,21 +136,21 @@ def discard(digest: str) -> None:
 
 def _make_room(folder: int, size: int) -> None:
     """Removes files, the least recently used first, until one of this size fits."""
-    found = []
+    files = []
     for name in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             is_being_written = name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
             if stat.S_ISREG(status.st_mode) and not is_being_written:
-                found.append((status.st_mtime_ns, status.st_size, name))
-    left = sum(taken for _, taken, _ in found) + size - config.program_cache_bytes
-    for _, taken, name in sorted(found):
-        if left <= 0:
+                files.append((status.st_mtime_ns, status.st_size, name))
+    excess = sum(taken for _, taken, _ in files) + size - config.program_cache_bytes
+    for _, taken, name in sorted(files):
+        if excess <= 0:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
             counters.add("programs_removed")
-        left -= taken
+        excess -= taken
 
 
 @contextlib.contextmanager
@@ -197,9 +197,9 @@ def is_private(status: os.stat_result) -> bool:
 def refuse(why: str) -> None:
     """Prints why programs are not stored, once for each folder."""
     with _lock:
-        known = config.program_cache_dir in _refused
+        is_refused = config.program_cache_dir in _refused
         _refused.add(config.program_cache_dir)
-    if not known:
+    if not is_refused:
         full = f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
         text = f"no cache of programs in {config.program_cache_dir}: {why}"
         messages.say(text, f"no cache {config.program_cache_dir}", full, is_error=True)
