@@ -155,9 +155,9 @@ def _hint(graph: Graph, line: Line) -> None:
     )
 
 
-def replaced(nodes: Sequence[Node]) -> dict[object, Value]:
+def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
     """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
-    result: dict[object, Value] = {}
+    result: dict[Any, Value] = {}
     for are_lists, run in itertools.groupby(nodes, _is_list):
         if are_lists:
             lists = list(run)
@@ -166,7 +166,7 @@ def replaced(nodes: Sequence[Node]) -> dict[object, Value]:
             steps = list(itertools.chain.from_iterable(chains))
             for step_index, step in enumerate(steps):  # after the last list op and before the next op
                 step.node.serial = lists[-1].serial + (step_index + 1) / (len(steps) + 1)
-            result |= by_name
+            result.update(by_name)
     return result
 
 

@@ -8,7 +8,7 @@ If an intermediate value has another reader, the user among them, all of it is c
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -179,10 +179,12 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     heads = find(graph)
     if not heads:
         return graph, ""
-    rules = {node: Rewrite.drop for head in heads for node in head.skipped}
-    rules |= {head.loss: head.forward for head in heads}
-    rules |= {head.gradient: head.backward for head in heads if head.gradient is not None}
-    return walks.rewrite(graph, rules), f"{len(heads)} LM heads in chunks"
+    changes: dict[Node, Callable[[Rewrite, Node], None]] = {}
+    for head in heads:
+        changes |= {**dict.fromkeys(head.skipped, Rewrite.drop), head.loss: head.forward}
+        if head.gradient is not None:
+            changes[head.gradient] = head.backward
+    return walks.rewrite(graph, changes), f"{len(heads)} LM heads in chunks"
 
 
 def find(graph: Graph) -> list[Head]:

@@ -12,6 +12,7 @@ from .graph import module_paths as _module_paths
 from .graph import op as _op
 from .graph import rewrite as _rewrite
 from .graph import source as _source
+from .graph import store as _store
 from .loop import loop_counter as _loop_counter
 from .loop import loop_op as _loop_op
 from .loop import updates as _updates
@@ -253,9 +254,9 @@ class user_lines:  # used as a module is
 class walks:  # used as a module is
     """Walks over a graph and its values."""
 
-    UNPADDED, between, buffers_of = _graph.UNPADDED, _graph.between, _graph.buffers_of
-    depending, is_data, next_serial = _graph.depending, _graph.is_data, _graph.next_serial
-    origin, pack_numbers, refill = _graph.origin, _graph.pack_numbers, _graph.refill
+    UNPADDED, between, buffers_of = _graph.UNPADDED, _graph.between, _store.buffers_of
+    depending, is_data, next_serial = _graph.depending, _graph.is_data, _store.next_serial
+    origin, pack_numbers, refill = _graph.origin, _graph.pack_numbers, _store.refill
     replace_operands, result_index, results = _graph.replace_operands, _graph.result_index, _graph.results
     rewrite = _rewrite.rewrite
     topological, up_to, value_name = _graph.topological, _graph.up_to, _graph.value_name

@@ -303,7 +303,8 @@ def _keep_plan(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph
     lengthened: list[tuple[int, OpSpec]] = []
     for node in padded.nodes:
         if node.op.name == LENGTHEN:
-            lengthened.append((graph.inputs.index(node.operands[0]), node.op))
+            (source,) = node.operands
+            lengthened.append((next(i for i, input_data in enumerate(graph.inputs) if input_data is source), node.op))
         else:
             num_added = len(node.numbers) - counts[len(steps)]
             steps.append(_PaddedStep(node.op, tuple(node.numbers[:num_added]), tuple(lengthened)))

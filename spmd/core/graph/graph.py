@@ -1,136 +1,20 @@
 """The recorded values: DeviceData, Node, TupleElement; the Graph of one program; the Region, an op's body."""
 
-import itertools
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, NamedTuple, TypeGuard
-
-import jax
-import numpy as np
+from typing import NamedTuple, TypeGuard
 
 from ..base.config import config
 from ..ops.partition import NAMES
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
-from .errors import AbstractError, LostError
-from .lent import is_lent
 from .meta import Meta, dense_meta
 from .op import OpSpec, digest
-from .store import StackGroup, Store
+from .store import DeviceData, StackGroup, next_serial
 
-_serials = itertools.count()
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
-
-
-class DeviceData:
-    """A value that exists: a device buffer, or host data that has not been uploaded yet; or an abstract value, of which
-    only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
-
-    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the buffer was given up;
-    the data may be a `row` of a `store` instead of a buffer of its own. `source`: the user's (code, last instruction),
-    or the index of the result of its `maker`.
-    """
-
-    __slots__ = (
-        "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
-        "source", "store",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        meta: Meta,
-        *,
-        buffer: jax.Array | None = None,
-        host: np.ndarray | None = None,
-        sharding: Sharding | None = None,
-        maker: Any = None,
-        source: tuple[CodeType | None, int] | int | None = None,
-        is_abstract: bool = False,
-    ):
-        self.meta = meta
-        self.buffer = buffer
-        self.host = host
-        self.sharding = sharding
-        self.is_abstract = is_abstract
-        self.store: Store | None = None
-        self.row = 0
-        self.gone: str | None = None
-        self.serial = next(_serials)  # nodes and device data share one counter
-        self.holder: Any = None  # weak reference to the storage whose value this is
-        self.source = source
-        self.maker = maker  # weak reference to the program whose result this is
-
-    def is_on_devices(self) -> bool:
-        """True if it holds memory of the devices: a buffer of its own, or a row of a store."""
-        return self.buffer is not None or self.store is not None
-
-    def take(self, buffer: jax.Array, sharding: Sharding) -> None:
-        """Moves the same data into this buffer."""
-        self.buffer, self.sharding = buffer, sharding
-        self.host = self.store = None
-
-    def move_into(self, store: Store, row: int) -> None:
-        """Moves the same data into a row of this store."""
-        self.store, self.row, self.sharding = store, row, store.sharding
-        self.host = self.buffer = None
-
-    def placed(self) -> tuple[jax.Array, Sharding]:
-        """Returns the buffer of a value on devices, or a copy of its row, and its sharding."""
-        assert self.sharding is not None
-        if self.store is not None:
-            return self.store.copy_of(self.row), self.sharding
-        assert self.buffer is not None
-        return self.buffer, self.sharding
-
-    def held(self) -> tuple[jax.Array, int | None]:
-        """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""
-        owner = self if self.store is None else self.store
-        assert owner.buffer is not None
-        return owner.buffer, None if self.store is None else self.row
-
-    @property
-    def is_state(self) -> bool:
-        """True if this is the value of a module's parameter or buffer."""
-        storage = self.holder() if self.holder is not None else None
-        return storage is not None and storage.is_state
-
-    def give_up(self, why: str) -> None:
-        """Drops the data; the next use raises LostError with this reason."""
-        self.gone, self.buffer, self.store = why, None, None
-
-    def is_lost(self) -> bool:
-        """True if the buffer was donated."""
-        buffer = self.buffer if self.store is None else self.store.buffer
-        return buffer is not None and buffer.is_deleted()
-
-    def is_held(self) -> bool:
-        """True if the buffer is lent to a reader outside the graph."""
-        return self.buffer is not None and is_lent(self.buffer)
-
-    def is_unheld(self) -> bool:
-        """True if the storage of this data is gone and its buffer is not referenced from outside the graph."""
-        return self.holder is not None and self.holder() is None and self.buffer is not None and not self.is_held()
-
-    def check(self) -> None:
-        """Raises LostError if the data was given up by a failed run, AbstractError if the value is abstract."""
-        if self.is_abstract:
-            raise AbstractError(f"{self.meta!r} is abstract: it has a shape, a layout ({self.sharding!r}) and no data")
-        if self.gone is None and self.is_lost():
-            self.gone = "its buffer was donated to a run that was interrupted"
-        if self.gone is not None:
-            raise LostError(f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it again.")
-
-
-def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
-    """Returns the buffers of data and of stores, in order; None for None."""
-    return [None if owner is None else owner.buffer for owner in owners]
-
-
-def refill(owner: "DeviceData | Store", buffer: jax.Array) -> None:
-    """Gives data, or a store, the buffer of its new value, where nothing else refers to the old value."""
-    owner.buffer = buffer
 
 
 class Node:
@@ -157,7 +41,7 @@ class Node:
         self.code = code
         self.instruction = instruction
         self.sequence = sequence
-        self.serial: float = next(_serials)  # a fraction for an op that a pass inserts between two others
+        self.serial: float = next_serial()  # a fraction for an op that a pass inserts between two others
 
     @property
     def meta(self) -> Meta:
@@ -198,11 +82,6 @@ def is_unpadded(value: Value | None) -> TypeGuard[Node]:
     return type(value) is Node and value.op.name == UNPADDED and type(value.operands[0]) is DeviceData
 
 
-def next_serial() -> int:
-    """Returns a number above those of all values so far."""
-    return next(_serials)
-
-
 def results(node: Node) -> Sequence[Value]:
     """Returns a value for each result of a recorded op."""
     count = len(node.op.metas)
@@ -211,8 +90,7 @@ def results(node: Node) -> Sequence[Value]:
 
 def origin(value: Value) -> Node | None:
     """Returns the recorded op that computes a value, or None for device data."""
-    kind = type(value)
-    return value if kind is Node else value.node if kind is TupleElement else None  # type: ignore[return-value,union-attr]
+    return value if isinstance(value, Node) else value.node if isinstance(value, TupleElement) else None
 
 
 def result_index(value: Value) -> int:
@@ -356,7 +234,7 @@ class Graph:
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
         """
         settings = [getattr(config, name) for name in SETTINGS]
-        key: list[Any] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
+        key: list[Hashable] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]
@@ -406,9 +284,10 @@ class Region:
             new = result.get(value_name(value))
             if new is not None:
                 return new
-            if type(value) is DeviceData:
+            maker = origin(value)
+            if maker is None:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
-            return TupleElement(copies[value.node], value.index) if type(value) is TupleElement else copies[value]  # type: ignore[index]
+            return TupleElement(copies[maker], value.index) if isinstance(value, TupleElement) else copies[maker]
 
         for node in between(roots, given):
             copies[node] = node.with_operands([copied(operand) for operand in node.operands])
@@ -449,10 +328,10 @@ def depending(
     return nodes
 
 
-def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Any]:
+def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Hashable]:
     """Returns the ops, the operands of each, and the roots, all by position."""
     position: dict[Value, int] = {}
-    key: list[Any] = [len(inputs)]
+    key: list[Hashable] = [len(inputs)]
     for i, device_data in enumerate(inputs):
         position[device_data] = ~i
         key.append(device_data.meta)

@@ -50,7 +50,7 @@ class Lender:
 class _Lent:
     """An array that is lent, weakly, with its bytes on the devices of this process."""
 
-    ref: Any
+    ref: "weakref.ref[jax.Array]"
     nbytes: int
     lenders: list[Lender] = field(default_factory=list)
 

@@ -256,6 +256,6 @@ def encode(value: Any) -> str:
     raise TypeError(f"no text that is the same in every process: {value!r} ({kind.__name__})")
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Returns the sha256 of a value's text."""
     return hashlib.sha256(encode(value).encode()).hexdigest()

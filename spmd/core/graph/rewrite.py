@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from .graph import Graph, Node, Value, results, value_name
 from .op import Lowering, OpSpec
@@ -74,16 +75,18 @@ class Rewrite:
 
 
 Rule = Callable[[Rewrite, Node], None]
-# By an op of the graph, or by the kind of its lowering, what is done in its place. A rule may add more rules, for later
-# ops.
-Rules = Mapping[Node | type[Lowering], Rule]
 
 
-def rewrite(graph: Graph, rules: Rules) -> Graph:
-    """Returns the graph with each op that has a rule replaced by what its rule adds; the others are copied."""
+def rewrite(
+    graph: Graph, rules: Mapping[Node, Rule], *, of_kinds: Mapping[type[Lowering], Rule] = MappingProxyType({})
+) -> Graph:
+    """Returns the graph with each op that has a rule replaced by what its rule adds; the others are copied.
+
+    rules: by the op; a rule may add more of them, for later ops. of_kinds: by the kind of an op's lowering.
+    """
     new = Rewrite(graph)
     for node in graph.nodes:
-        rule = rules.get(node) or rules.get(type(node.op.lowering)) or Rewrite.copy
+        rule = rules.get(node) or of_kinds.get(type(node.op.lowering)) or Rewrite.copy
         rule(new, node)
     return new.graph()
 

@@ -4,8 +4,10 @@ Rows are stacked, copied and set device by device: no collectives, whatever the 
 """
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from types import CodeType
 from typing import Any
 
 import jax
@@ -19,6 +21,9 @@ from ..programs.persistent.small_programs import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
 from . import lent
+from .errors import AbstractError, LostError
+from .lent import is_lent
+from .meta import Meta
 
 # Why rows of one buffer and not views of one parameter: a program that loops over layers wants an array of all their
 # weights, and a user wants each as a tensor of its own. torch takes views of one parameter for tied weights, and saves
@@ -28,6 +33,14 @@ from . import lent
 
 
 StackGroup = tuple[int, ...]
+
+
+_serials = itertools.count()
+
+
+def next_serial() -> int:
+    """Returns a number above those of all values so far: nodes and device data share one counter."""
+    return next(_serials)
 
 
 class Store:
@@ -41,7 +54,7 @@ class Store:
 
     __slots__ = ("__weakref__", "_refs", "buffer", "sharding")
 
-    def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence[Any]):
+    def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence["DeviceData"]):
         self.buffer = buffer
         self.sharding = sharding
         self._refs = [weakref.ref(device_data) for device_data in inputs]
@@ -50,12 +63,13 @@ class Store:
         _alive.add(self)
 
     @staticmethod
-    def of(inputs: Sequence[Any]) -> "Store":
+    def of(inputs: Sequence["DeviceData"]) -> "Store":
         """Returns a store of device data of one shape and sharding, whose own buffers it replaces.
 
         Waits for the devices, so that the next store finds those buffers free.
         """
         sharding = inputs[0].sharding
+        assert sharding is not None, "they are on devices"
         result = stacked([device_data.placed()[0] for device_data in inputs], sharding)
         jax.block_until_ready(result)
         return Store(result, sharding, inputs)
@@ -63,12 +77,12 @@ class Store:
     def __len__(self) -> int:
         return len(self._refs)
 
-    def device_data(self, index: int) -> Any:
+    def device_data(self, index: int) -> "DeviceData | None":
         """Returns the device data of a row; None for a free row."""
         data = self._refs[index]()
         return data if data is not None and data.store is self and data.row == index else None
 
-    def inputs(self) -> list[Any]:
+    def inputs(self) -> list["DeviceData"]:
         """Returns the device data of all rows that are not free."""
         return [device_data for index in range(len(self)) if (device_data := self.device_data(index)) is not None]
 
@@ -80,7 +94,7 @@ class Store:
         """Returns a buffer with a copy of one row."""
         return row(self.buffer, index, self.sharding)
 
-    def pass_on(self, index: int, device_data: Any) -> None:
+    def pass_on(self, index: int, device_data: "DeviceData") -> None:
         """Gives a row to other device data; that which had it takes a copy."""
         old = self._refs[index]()
         assert old is not None, "the row is not free"
@@ -88,7 +102,7 @@ class Store:
         self._refs[index] = weakref.ref(device_data)
         device_data.move_into(self, index)
 
-    def put(self, index: int, device_data: Any) -> None:
+    def put(self, index: int, device_data: "DeviceData") -> None:
         """Copies device data that has a buffer of its own into a free row."""
         assert self.device_data(index) is None, "the row is free"
         buffers = [self.buffer]
@@ -98,10 +112,119 @@ class Store:
         device_data.move_into(self, index)
 
 
+class DeviceData:
+    """A value that exists: a device buffer, or host data that has not been uploaded yet; or an abstract value, of which
+    only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
+
+    `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the buffer was given up;
+    the data may be a `row` of a `store` instead of a buffer of its own. `source`: the user's (code, last instruction),
+    or the index of the result of its `maker`.
+    """
+
+    __slots__ = (
+        "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
+        "source", "store",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        meta: Meta,
+        *,
+        buffer: jax.Array | None = None,
+        host: np.ndarray | None = None,
+        sharding: Sharding | None = None,
+        maker: Any = None,
+        source: tuple[CodeType | None, int] | int | None = None,
+        is_abstract: bool = False,
+    ):
+        self.meta = meta
+        self.buffer = buffer
+        self.host = host
+        self.sharding = sharding
+        self.is_abstract = is_abstract
+        self.store: Store | None = None
+        self.row = 0
+        self.gone: str | None = None
+        self.serial = next_serial()
+        self.holder: Any = None  # weak reference to the storage whose value this is
+        self.source = source
+        self.maker = maker  # weak reference to the program whose result this is
+
+    def is_on_devices(self) -> bool:
+        """True if it holds memory of the devices: a buffer of its own, or a row of a store."""
+        return self.buffer is not None or self.store is not None
+
+    def take(self, buffer: jax.Array, sharding: Sharding) -> None:
+        """Moves the same data into this buffer."""
+        self.buffer, self.sharding = buffer, sharding
+        self.host = self.store = None
+
+    def move_into(self, store: Store, row: int) -> None:
+        """Moves the same data into a row of this store."""
+        self.store, self.row, self.sharding = store, row, store.sharding
+        self.host = self.buffer = None
+
+    def placed(self) -> tuple[jax.Array, Sharding]:
+        """Returns the buffer of a value on devices, or a copy of its row, and its sharding."""
+        assert self.sharding is not None
+        if self.store is not None:
+            return self.store.copy_of(self.row), self.sharding
+        assert self.buffer is not None
+        return self.buffer, self.sharding
+
+    def held(self) -> tuple[jax.Array, int | None]:
+        """Returns the buffer that has a value on devices, and the value's row in it where it is a store's."""
+        owner = self if self.store is None else self.store
+        assert owner.buffer is not None
+        return owner.buffer, None if self.store is None else self.row
+
+    @property
+    def is_state(self) -> bool:
+        """True if this is the value of a module's parameter or buffer."""
+        storage = self.holder() if self.holder is not None else None
+        return storage is not None and storage.is_state
+
+    def give_up(self, why: str) -> None:
+        """Drops the data; the next use raises LostError with this reason."""
+        self.gone, self.buffer, self.store = why, None, None
+
+    def is_lost(self) -> bool:
+        """True if the buffer was donated."""
+        buffer = self.buffer if self.store is None else self.store.buffer
+        return buffer is not None and buffer.is_deleted()
+
+    def is_held(self) -> bool:
+        """True if the buffer is lent to a reader outside the graph."""
+        return self.buffer is not None and is_lent(self.buffer)
+
+    def is_unheld(self) -> bool:
+        """True if the storage of this data is gone and its buffer is not referenced from outside the graph."""
+        return self.holder is not None and self.holder() is None and self.buffer is not None and not self.is_held()
+
+    def check(self) -> None:
+        """Raises LostError if the data was given up by a failed run, AbstractError if the value is abstract."""
+        if self.is_abstract:
+            raise AbstractError(f"{self.meta!r} is abstract: it has a shape, a layout ({self.sharding!r}) and no data")
+        if self.gone is None and self.is_lost():
+            self.gone = "its buffer was donated to a run that was interrupted"
+        if self.gone is not None:
+            raise LostError(f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it again.")
+
+
+def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
+    """Returns the buffers of data and of stores, in order; None for None."""
+    return [None if owner is None else owner.buffer for owner in owners]
+
+
+def refill(owner: "DeviceData | Store", buffer: jax.Array) -> None:
+    """Gives data, or a store, the buffer of its new value, where nothing else refers to the old value."""
+    owner.buffer = buffer
+
+
 _alive: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
-def store_of(inputs: Sequence[Any]) -> Store | None:
+def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
     """Returns the store whose rows these inputs are, all of them and in order; None if there is none."""
     store: Store | None = inputs[0].store
     if store is None or len(store) != len(inputs):
@@ -112,7 +235,7 @@ def store_of(inputs: Sequence[Any]) -> Store | None:
     return store
 
 
-def full_stores(inputs: Sequence[Any], among: Iterable[int]) -> tuple[StackGroup, ...]:
+def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[StackGroup, ...]:
     """Returns, for each store all of whose rows are inputs at these places, the places by row."""
     if not _alive:
         return ()
@@ -205,7 +328,7 @@ def _launch(program: Callable[..., jax.Array], array: jax.Array, *others: jax.Ar
     return result
 
 
-def _joined(shards: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:
+def _joined(shards: list[jax.Array], devices: tuple[jax.Device, ...]) -> jax.Array:
     """The shards of the devices as one array without copying: along the first dim, where there is one."""
     shape = shards[0].shape
     global_shape = (len(shards) * shape[0], *shape[1:]) if shape else ()
@@ -214,7 +337,7 @@ def _joined(shards: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:
 
 
 @functools.lru_cache(64)
-def _mesh(devices: tuple[Any, ...]) -> jax.sharding.Mesh:
+def _mesh(devices: tuple[jax.Device, ...]) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.array(devices), ("device",))
 
 
@@ -225,7 +348,7 @@ def _cut(rank: int) -> PartitionSpec:
 @functools.lru_cache(256)
 def _program(
     body: Body, mesh: jax.sharding.Mesh, specs: tuple[PartitionSpec, ...], spec: PartitionSpec, num_numbers: int
-) -> Any:
+) -> SmallProgram:
     numbers = (PartitionSpec(),) * num_numbers
     mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False)
     return SmallProgram(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..graph.graph import DeviceData, Graph, Name, Node, TupleElement, Value, origin, result_index, value_name
 from ..graph.op import OpSpec
@@ -99,13 +99,13 @@ class Candidate:
         """Returns the row of an iteration in the stacks of the ys."""
         return self.iterations - 1 - iteration if self.backwards else iteration
 
-    def name(self, iteration: int, result: Result) -> Any:
+    def name(self, iteration: int, result: Result) -> Name:
         """Returns the name, as `value_name` has it, of one result of an iteration."""
         index_in_iteration, index = result
         node = self.node(iteration, index_in_iteration)
         return node if len(node.op.metas) == 1 else (node, index)
 
-    def names(self, result: Result) -> list[Any]:
+    def names(self, result: Result) -> list[Name]:
         """Returns the names of one result in every iteration, by row."""
         named = [self.name(iteration, result) for iteration in range(self.iterations)]
         return named[::-1] if self.backwards else named
@@ -179,8 +179,8 @@ class FoundLoop(NamedTuple):
     operands: list[Value]
     body: list[Node]
     numbers: list[tuple[int, int, int]]
-    results: dict[object, int]
-    stacks: list[tuple[Y, dict[int, Any], dict[int, Value]]]
+    results: dict[Name, int]
+    stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]]
 
 
 def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False) -> FoundLoop:
@@ -227,7 +227,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
     results |= {found.name(found.iterations - 1, result): start + i for i, result in enumerate(last)}
     ys: list[Y] = []
     filled: list[Value] = []
-    stacks: list[tuple[Y, dict[int, Any], dict[int, Value]]] = []
+    stacks: list[tuple[Y, dict[int, Name], dict[int, Value]]] = []
     start += len(last)
     for result in found.ys:
         if result in carried:
@@ -254,7 +254,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
     return FoundLoop(op, operands, body, numbers, results, stacks)
 
 
-def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Any]]:
+def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Name]]:
     """Returns the y of a carried value that is read outside for more than the last iteration, as each iteration
     receives it, and the names of the values in its rows."""
     count = found.iterations
@@ -270,7 +270,7 @@ def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, 
 
 def _kept(
     found: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
-) -> tuple[Y, dict[int, Any], list[Value], dict[int, Value]]:
+) -> tuple[Y, dict[int, Name], list[Value], dict[int, Value]]:
     """Returns the y of another result, the names of the values in its rows, the operands that fill rows of it, and the
     values that later ops write into others."""
     others = {} if found.node(0, result[0]).op.memory == HOST else found.peeled.get(result, {})

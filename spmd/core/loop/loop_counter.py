@@ -1,14 +1,16 @@
 """Loops of a program that count their iterations: rows of stacks that each reads and writes, its scalar arguments."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+State = TypeVar("State", bound="tuple[Any, ...]")  # a tuple whose first part is the number of iterations so far
 
-def count_up(iterations: int, iteration: Callable[[Any], Any], state: Any) -> Any:
+
+def count_up(iterations: int, iteration: Callable[[State], State], state: State) -> State:
     """Returns the state after `iterations` iterations; its first part is 0 in 32 bits, and each iteration adds
     one.
 

@@ -24,6 +24,7 @@ from ..lower.lower import (
     Made,
     StackRow,
     StackRows,
+    Vectors,
     lower_region,
     plain,
     rows,
@@ -138,9 +139,7 @@ class Loop(Lowering):
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         trace = _Trace.of(self, operands, numbers, layouts)
-        if trace.is_from_host():
-            return trace.row_by_row()
-        return trace.in_one() if self._is_elementwise() else trace.in_iterations()
+        return trace.in_one() if self._is_elementwise() and not trace.is_from_host() else trace.in_iterations()
 
     def root_of(self, index: int) -> Value:
         """Returns the root of the body that a result of the loop comes from; of the carry its next value."""
@@ -188,6 +187,10 @@ class Loop(Lowering):
         )
 
 
+# The number of iterations so far, the carry, the last values, the stacks on the host that are written, other stacks.
+_State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
+
+
 @dataclass(slots=True)
 class _Trace:
     """A loop while it is lowered.
@@ -231,45 +234,65 @@ class _Trace:
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
         return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
 
-    def lowered(self, at: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
+    def lowered(self, at: jax.Array | int, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
         """Lowers the iteration of a row; returns its roots."""
-        return self.with_numbers([row_at(table, at) for table in self.tables], carry, read)
+        floats, integers = self.tables
+        return self.with_numbers((row_at(floats, at), row_at(integers, at)), carry, read)
 
-    def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
+    def with_numbers(self, own: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
         return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
 
     # --- an iteration after the other ---------------------------------------------------------------------------------
 
-    def in_iterations(self) -> tuple[Any, ...]:
-        """Lowers the loop as a loop of the program."""
-        loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
-        roots = loop.body.roots
-        on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
-        on_device = [k for k in range(len(loop.ys)) if k not in on_host]
+    def in_iterations(self) -> tuple[Made, ...]:
+        """Lowers the loop as a loop of the program.
 
-        def iteration(state: Any, _: None) -> Any:
-            number, carry, last, buffers = state
+        Where rows of stacks on the host are read, each iteration fetches its own, and writes each result over the row
+        that it replaces: so no stack on the host is ever on the device in full.
+        """
+        loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
+        roots, is_from_host = loop.body.roots, self.is_from_host()
+        slots = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
+        on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
+        on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in slots]
+
+        def iteration(state: _State, _: None) -> tuple[_State, list[jax.Array]]:
+            number, carry, last, written, buffers = state
             at = loop.iterations - 1 - number if loop.reverse else number
-            read = [row_at(array, _place(first, step, at)) for array, first, step in self.xs]
+            arrays = [array for array, _, _ in self.xs]
+            for slot, array in zip(slots.values(), written, strict=True):
+                arrays[slot] = array
+            places, read = list[jax.Array](), list[jax.Array]()
+            for array, (_, first, step) in zip(arrays, self.xs, strict=True):
+                places.append(_place(first, step, at))
+                read.append(row_at(array, places[-1]))
+            if is_from_host:
+                read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
             result = self.lowered(at, carry, read)
             after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
             last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
+            written = [
+                with_row(array, in_memory(result[end + k], space_of(array)), places[slot])
+                for array, (k, slot) in zip(written, slots.items(), strict=True)
+            ]
             buffers = [
                 with_row(buffer, result[end + k], _place(loop.ys[k].before, 1, at))
                 for k, buffer in zip(on_device, buffers, strict=True)
             ]
-            return (number + 1, after, last, buffers), [result[end + k] for k in on_host]
+            return (number + 1, after, last, written, buffers), [result[end + k] for k in on_host]
 
         last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
-        state = jnp.zeros((), np.int32), self.carry, last, [self._buffer(k) for k in on_device]
+        written = [self.xs[slot].array for slot in slots.values()]
+        state = jnp.zeros((), np.int32), self.carry, last, written, [self._buffer(k) for k in on_device]
         if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
-            (_, carry, last, buffers), stacks = jax.lax.scan(
-                iteration, state, length=loop.iterations, reverse=loop.reverse
-            )
+            state, stacks = jax.lax.scan(iteration, state, length=loop.iterations, reverse=loop.reverse)
         else:
-            (_, carry, last, buffers), stacks = count_up(loop.iterations, lambda s: iteration(s, None)[0], state), []
-        stack_of = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
-        ys = [result for k in range(len(loop.ys)) for result in self._results(k, stack_of[k], carry)]
+            state, stacks = count_up(loop.iterations, lambda state: iteration(state, None)[0], state), []
+        _, carry, last, written, buffers = state
+        stack_of = dict(zip((*slots, *on_device, *on_host), (*written, *buffers, *stacks), strict=True))
+        ys = [
+            result for k, stack in sorted(stack_of.items()) for result in self._results(k, stack, carry, slots.get(k))
+        ]
         return (*carry, *last, *ys)
 
     def _buffer(self, k: int) -> jax.Array:
@@ -286,9 +309,16 @@ class _Trace:
         start = sum(len(y.filled) for y in self.loop.ys[:k])
         return self.filled[start : start + len(self.loop.ys[k].filled)]
 
-    def _results(self, k: int, stack: jax.Array, after: Sequence[jax.Array]) -> Iterator[Made]:
-        """Yields the results of a y."""
+    def _results(
+        self, k: int, stack: jax.Array, after: Sequence[jax.Array], slot_over: int | None = None
+    ) -> Iterator[Made]:
+        """Yields the results of a y; slot_over: the x whose rows they have replaced."""
         loop = self.loop
+        if slot_over is not None:
+            _, first, step = self.xs[slot_over]
+            rows_over = [StackRow(stack, first + step * row) for row in range(loop.iterations)]
+            yield from self._among_filled(k, rows_over)
+            return
         y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
         slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
         is_entered = 0 <= slot < loop.num_carried
@@ -309,7 +339,7 @@ class _Trace:
 
     # --- all at once, or a row at a time ------------------------------------------------------------------------------
 
-    def in_one(self) -> tuple[Any, ...]:
+    def in_one(self) -> tuple[Made, ...]:
         """Computes all iterations at once (`jax.vmap`): they are independent, and their results no larger than their
         operands."""
         loop = self.loop
@@ -338,54 +368,13 @@ class _Trace:
             return False
         return all(self.loop.memory_of(root) == DEVICE for root in self.loop.body.roots)
 
-    def row_by_row(self) -> tuple[Any, ...]:
-        """Lowers the loop so that each iteration fetches its rows and writes each result over the row that it replaces.
 
-        So no stack on the host is ever on the device in full; a result that replaces no row becomes a stack on the
-        device.
-        """
-        loop = self.loop
-        ys = loop.ys
-        slots = {k: y.over for k, y in enumerate(ys) if y.over is not None}
-        new = [k for k in range(len(ys)) if k not in slots]
-        count = loop.num_last
-
-        def iteration(state: Any) -> Any:
-            number, last, written, buffers = state
-            at = loop.iterations - 1 - number if loop.reverse else number
-            arrays = [array for array, _, _ in self.xs]
-            for slot, array in zip(slots.values(), written, strict=True):
-                arrays[slot] = array
-            places = [_place(first, step, at) for _, first, step in self.xs]
-            stored_rows = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
-            read = list(map(plain, rows_on_device(stored_rows, self.layouts[loop.num_constants :])))
-            result = self.lowered(at, (), read)
-            last = [_like(new, old) for new, old in zip(result[:count], last, strict=True)]
-            written = [
-                with_row(array, in_memory(result[count + k], space_of(array)), places[slot])
-                for array, (k, slot) in zip(written, slots.items(), strict=True)
-            ]
-            buffers = [with_row(buffer, result[count + k], at) for buffer, k in zip(buffers, new, strict=True)]
-            return number + 1, last, written, buffers
-
-        roots = loop.body.roots
-        state = (
-            jnp.zeros((), np.int32),
-            [_empty(root) for root in roots[:count]],
-            [self.xs[slot].array for slot in slots.values()],
-            [_empty(roots[count + k], loop.iterations) for k in new],
-        )
-        _, last, written, buffers = count_up(loop.iterations, iteration, state)
-        result: dict[int, list[Made]] = {}
-        for k, buffer in zip(new, buffers, strict=True):
-            result[k] = [StackRow(buffer, row) for row in range(loop.iterations)]
-        for (k, slot), array in zip(slots.items(), written, strict=True):
-            _, first, step = self.xs[slot]
-            result[k] = [StackRow(array, first + step * row) for row in range(loop.iterations)]
-        return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, result[k])))
+def _root_of(node: Node, index: int) -> Value:
+    assert isinstance(node.op.lowering, Loop)
+    return node.op.lowering.root_of(index)
 
 
-SHARDED_AS[FOUND_LOOP] = lambda node, index: node.op.lowering.root_of(index)  # type: ignore[attr-defined]  # a `Loop`
+SHARDED_AS[FOUND_LOOP] = _root_of
 
 
 def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:
@@ -423,7 +412,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     )  # fmt: skip
 
 
-def _place(first: int, step: int, at: Any) -> Any:
+def _place(first: int, step: int, at: jax.Array) -> jax.Array:
     """Returns the row of a stretch that belongs to a row of the loop."""
     if step == 1:
         return at if first == 0 else first + at
@@ -445,6 +434,7 @@ def _empty(root: Value, *rows: int) -> jax.Array:
     struct = root.meta.struct
     array = jnp.zeros((*rows, *struct.shape), struct.dtype)
     requested = _annotated(root)
-    if requested is None or len(root.op.metas) > 1 or requested.padded_shape(struct.shape) != struct.shape:  # type: ignore[union-attr]
+    is_single = isinstance(root, Node) and len(root.op.metas) == 1
+    if requested is None or not is_single or requested.padded_shape(struct.shape) != struct.shape:
         return array
     return constrain(array, requested.behind_rows() if rows else requested)

@@ -69,8 +69,8 @@ def element_chains(run: Sequence[Node]) -> tuple[list[Chain], dict[Name, Value]]
     by_name: dict[Name, Value] = {}
     for of in run:
         for part in of.op.lowering.elements:
-            operands = (of.operands[place] for place in part.operands)
-            operands = tuple([by_name.get(value_name(operand), operand) for operand in operands])
+            list_operands = (of.operands[place] for place in part.operands)
+            operands = tuple([by_name.get(value_name(operand), operand) for operand in list_operands])
             numbers = [of.numbers[place] for place in part.numbers] if of.numbers else ()
             node = Node(part.op, operands, numbers, of.code, of.instruction, of.sequence)
             read = sorted({number_of[maker] for maker in map(origin, operands) if maker in number_of})
@@ -93,7 +93,7 @@ class Update(NamedTuple):
     over: Over
 
 
-def _vector(numbers: Sequence[jax.Array], dtype: Any) -> jax.Array:
+def _vector(numbers: Sequence[jax.Array], dtype: type) -> jax.Array:
     return jnp.stack(numbers) if numbers else jnp.zeros((0,), dtype)
 
 

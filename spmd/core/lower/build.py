@@ -12,6 +12,7 @@ from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device,
 from ..sharding.partitioner import ops_of
 from ..sharding.value import HOST, Sharding
 from .lower import (
+    Chosen,
     Lists,
     Reporting,
     StackRow,
@@ -31,7 +32,7 @@ lists_of: list[Callable[[Graph], Lists]] = []
 
 
 def build(
-    graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
+    graph: Graph, describe: Callable[[Node], str], chosen: Chosen | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
     """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`..., float64 vector, int64
     vector) -> `graph.results()`.
@@ -108,7 +109,7 @@ def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
 
 
-def hide_complex_constants(graph: Graph, module: Any) -> None:
+def hide_complex_constants(graph: Graph, module: ir.Module) -> None:
     """Puts optimization barriers into a program over devices where XLA could find that one number fills a complex
     array.
 
@@ -129,7 +130,7 @@ def has_complex(graph: Graph) -> bool:
 
 def hide(module: Any) -> None:
     """Puts the barriers into a module."""
-    constants: set[Any] = set()
+    constants: set[ir.Value] = set()
     for op in ops_of(module):
         if not all(value in constants or _may_be_known(value) for value in op.operands):
             continue
@@ -146,11 +147,11 @@ def hide(module: Any) -> None:
                 result.replace_all_uses_except(hidden.results[0], hidden.operation)
 
 
-def _is_complex(value: Any) -> bool:
+def _is_complex(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType) and isinstance(value.type.element_type, ir.ComplexType)
 
 
-def _may_be_known(value: Any) -> bool:
+def _may_be_known(value: ir.Value) -> bool:
     """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array without elements."""
     kind = value.type
     return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)

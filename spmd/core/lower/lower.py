@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..base import interrupt
+from ..base.jax_private import xla_client
 from ..base.state import held
 from ..graph.graph import DeviceData, Node, Region, TupleElement, Value
 from ..graph.op import Layouts, OpSpec
@@ -96,7 +97,7 @@ def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made]:
 
 def joined(values: Sequence[Made]) -> jax.Array:
     """Returns these values, which have one shape and dtype, as one array with a row for each; stretches are sliced."""
-    parts: list[Any] = []
+    parts: list[jax.Array] = []
     start = 0
     while start < len(values):
         stop = start + 1
@@ -135,8 +136,9 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
 
 
 def _goes_on(row: Made, other: Made) -> bool:
-    is_pair = isinstance(row, StackRow) and isinstance(other, StackRow)
-    return is_pair and row.stack is other.stack and other.index == row.index + 1
+    if not isinstance(row, StackRow) or not isinstance(other, StackRow):
+        return False
+    return row.stack is other.stack and other.index == row.index + 1
 
 
 def rows(found: StackRows, count: int) -> jax.Array:
@@ -263,6 +265,10 @@ Lower = Callable[[Sequence[jax.Array]], Sequence[Made]]
 known_of: list[Callable[[Sequence[Node], Mapping[DeviceData, sharded.Dims | None]], sharded.Values]] = []
 
 
+# Annotated ops, each with the sharding that the partitioner gave it.
+Chosen = list[tuple[Node, xla_client.HloSharding]]
+
+
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
@@ -270,13 +276,13 @@ class Reporting(NamedTuple):
     """
 
     describe: Callable[[Node], str]
-    chosen: list[tuple[Node, Any]] | None
+    chosen: Chosen | None
     places: Mapping[Node, int]
     found: Sequence[Node] | None = None
 
 
 class _LoweringThread(threading.local):
-    reporting: Any = None  # the thread's `Reporting`, while it traces
+    reporting = Reporting(repr, None, {})  # the thread's, while it traces
     known: sharded.Values = sharded.Values({}, {})  # of the graph or region whose ops are lowered
 
 
@@ -307,7 +313,7 @@ def lower_nodes(
     sources: for each op the recorded ones that it was made of (None: the ops are a region's, as recorded). lists:
     lowers consecutive list ops together.
     """
-    reporting: Reporting = _thread.reporting
+    reporting = _thread.reporting
     packed = PackedNumbers(*numbers)
     # The place lets an error that XLA raises late be traced back to its recorded op (see `failing`).
     if sources is None:
@@ -364,7 +370,7 @@ def lower_region(
 
     layouts: the known sharding of each array (None: unknown).
     """
-    reporting: Reporting = _thread.reporting
+    reporting = _thread.reporting
     in_region = _thread.known.regions.get((sharded.op(), index))
     values: Values = {device_data: (array,) for device_data, array in zip(region.inputs, arrays, strict=True)}
     shardings = dict(zip(region.inputs, layouts, strict=True))
@@ -392,7 +398,7 @@ def known_in(
     return held(_thread, known=known_of[0](nodes, inputs) if known_of else sharded.Values({}, {}))
 
 
-def _mesh_inside() -> Any:
+def _mesh_inside() -> jax.sharding.AbstractMesh | None:
     """Returns the mesh inside of a manual computation; None where it has all axes."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if program.manual_axes and set(mesh.axis_names) - program.manual_axes else None
@@ -465,7 +471,7 @@ def _known_sharding(value: Value, shardings: Mapping[DeviceData, Sharding | None
     return None if requested is None or requested.is_open else requested
 
 
-def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:
+def _reported(node: Node, array: jax.Array, chosen: Chosen) -> jax.Array:
     """Has the partitioner report during compilation how it sharded an annotated value, if that is not padded."""
     requested = node.op.sharding
     assert requested is not None, "only annotations are reported"

@@ -10,7 +10,7 @@ from ..lower.region import Called
 def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with the ops of each call in its place, and how many calls there were, in words."""
     calls = sum(isinstance(node.op.lowering, Called) for node in graph.nodes)
-    result = rewrite(graph, {Called: lambda new, node: _inline(new, node, node, new.numbers[node])})
+    result = rewrite(graph, {}, of_kinds={Called: lambda new, node: _inline(new, node, node, new.numbers[node])})
     return result, f"{calls} calls of {len(result.nodes) - len(graph.nodes) + calls} ops"
 
 

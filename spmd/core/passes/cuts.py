@@ -4,12 +4,11 @@ import itertools
 import math
 import zlib
 from collections.abc import Hashable, Sequence
-from typing import Any
 
 from ..base.config import config
 from ..base.pace import pace
 from ..base.tables import Bounded
-from ..graph.graph import Graph, Node, Value, origin, result_index, value_name
+from ..graph.graph import Graph, Name, Node, Value, origin, result_index, value_name
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import node_line
@@ -80,8 +79,8 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
 
 
 # The kinds of stretches into which graphs that may run once were cut lately.
-_Kinds = dict[tuple[Any, ...], list[tuple[int, int]]]
-_met: Bounded[tuple[Any, ...], bool] = Bounded(4096)
+_Kinds = dict[tuple[Hashable, ...], list[tuple[int, int]]]
+_met: Bounded[tuple[Hashable, ...], bool] = Bounded(4096)
 # The average ops of a stretch, for several ways to cut a graph.
 _SHORT_SCALES = (16, 8, 4, 2)
 _SCALES = (512, 128, 32, *_SHORT_SCALES)
@@ -141,7 +140,7 @@ class _Wiring:
         """Returns the stretches that end at these places and the one behind them, by the key of their program."""
         kinds: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
-            kind: list[Any] = []
+            kind: list[Hashable] = []
             outside: dict[object, int] = {}
             for index in range(start, stop):
                 kind.append((self.symbols[index], self.last_read[index] >= stop))
@@ -154,7 +153,7 @@ class _Wiring:
         return kinds
 
 
-def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any]:
+def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Name]:
     """Returns the place of the op that computes a value, its index among the op's results, and its name."""
     maker = origin(value)
     return None if maker is None else position[maker], result_index(value), value_name(value)

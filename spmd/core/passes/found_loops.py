@@ -9,11 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, results, value_name
 from ..graph.meta import dense_meta
-from ..graph.op import Lowering, OpSpec
+from ..graph.op import OpSpec
 from ..graph.rewrite import Rewrite, Rule, rewrite
 from ..loop.found_loop import Candidate, found_loop, written_over
 from ..loop.loop_op import Loop
@@ -42,7 +42,7 @@ class _Loops:
     """The rules that put loops in the place of stretches of a graph, and later values into the stacks of their ys."""
 
     def __init__(self, graph: Graph):
-        self.rules: dict[Node | type[Lowering], Rule] = {}
+        self.rules: dict[Node, Rule] = {}
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.over = written_over(graph)
 
@@ -115,7 +115,7 @@ def hoist(graph: Graph) -> tuple[Graph, str]:
     hoisted = find(graph)
     if not hoisted:
         return graph, ""
-    rules: dict[Node | type[Lowering], Rule] = {loop: partial(_wait, late) for loop, late in hoisted.items()}
+    rules: dict[Node, Rule] = {loop: partial(_wait, late) for loop, late in hoisted.items()}
     rules |= dict.fromkeys((node for late in hoisted.values() for node in late.ops), Rewrite.drop)
     return rewrite(graph, rules), f", {sum(len(late.values) for late in hoisted.values())} values before them"
 
@@ -159,9 +159,9 @@ def _has_carry(node: Node) -> bool:
     return node.op.name == FOUND_LOOP and isinstance(node.op.lowering, Loop) and node.op.lowering.num_carried > 0
 
 
-def _readers(graph: Graph, outside: set[Node]) -> dict[object, list[int]]:
+def _readers(graph: Graph, outside: set[Node]) -> dict[Name, list[int]]:
     """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
-    readers: defaultdict[object, list[int]] = defaultdict(list)
+    readers: defaultdict[Name, list[int]] = defaultdict(list)
     for index, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
         for operand in operands:
             if origin(operand) in outside:
@@ -169,12 +169,12 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[object, list[int]]:
     return readers
 
 
-def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object, list[int]]) -> dict[object, Value]:
+def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Name, list[int]]) -> dict[Name, Value]:
     """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
 
     Each result of an op is taken by itself: XLA computes the others without it.
     """
-    late: dict[object, Value] = {}
+    late: dict[Name, Value] = {}
     late_at: set[int] = set()
     for index, node in reversed(nodes):
         result = {value_name(value): value for value in results(node)}
@@ -185,12 +185,14 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[object,
     return late
 
 
-def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]) -> bool:
+def _is_wanted(
+    name: Name, value: Value, loop: int, late: Mapping[Name, Value], readers: Mapping[Name, list[int]]
+) -> bool:
     """True if a late value is read after a loop, and is smaller than the operands that would be kept for it."""
     if all(reader <= loop for reader in readers.get(name, ())):
         return False
-    cone: set[Any] = set()
-    kept: dict[object, int] = {}
+    cone: set[Name] = set()
+    kept: dict[Name, int] = {}
     pending = [value]
     while pending:
         made_by = origin(pending.pop())
@@ -208,7 +210,7 @@ def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], re
 
 
 def _smallest(
-    value: Value, graph: Graph, outside: set[Node], readers: Mapping[object, list[int]]
+    value: Value, graph: Graph, outside: set[Node], readers: Mapping[Name, list[int]]
 ) -> tuple[Value, list[Node]]:
     """Returns the value with the smallest shard among a value and the chain of ops that read it alone, and the ops up
     to there: a gradient is smallest when it is sharded like its weight."""

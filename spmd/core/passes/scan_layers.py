@@ -8,11 +8,11 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..base import counters
 from ..base.config import config
-from ..graph.graph import Graph, Node, TupleElement, Value, origin, value_name
+from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, value_name
 from ..graph.store import StackGroup
 from ..loop.found_loop import Candidate, Result
 from ..loop.loop_op import Loop
@@ -96,7 +96,7 @@ def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequ
 
     Copied are values that are rows of no loop, list op or store. One row is that of a layer which differs (T5's first).
     """
-    rows: set[Any] = {graph.inputs[i] for group in stack_groups for i in group}
+    rows: set[Name] = {graph.inputs[i] for group in stack_groups for i in group}
     for loop in loops:
         rows.update(node for place in loop.early for node in loop.at(place))
         rows.update(name for result in loop.ys for name in loop.names(result))
@@ -116,7 +116,7 @@ def _stays(graph: Graph, group: StackGroup) -> bool:
     return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)
 
 
-_Column = dict[int, Any]  # a stack group: by row, the name of a value
+_Column = dict[int, Name]  # a stack group: by row, the name of a value
 _Place = tuple[int, int]  # a stack group, a row of it
 
 
@@ -138,12 +138,12 @@ class StackGroups(NamedTuple):
 
 def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
     """Returns the stack groups of a graph's inputs and roots."""
-    inputs = {device_data: i for i, device_data in enumerate(graph.inputs)}
+    inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
     groups = _found(graph, loops)
     named = [[name for _, name in sorted(column.items())] for column in groups]
 
-    def within(places: dict[Any, int], what: Callable[[int], Hashable]) -> list[StackGroup]:
+    def within(places: dict[Name, int], what: Callable[[int], Hashable]) -> list[StackGroup]:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
         return [group for group in all_there if len(group) > 1 and len(set(map(what, group))) == 1]
 
@@ -186,8 +186,8 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
                 rows.update(more)
                 places.update({name: (column, row) for row, name in more.items()})
 
-    for node, loop in _written_loops(graph):
-        operands, results = loop.rows()
+    for node, written in _written_loops(graph):
+        operands, results = written.rows()
         for run in operands:
             add_read({row: value_name(node.operands[place]) for row, place in enumerate(run)})
         for run in results:
@@ -225,14 +225,14 @@ def _peeled(
     return peeled
 
 
-def _value(name: Any) -> Value:
+def _value(name: Name) -> Value:
     """Returns the value with this name."""
-    return TupleElement(*name) if type(name) is tuple else name
+    return TupleElement(*name) if isinstance(name, tuple) else name
 
 
 def _aligned(node: Node, known: Mapping[object, _Place]) -> Iterator[_Column]:
     """Yields the stack groups among the operands and results of a list op that follow from the known ones."""
-    groups: defaultdict[Hashable, dict[int, list[Any]]] = defaultdict(dict)
+    groups: defaultdict[Hashable, dict[int, list[Name]]] = defaultdict(dict)
     several = len(node.op.metas) > 1
     for part in node.op.lowering.elements:
         names = [value_name(node.operands[row_of_group]) for row_of_group in part.operands]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -183,7 +182,7 @@ def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int)
 
 
 # What refuses a program with loops, in favour of one without: they get the executable and its graph.
-refuse_loops: list[Callable[[Any, Graph], bool]] = []
+refuse_loops: list[Callable[[jax.stages.Compiled, Graph], bool]] = []
 # What says in what a graph differs from a program's: the last one is called, with both, the line of the sync (of
 # another sync: the program's), and the number of programs of the sync that have the ops of the graph on any shapes.
 describe: list[Callable[[Program, Graph, Line, int], str]] = [_plain_difference]

@@ -18,9 +18,10 @@ from ..base.config import config, is_known_to_libtpu
 from ..base.jax_private import compile_lowered, ir
 from ..base.state import held
 from ..graph.graph import Graph, Node, Port, Value, origin, pack_numbers, walk
+from ..graph.meta import Meta
 from ..graph.source import Line, describe
 from ..lower.build import argument_struct, build, hide_complex_constants
-from ..lower.lower import LoweringError
+from ..lower.lower import Chosen, LoweringError
 from ..ops import sharded
 from ..run.pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context, mark_manual_sorts
@@ -32,15 +33,15 @@ from .program import Program, Requested, listing, record
 Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log
 
 
-def _compile(lowered: Any, options: dict[str, str | float], platform: str) -> Compiled:
+def _compile(lowered: jax.stages.Lowered, options: dict[str, str | float], platform: str) -> Compiled:
     return compile_lowered(lowered, options), ()
 
 
 # What compiles a lowered program with XLA's options for a platform; the last one is called.
-compile_by: list[Callable[[Any, dict[str, str | float], str], Compiled]] = [_compile]
+compile_by: list[Callable[[jax.stages.Lowered, dict[str, str | float], str], Compiled]] = [_compile]
 
 
-def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
+def lower_graph(graph: Graph, chosen: Chosen | None = None) -> jax.stages.Lowered:
     """Returns the graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes, before XLA's passes.
 
     chosen: see `lower.build`.
@@ -62,10 +63,12 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
         arguments = list(map(argument_struct, inputs))
         vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
         lowered = jitted.lower(*arguments, *vectors)
-        hide_complex_constants(graph, lowered.compiler_ir())
-        alias_by_memory(graph, lowered.compiler_ir())
+        module = lowered.compiler_ir()
+        assert module is not None, "it is StableHLO"
+        hide_complex_constants(graph, module)
+        alias_by_memory(graph, module)
         if config.partitioner == "gspmd":
-            mark_manual_sorts(lowered.compiler_ir())
+            mark_manual_sorts(module)
         return lowered
 
 
@@ -76,7 +79,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     not compared with the programs of the other processes.
     """
     started = counters.now()
-    chosen: list[tuple[Node, Any]] = []
+    chosen: Chosen = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
     is_checked = config.check_shardings and (is_here(graph) or graph.mesh.platform == "cpu")
     with interrupt.between_ops(), sharded.unused_axes() as unused:
@@ -141,7 +144,7 @@ def _digests(graph: Graph) -> str:
 _ADDRESS = re.compile(r"(@InspectSharding\(.*?backend_config = )\"[^\"]*\"")
 
 
-def fingerprint(lowered: Any) -> bytes:
+def fingerprint(lowered: jax.stages.Lowered) -> bytes:
     """Returns a digest that is equal in two processes that lower the same program."""
     return hashlib.sha256(_ADDRESS.sub(r"\1", lowered.as_text()).encode()).digest()
 
@@ -149,7 +152,7 @@ def fingerprint(lowered: Any) -> bytes:
 _ALIAS, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
 
 
-def alias_by_memory(graph: Graph, module: Any) -> None:
+def alias_by_memory(graph: Graph, module: ir.Module) -> None:
     """Aliases each donated argument with the result that is written over it, and with no other.
 
     jax pairs donated arguments with results by shape and dtype, in order; it compares their memories only if both are
@@ -158,7 +161,7 @@ def alias_by_memory(graph: Graph, module: Any) -> None:
     inputs, outputs = graph.arguments(), graph.results()
     if all(port.sharding is None or port.sharding.memory == DEVICE for port in (*inputs, *outputs)):
         return
-    place_of = {port.places: i for i, port in enumerate(outputs)}
+    place_of: dict[object, int] = {port.places: i for i, port in enumerate(outputs)}
     main = next(op for op in module.body.operations if ir.StringAttr(op.attributes["sym_name"]).value == "main")
     arguments = list(ir.ArrayAttr(main.attributes["arg_attrs"]))
     with module.context:
@@ -175,7 +178,7 @@ def alias_by_memory(graph: Graph, module: Any) -> None:
         main.attributes["arg_attrs"] = ir.ArrayAttr.get(arguments)
 
 
-def _written_over(graph: Graph, port: Port) -> Any:
+def _written_over(graph: Graph, port: Port) -> object:
     """Returns the places of the roots that take an argument's memory (see `Graph.stacked`)."""
     if isinstance(port.places, int):
         return graph.onto[port.places]
@@ -203,7 +206,12 @@ def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
 
 
 def compare(
-    graph: Graph, what: Callable[[], str], meta: Any, requested: Sharding, chosen: Any, node: Node | None = None
+    graph: Graph,
+    what: Callable[[], str],
+    meta: Meta,
+    requested: Sharding,
+    chosen: jax.sharding.Sharding,
+    node: Node | None = None,
 ) -> None:
     """Raises LoweringError if the compiler chose another sharding than the requested one."""
     if not requested.allows(chosen, len(meta.shape)):
@@ -342,7 +350,7 @@ def _parsed(option: str) -> tuple[str, str | float]:
     return name, float(value) if name in _NUMBERS else _TRUTHS.get(value, value)
 
 
-def text_of(options: Mapping[str, Any]) -> str:
+def text_of(options: Mapping[str, object]) -> str:
     """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them to those that a
     program needs.
 
@@ -355,7 +363,7 @@ def text_of(options: Mapping[str, Any]) -> str:
 _NAME = re.compile(r"\w+")
 
 
-def _text(name: Any, value: Any) -> str:
+def _text(name: object, value: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
             f"compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', got {name!r}"
@@ -368,7 +376,7 @@ def _text(name: Any, value: Any) -> str:
 
 
 @contextlib.contextmanager
-def compiled_with(options: Mapping[str, Any] | None) -> Iterator[None]:
+def compiled_with(options: Mapping[str, object] | None) -> Iterator[None]:
     """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the process.
 
     They are part of a program's key, in this process and on disk. The flag is one for all threads.

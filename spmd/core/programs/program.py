@@ -10,7 +10,7 @@ import numpy as np
 from ..base import counters
 from ..base.config import config
 from ..base.move import Move
-from ..graph.graph import SETTINGS, Graph, Port, TupleElement, Value, origin, pack_numbers
+from ..graph.graph import SETTINGS, Graph, Node, Port, TupleElement, Value, origin, pack_numbers
 from ..graph.op import OpSpec
 from ..graph.source import Line, lines_of, node_line
 from ..lower.lower import FOUND_LOOP
@@ -42,13 +42,13 @@ class Program:
         recorded = graph.recorded or graph
         self.entries = [node.op for node in recorded.nodes]
         self.lines = lines_of(recorded.nodes)
-        at: dict[Any, int] = {node: index for index, node in enumerate(recorded.nodes)}
+        at: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
         self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
         if graph.recorded is not None:
             self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
         self.donated = graph.donated
-        self.requested: Any = None
+        self.requested: Requested
         self.inputs = graph.arguments()
         self.outputs = graph.results()
         self.loops = tuple(

@@ -7,6 +7,7 @@ behaviour of such a program. (jax's own compilation cache, if the user has set o
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -131,5 +132,5 @@ def _sharding(parts: Any) -> Sharding:
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *memory_and_target)
 
 
-def _spec(dims: Any, unreduced: Any) -> Spec:
+def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str]) -> Spec:
     return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))

@@ -28,6 +28,8 @@ from ..record.lowerings import Call, Operand, fill
 Shape = Sequence[int]
 Word = Hashable | None  # of a dim; None: it becomes no dim
 Words = Sequence[Word]
+Sized = tuple[Word, int]  # a word and the size of its dim
+Owner = Node | DeviceData | TupleElement
 
 
 class DimWords(NamedTuple):
@@ -218,7 +220,7 @@ class _Walk:
 
     values: Values
     flows: dict[Node, DimWords] = field(default_factory=dict)
-    fixed: set[Any] = field(default_factory=set)
+    fixed: set[Owner] = field(default_factory=set)
 
     def dims(self, value: Value) -> Dims | None:
         """The dims of a value that are known so far."""
@@ -231,7 +233,7 @@ class _Walk:
         else:
             self.learn(value, 0, dims)
 
-    def learn(self, owner: Any, index: int, dims: Dims | None) -> None:
+    def learn(self, owner: Owner, index: int, dims: Dims | None) -> None:
         """Adds what is known of a result of an op, or of data: for dims without axes, and axes that it has not."""
         if dims is None or owner in self.fixed:
             return
@@ -268,7 +270,7 @@ class _Walk:
         return None if dims is None else sharded.reshaped_dims(dims, source.meta.shape, shape)
 
     def _forward(self, node: Node) -> None:
-        sources: dict[Any, Factors] = {}
+        sources: dict[Sized, Factors] = {}
         for number, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
@@ -292,7 +294,7 @@ class _Walk:
                 self._backward(node)
 
     def _backward(self, node: Node) -> None:
-        sources: dict[Any, Factors] = {}
+        sources: dict[Sized, Factors] = {}
         for index, meta in enumerate(node.op.metas):
             dims = self.values.dims.get((node, index))
             if dims is not None and index < len(self._flow(node).results):
@@ -330,14 +332,14 @@ class _Walk:
 _shape = operator.attrgetter("shape")
 
 
-def _gather(sources: dict[Any, Factors], words: Sequence[Any], shape: Sequence[int], dims: Dims) -> None:
+def _gather(sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims) -> None:
     """Adds the known dims of a value by word and size; of several for a word the first counts."""
     for word, size, factors in zip(words, shape, dims, strict=False):
         if word is not None and factors:
             sources.setdefault((word, size), factors)
 
 
-def _spread(sources: Mapping[Any, Factors], words: Sequence[Any], shape: Sequence[int]) -> Dims | None:
+def _spread(sources: Mapping[Sized, Factors], words: Words, shape: Sequence[int]) -> Dims | None:
     """The dims of a value with these words; None where none has axes."""
     dims = tuple(map(sources.get, zip(words, shape, strict=False), itertools.repeat(())))
     return dims if len(dims) == len(shape) and any(dims) else None
@@ -358,7 +360,7 @@ def _shapes_of(node: Node) -> OpShapes:
     return OpShapes(places, static, operands, results, call.rule.promote is not None)
 
 
-def _has_operand(value: Any) -> bool:
+def _has_operand(value: object) -> bool:
     return type(value) is Operand or (type(value) is list and any(map(_has_operand, value)))
 
 

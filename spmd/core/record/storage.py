@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..base import forking
-from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, origin, topological
+from ..graph.graph import DeviceData, Node, TupleElement, Value, is_data, origin, topological
 from ..graph.meta import Meta
+from ..graph.store import next_serial
 from ..sharding.value import Sharding
 from . import recorders
 

@@ -71,7 +71,7 @@ _report_p.def_impl(lambda value, *, callback: value)
 _report_p.def_abstract_eval(lambda value, *, callback: value)
 
 
-def report_sharding(value: jax.Array, callback: Callable[[Any], None]) -> jax.Array:
+def report_sharding(value: jax.Array, callback: Callable[[xla_client.HloSharding], None]) -> jax.Array:
     """Returns the value; when the program is compiled, the partitioner passes its `HloSharding` of it to `callback`.
 
     As `jax.debug.inspect_array_sharding`, which must name the sharding by the axes of one mesh and has an effect at
@@ -80,7 +80,9 @@ def report_sharding(value: jax.Array, callback: Callable[[Any], None]) -> jax.Ar
     return _report_p.bind(value, callback=callback)
 
 
-def _lower_report(context: Any, value: Any, *, callback: Callable[[Any], None]) -> list[Any]:
+def _lower_report(
+    context: mlir.LoweringRuleContext, value: ir.Value, *, callback: Callable[[xla_client.HloSharding], None]
+) -> list[ir.Value]:
     key = xla_client.encode_inspect_sharding_callback(callback)
     context.module_context.add_keepalive(callback)  # as long as the program, which has only its address
     _custom_call("InspectSharding", value, backend_config=ir.StringAttr.get(key))
@@ -90,7 +92,7 @@ def _lower_report(context: Any, value: Any, *, callback: Callable[[Any], None]) 
 mlir.register_lowering(_report_p, _lower_report)
 
 
-def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
+def as_chosen(chosen: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
     return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)
 
@@ -110,7 +112,7 @@ def shard_as(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
     return result[0], result[1]
 
 
-def _lower_shard_as(context: Any, one: Any, other: Any) -> list[Any]:
+def _lower_shard_as(context: mlir.LoweringRuleContext, one: ir.Value, other: ir.Value) -> list[ir.Value]:
     # Counted by module, so that all processes lower the same text: this list of a module's is shared by all its
     # functions.
     group = sum(kept is _GROUP for kept in context.module_context.keepalives)
@@ -135,7 +137,7 @@ mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 # --- sorts in manual regions ------------------------------------------------------------------------------------------
 
 
-def mark_manual_sorts(module: Any) -> None:
+def mark_manual_sorts(module: ir.Module) -> None:
     """States that sorts of several operands in fully manual regions are manual; for GSPMD.
 
     Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and ends the process
@@ -154,11 +156,11 @@ def mark_manual_sorts(module: Any) -> None:
                 sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{', '.join(['{manual}'] * count)}}}")
 
 
-def ops_of(module: Any, *names: str) -> list[Any]:
+def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:
     """The ops of a lowered program, in their order: those of these names, or all."""
-    ops: list[Any] = []
+    ops: list[ir.Operation] = []
 
-    def collect(op: Any) -> Any:
+    def collect(op: ir.Operation) -> ir.WalkResult:
         if not names or op.operation.name in names:
             ops.append(op.operation)
         return ir.WalkResult.ADVANCE
@@ -179,14 +181,14 @@ def callee_of(call: Any) -> str:
     return str(call.attributes["callee"].value)
 
 
-def _is_manual_part(owner: Any) -> bool:
+def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
     """True for an op that takes the parts of the devices into a fully manual region."""
     attributes = getattr(owner, "attributes", {})  # the owner of an argument is a block
     names = "call_target_name", "mhlo.sharding"
     return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
 
 
-def _custom_call(target: str, value: Any, *, backend_config: Any) -> Any:
+def _custom_call(target: str, value: ir.Value, *, backend_config: ir.Attribute) -> ir.OpView:
     """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
     return hlo.CustomCallOp(
         [value.type],

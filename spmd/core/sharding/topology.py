@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -85,11 +85,13 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
-    count, name = _slices_and_name(target)
-    if _is_gpu(target):
-        return _gpus(target, count, num_devices(target) // count)
+    count, kind, name, num_in_slice = _parsed(target)
+    if num_in_slice is not None and description(kind) is not None:
+        return _gpus(target, count, num_in_slice)
     try:
-        return topologies.get_topology_desc(name, "tpu", num_slices=count, **_options(name)).devices
+        # A chip is one device, as jax has it on real ones: a v4's two cores would else be two.
+        options = {"chip_config_name": "megacore"} if kind == "v4" else {}
+        return topologies.get_topology_desc(name, "tpu", num_slices=count, **options).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
@@ -101,7 +103,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
 def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
     """The GPUs of so many nodes, each a process and a slice."""
     prepare_cuda()
-    text = description(_kind(target))
+    text = description(_parsed(target).kind)
     try:
         described = topologies.get_topology_desc(platform="cuda", target_config=text, topology=f"{nodes}x1x{size}")
     except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -113,19 +115,24 @@ def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
     return described.devices
 
 
-def _options(name: str) -> dict[str, str]:
-    """The options that make a chip one device, as jax has it on real ones: a v4's two cores would else be two."""
-    return {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
-
-
 _SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
 
 
 _DIMS = {"v2": 2, "v3": 2, "v4": 3, "v5e": 2, "v5p": 3, "v6e": 2, "tpu7x": 3}  # of the torus of chips
 
 
-def _slices_and_name(target: str) -> tuple[int, str]:
-    """Returns the number of a target's slices, and the name of one of them. Raises TypeError, ValueError."""
+class _Parsed(NamedTuple):
+    """A target: its slices, the kind of their devices, the name of one slice; and of "cpu:8" and "h100:8" the number
+    of devices in a slice, where the kind may be one that is counted."""
+
+    slices: int
+    kind: str
+    name: str
+    num_in_slice: int | None
+
+
+def _parsed(target: str) -> _Parsed:
+    """Returns the parts of a target. Raises TypeError, ValueError."""
     if not isinstance(target, str):
         raise TypeError(f'target: expected text such as "v5e:2x4" or "cpu:8", or None, got {target!r}')
     match = _SLICES.match(target)
@@ -134,31 +141,20 @@ def _slices_and_name(target: str) -> tuple[int, str]:
     if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
         expected = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
         raise ValueError(f"target: {target!r} is no TPU slice: expected {expected}, a number of chips for each dim")
-    return count, name
+    is_counted = (kind == "cpu" or description(kind) is not None) and chips.isdigit() and int(chips) > 0
+    return _Parsed(count, kind, name, int(chips) if is_counted else None)
 
 
 def is_simulated(target: str) -> bool:
     """True if the devices of a target are CPU devices of this process."""
-    kind, _, count = _slices_and_name(target)[1].partition(":")
-    return kind == "cpu" and count.isdigit() and int(count) > 0
-
-
-def _kind(target: str) -> str:
-    return _slices_and_name(target)[1].partition(":")[0]
-
-
-def _is_gpu(target: str) -> bool:
-    """True if a target is so many GPUs a node, "h100:8"."""
-    kind, _, count = _slices_and_name(target)[1].partition(":")
-    return description(kind) is not None and count.isdigit() and int(count) > 0
+    return _parsed(target).kind == "cpu" and _parsed(target).num_in_slice is not None
 
 
 def num_devices(target: Target) -> int:
     """The number of devices; simulated ones and GPUs need not be made for it."""
-    if target is None or not (is_simulated(target) or _is_gpu(target)):
+    if target is None or (parsed := _parsed(target)).num_in_slice is None:
         return len(all_devices(target))
-    slices, name = _slices_and_name(target)
-    return slices * int(name.partition(":")[2])
+    return parsed.slices * parsed.num_in_slice
 
 
 def slices(target: Target = None) -> tuple[int, ...]:
@@ -169,7 +165,7 @@ def slices(target: Target = None) -> tuple[int, ...]:
     the devices.
     """
     if target is not None and is_simulated(target):
-        wanted = _slices_and_name(target)[0]
+        wanted = _parsed(target).slices
     else:
         slice_indices = [_slice_of(device, target) for device in all_devices(target)]
         if target is not None or not config.num_slices:
@@ -181,7 +177,7 @@ def slices(target: Target = None) -> tuple[int, ...]:
     return tuple(i * wanted // count for i in range(count))
 
 
-def _slice_of(device: Any, target: Target) -> int:
+def _slice_of(device: jax.Device, target: Target) -> int:
     # libtpu describes a single slice by devices without an index: a v5e:2x4 has two hosts and one network of links.
     # Of described GPUs the index is 0 in every node.
     if target is not None and device.platform == "gpu":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import Sharding as JaxSharding
 
 from ..base.jax_private import device_order, hlo_sharding, is_reordered, xla_client
 from ..base.tables import Interned
@@ -73,12 +74,12 @@ class Spec(NamedTuple):
             dims.pop()
         return Spec(tuple(dims), tuple([axis for axis in sizes if axis in self.unreduced and sizes[axis] > 1]))
 
-    def entries(self, rank: int) -> tuple[Any, ...]:
+    def entries(self, rank: int) -> tuple[object, ...]:
         """Returns the spec as a user writes it, per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
         return tuple([_op(dim) for dim in self.dims]) + (None,) * (rank - len(self.dims))
 
 
-def _op(dim: Dim) -> Any:
+def _op(dim: Dim) -> object:
     if dim.is_open:
         return UNCONSTRAINED
     return None if not dim.axes else dim.axes[0] if len(dim.axes) == 1 else dim.axes
@@ -334,7 +335,7 @@ class Sharding:
             and (self.is_replicated() or self._groups() == other._groups())
         )
 
-    def allows(self, chosen: Any, rank: int) -> bool:
+    def allows(self, chosen: JaxSharding, rank: int) -> bool:
         """True if the compiler's choice for an array of `rank` dims agrees with this one in the traced program."""
         requested = self.in_program()
         if not self.is_open:
@@ -363,7 +364,7 @@ class Sharding:
     def is_replicated(self) -> bool:
         return self.spec == Spec()
 
-    def partition_spec(self, rank: int) -> tuple[Any, ...]:
+    def partition_spec(self, rank: int) -> tuple[object, ...]:
         """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED.
 
         The axes of a mesh without names are numbers.
@@ -414,14 +415,16 @@ class Sharding:
         )  # fmt: skip
 
 
-def _number(entry: Any) -> Any:
+def _number(entry: object) -> object:
     """Returns an entry of a spec over a mesh without names with its axes as numbers."""
     if isinstance(entry, tuple):
         return tuple(map(int, entry))
     return int(entry) if isinstance(entry, str) else entry
 
 
-def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...], int, int, np.ndarray]:
+def _tiles_of(
+    tiling: xla_client.HloSharding, rank: int, num_devices: int
+) -> tuple[tuple[int, ...], int, int, np.ndarray]:
     """Returns the tiles of each dim, the summands and copies of a tile, and the devices, of a tiling of XLA's."""
     if tiling.is_unreduced():
         return (1,) * rank, num_devices, 1, np.arange(num_devices)

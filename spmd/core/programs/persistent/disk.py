@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import NoneType
-from typing import Any
 
 import jax
 import jaxlib
@@ -227,7 +226,7 @@ def process() -> str:
     return f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
 
 
-def readable() -> dict[str, Any]:
+def readable() -> dict[str, str]:
     """Returns, by name, what all programs of this process depend on, as text to compare with another process's."""
     flags = zip(("XLA_FLAGS", "LIBTPU_INIT_ARGS"), map(str, compiler_flags()), strict=True)
     with compiler_context():
@@ -254,7 +253,7 @@ def _fixed() -> dict[str, str]:
     }
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 

@@ -2,10 +2,11 @@
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import serialize_executable
 
 from ...base import counters, forking, messages
@@ -13,7 +14,8 @@ from ...base.jax_private import device_order, dump_executable
 from . import disk
 from .disk import setting
 
-Key = tuple[Any, ...]
+Like = jax.Array | np.generic | jax.ShapeDtypeStruct
+Key = tuple[Hashable, ...]
 _lock = forking.survives_fork(threading.Lock())
 
 
@@ -25,12 +27,12 @@ class SmallProgram:
     `jax.jit`.
     """
 
-    def __init__(self, function: Callable[..., jax.Array], *facts: Any, **options: Any):
+    def __init__(self, function: Callable[..., jax.Array], *facts: object, **options: Any):
         self._facts = f"{function.__module__}.{function.__qualname__} {facts!r} {options!r}"
         self._jitted = jax.jit(function, **options)
-        self._programs: dict[Key, Any] = {}
+        self._programs: dict[Key, jax.stages.Compiled] = {}
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: jax.Array | np.generic) -> jax.Array:
         """Runs the program on arrays of one set of devices, and on numpy's numbers."""
         if not disk.is_read():
             return self._jitted(*arrays)
@@ -40,14 +42,14 @@ class SmallProgram:
                 self._programs[key] = self._made(arrays)
         return self._programs[key](*arrays)
 
-    def file_for(self, *arrays: Any) -> tuple[str, bytes]:
+    def file_for(self, *arrays: Like) -> tuple[str, bytes]:
         """Returns the digest and the content of the file of the program for arrays like these (`jax.ShapeDtypeStruct`s
         with shardings, or arrays); it is compiled now."""
         key, header, _ = self._named(arrays)
         body = dump_executable(self._jitted.lower(*arrays).compile())
         return key, disk.content_of(key, header, body)
 
-    def _named(self, arrays: tuple[Any, ...]) -> tuple[str, dict[str, str], Any]:
+    def _named(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
         """Returns the digest, the setting and the devices of the program for these arrays."""
         shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
         placed = [(repr(one), [device.id for device in device_order(one)]) for one in shardings]
@@ -56,7 +58,7 @@ class SmallProgram:
         facts = repr((self._facts, kinds, placed, sorted(header.items())))
         return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])
 
-    def _made(self, arrays: tuple[Any, ...]) -> Any:
+    def _made(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
         """Returns the program for these arrays: from the disk, or compiled now and written there."""
         key, header, devices = self._named(arrays)
         body = disk.read(key, header)
@@ -79,7 +81,7 @@ class SmallProgram:
         return result
 
 
-def _loaded(body: bytes, num_arrays: int, devices: Any) -> Any:
+def _loaded(body: bytes, num_arrays: int, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
     return serialize_executable.deserialize_and_load(
         body,
         jax.tree.structure(((0,) * num_arrays, {})),
