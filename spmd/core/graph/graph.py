@@ -24,6 +24,7 @@ class Node:
     counts recorded ops: sorting by it is a topological order. `sequence`: autograd's number of the forward op.
     """
 
+    # Slots, as a step records thousands of nodes, each of which would else have a dict.
     __slots__ = ("code", "instruction", "numbers", "op", "operands", "sequence", "serial")
 
     def __init__(
@@ -109,6 +110,7 @@ def value_name(value: Value) -> Name:
 
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
     """Returns every node that the roots need, as recorded, and their device data in the order of first use."""
+    # A stack of its own and no recursion: a graph is as deep as a step is long, which Python's stack is not.
     seen: set[Value] = set()
     nodes: list[Node] = []
     stack = list(roots)
@@ -122,6 +124,7 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
         if type(value) is Node:
             nodes.append(value)
             stack.extend(value.operands)
+    # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order their roots are.
     nodes.sort(key=_serial)
     inputs: dict[DeviceData, None] = {}
     for node in nodes:
@@ -141,6 +144,8 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
 
 def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     """Returns the scalar arguments of the nodes, in the order in which the program unpacks them."""
+    # Two vectors for all scalar arguments of a program: an argument each would be a transfer each, and a constant in
+    # the program would compile it again for each value, as for a learning rate that decays.
     floats: list[float] = []
     integers: list[int] = []
     for node in nodes:
@@ -233,6 +238,7 @@ class Graph:
 
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
         """
+        # The partition rules by name, too: with those of one more package the same graph lowers to another program.
         settings = [getattr(config, name) for name in SETTINGS]
         key: list[Hashable] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
         key.extend(self.shardings)
@@ -274,6 +280,8 @@ class Region:
         Raises ValueError if the roots need data that is not in `given`. A value of `given` that the roots do not need
         is an input of the region all the same.
         """
+        # Abstract inputs, and copies of the nodes: a body outlives the values on which it was recorded, and would else
+        # keep their buffers.
         inputs = [DeviceData(value.meta, is_abstract=True) for value in given]
         result: dict[object, Value] = {}
         for value, device_data in zip(given, inputs, strict=True):
@@ -330,6 +338,8 @@ def depending(
 
 def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Hashable]:
     """Returns the ops, the operands of each, and the roots, all by position."""
+    # Positions in place of values, so that two steps over other data have one key. One integer for each operand,
+    # with the index of the result above bit 40: this runs at each sync, and no tuple is made or hashed for it.
     position: dict[Value, int] = {}
     key: list[Hashable] = [len(inputs)]
     for i, device_data in enumerate(inputs):
@@ -354,5 +364,6 @@ def _place(value: Value, position: dict[Value, int]) -> int:
 def replace_operands(made: Mapping[object, Value], nodes: Iterable[Node]) -> None:
     """Replaces values, by name, among the operands of these ops."""
     for node in nodes:
+        # Most nodes read none of these values, and keep their tuple of operands.
         if any(value_name(operand) in made for operand in node.operands):
             node.operands = tuple([made.get(value_name(operand), operand) for operand in node.operands])

@@ -55,7 +55,9 @@ class _Lent:
     lenders: list[Lender] = field(default_factory=list)
 
 
+# Reentrant, as a collection inside may run a user's `__del__`, which reads a tensor.
 _changed = threading.Condition(forking.survives_fork(threading.RLock()))
+# Arrays do not hash. The weak reference removes the row before another array can have the id.
 LENT: dict[int, _Lent] = {}  # by the array's id
 READERS = Lender()  # reads that are over soon, and other libraries, which never give back
 
@@ -72,6 +74,7 @@ def is_lent(array: jax.Array | None) -> bool:
 
 def spare(buffers: list[Any], donated: Iterable[int]) -> None:
     """Replaces those of the buffers at these places that are lent by copies, which may be overwritten."""
+    # Without the lock, as this runs at each launch, and nothing is lent at most of them.
     if not LENT:
         return
     places = list(donated)

@@ -32,6 +32,7 @@ class Meta:
             self.numel *= dim
         self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
         self.layout = self
+        # An op does not depend on a view's offset, nor on gaps: each view would else be another program.
         if offset or (strides and self.numel):
             dense = _contiguous(shape) if _has_only_gaps(shape, strides) else strides
             self.layout = intern_meta(shape, dtype, dense) if offset or dense != strides else self
@@ -61,6 +62,7 @@ _METAS: Interned[tuple, Meta] = Interned(4096)
 
 def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
     """Returns the interned Meta of these parts."""
+    # One object for equal metas: the keys of graphs compare thousands of them, by identity.
     key = (shape, dtype, strides, offset)
     meta = _METAS.rows.get(key)
     return meta if meta is not None else _METAS.of(key, lambda: Meta(*key))
@@ -72,6 +74,7 @@ def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    # As torch does it: a dim of size 0 counts as 1, so that the strides of an empty tensor are not all 0.
     strides, step = [], 1
     for dim in reversed(shape):
         strides.append(step)

@@ -26,6 +26,7 @@ _names: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKey
 
 def note(node: Node, number: int) -> None:
     """Notes the module that recorded an op. number: of a forward op autograd's, plus its ring's base."""
+    # No module is on the stack of a backward op: autograd's number leads to the note of its forward op.
     spans.note_op()
     if node.sequence >= 0 and (forward := _of_numbers.get(node.sequence)) is not None:
         _of_ops.keep(node.serial, forward and f"{forward}{BACKWARD}")
@@ -50,6 +51,7 @@ def _path(frame: FrameType | None) -> str:
         frame = frame.f_back
     if inner is None or outer is None:
         return ""
+    # Read again where the module has no name, as modules may be added between two calls.
     names = _names.get(outer)
     if names is None or id(inner) not in names:
         names = _names[outer] = {id(module): plain_name(outer, name) for name, module in outer.named_modules()}

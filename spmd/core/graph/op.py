@@ -143,6 +143,7 @@ class OpSpec:
         self.sharding = sharding
         self.constant = constant
         self.layout = layout
+        # Made once, when an op is met for the first time: later calls find their spec by a plan of the call.
         self.encoded = digest((name, lowering, metas, operands, numbers, sharding, constant, layout))
 
     @staticmethod
@@ -163,6 +164,7 @@ class OpSpec:
             name, lowering, metas, operands, numbers=numbers, statics=statics, sharding=sharding, constant=constant,
             layout=layout,
         )  # fmt: skip
+        # Two threads that meet an op at once would else have two specs of it, and so two programs of one graph.
         with _lock:
             return _alive.setdefault(result.encoded, result)
 
@@ -180,6 +182,7 @@ class OpSpec:
     @property
     def dynamic_start(self) -> "tuple[OpSpec, int] | None":
         """The op with a dynamic start (see `Lowering.dynamic_start`), cached."""
+        # Kept where it is used, as None is an answer, too: it is read for each node of each graph that is searched.
         try:
             return self._dynamic_start
         except AttributeError:
@@ -227,6 +230,7 @@ def encode(value: Any) -> str:
     Takes Python's plain values, torch's names of things, numpy dtypes, tuples and lists, shardings, frozen dataclasses
     (by the fields that they compare by), and values with an `encoded` text of their own. Raises TypeError for others.
     """
+    # By the exact type, as bool is an int and 1 == True: filled with either, an array has another dtype.
     kind = type(value)
     if value is None or kind is int or kind is bool:
         return str(value)
@@ -253,6 +257,7 @@ def encode(value: Any) -> str:
     if dataclasses.is_dataclass(value):
         fields = [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare]
         return f"{kind.__module__}.{kind.__qualname__}{encode(tuple(fields))}"
+    # An error and no `repr`: that may hold an address, which no other process has.
     raise TypeError(f"no text that is the same in every process: {value!r} ({kind.__name__})")
 
 

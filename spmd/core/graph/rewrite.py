@@ -46,6 +46,7 @@ class Rewrite:
         if self.is_recorded:
             result.serial = like.serial
         self.nodes.append(result)
+        # With the source, so that errors, costs and the log name the line of the op that was recorded.
         self.sources[result] = sources or self.old.sources.get(like, (like,))
         return result
 
@@ -86,6 +87,7 @@ def rewrite(
     """
     new = Rewrite(graph)
     for node in graph.nodes:
+        # The op's own rule first: a pass that has found a pattern knows more than the kind of an op says.
         rule = rules.get(node) or of_kinds.get(type(node.op.lowering)) or Rewrite.copy
         rule(new, node)
     return new.graph()
@@ -93,6 +95,7 @@ def rewrite(
 
 def _places_of_numbers(nodes: Sequence[Node]) -> dict[Node, Sequence[float | int]]:
     """Returns the places of the scalar arguments of each op among the floats and among the integers of all."""
+    # Places and not values: a rewritten program takes the same two vectors as the graph that was recorded.
     count = {"f": 0, "i": 0}
     by_node: dict[Node, Sequence[float | int]] = {}
     for node in nodes:

@@ -28,6 +28,7 @@ from .graph import Node, Value, origin, result_index
 def line_number(code: CodeType | None, instruction: int) -> int:
     """Returns the line of an instruction. Places are compared by line, as Python moves the instruction by a little when
     it specialises code that has run often."""
+    # `co_lines`, as the frame with its `f_lineno` is gone when the line is read.
     for start, end, line in code.co_lines() if code else ():
         if start <= instruction < end and line is not None:
             return line

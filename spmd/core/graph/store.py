@@ -57,6 +57,7 @@ class Store:
     def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence["DeviceData"]):
         self.buffer = buffer
         self.sharding = sharding
+        # Weak, as the data refers to its store: a store ends with the last of its rows, without the cyclic collector.
         self._refs = [weakref.ref(device_data) for device_data in inputs]
         for index, device_data in enumerate(inputs):
             device_data.move_into(self, index)
@@ -71,6 +72,7 @@ class Store:
         sharding = inputs[0].sharding
         assert sharding is not None, "they are on devices"
         result = stacked([device_data.placed()[0] for device_data in inputs], sharding)
+        # The rows' own buffers are free when the copy is done: the next store would else need room for both.
         jax.block_until_ready(result)
         return Store(result, sharding, inputs)
 
@@ -205,6 +207,7 @@ class DeviceData:
         """Raises LostError if the data was given up by a failed run, AbstractError if the value is abstract."""
         if self.is_abstract:
             raise AbstractError(f"{self.meta!r} is abstract: it has a shape, a layout ({self.sharding!r}) and no data")
+        # jax marks a donated buffer as deleted when the run begins, also where the run then fails.
         if self.gone is None and self.is_lost():
             self.gone = "its buffer was donated to a run that was interrupted"
         if self.gone is not None:
@@ -218,6 +221,7 @@ def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
 
 def refill(owner: "DeviceData | Store", buffer: jax.Array) -> None:
     """Gives data, or a store, the buffer of its new value, where nothing else refers to the old value."""
+    # Without `take`: where the old value was donated to this run, neither the sharding nor the row changes.
     owner.buffer = buffer
 
 
@@ -237,6 +241,7 @@ def store_of(inputs: Sequence["DeviceData"]) -> Store | None:
 
 def full_stores(inputs: Sequence["DeviceData"], among: Iterable[int]) -> tuple[StackGroup, ...]:
     """Returns, for each store all of whose rows are inputs at these places, the places by row."""
+    # This runs at each sync, and most programs have no stores.
     if not _alive:
         return ()
     places: dict[Store, dict[int, int]] = {}

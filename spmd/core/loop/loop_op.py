@@ -263,8 +263,8 @@ class _Trace:
             for slot, array in zip(slots.values(), written, strict=True):
                 arrays[slot] = array
             places, read = list[jax.Array](), list[jax.Array]()
-            for array, (_, first, step) in zip(arrays, self.xs, strict=True):
-                places.append(_place(first, step, at))
+            for array, x in zip(arrays, self.xs, strict=True):
+                places.append(_place(x.first, x.step, at))
                 read.append(row_at(array, places[-1]))
             if is_from_host:
                 read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
