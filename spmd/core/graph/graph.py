@@ -11,7 +11,7 @@ from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .meta import Meta, dense_meta
 from .op import OpSpec, digest
-from .store import DeviceData, StackGroup, next_serial
+from .store import SERIALS, DeviceData, StackGroup
 
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
@@ -42,7 +42,7 @@ class Node:
         self.code = code
         self.instruction = instruction
         self.sequence = sequence
-        self.serial: float = next_serial()  # a fraction for an op that a pass inserts between two others
+        self.serial: float = next(SERIALS)  # a fraction for an op that a pass inserts between two others
 
     @property
     def meta(self) -> Meta:

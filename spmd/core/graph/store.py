@@ -35,12 +35,12 @@ from .meta import Meta
 StackGroup = tuple[int, ...]
 
 
-_serials = itertools.count()
+SERIALS = itertools.count()  # nodes and device data share one counter
 
 
 def next_serial() -> int:
-    """Returns a number above those of all values so far: nodes and device data share one counter."""
-    return next(_serials)
+    """Returns a number above those of all values so far."""
+    return next(SERIALS)
 
 
 class Store:
@@ -147,7 +147,7 @@ class DeviceData:
         self.store: Store | None = None
         self.row = 0
         self.gone: str | None = None
-        self.serial = next_serial()
+        self.serial = next(SERIALS)
         self.holder: Any = None  # weak reference to the storage whose value this is
         self.source = source
         self.maker = maker  # weak reference to the program whose result this is

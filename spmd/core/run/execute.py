@@ -220,7 +220,8 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
     """Gives storages and later subgraphs the results of a run."""
-    result = [unpadded(device_data, value) for (value, _), device_data in zip(roots, outputs, strict=True)]
+    pairs = [(value, device_data) for (value, _), device_data in zip(roots, outputs, strict=True)]
+    result = [data if data.meta.shape == value.meta.shape else unpadded(data, value) for value, data in pairs]
     flow.give({value_name(value): data for (value, _), data in zip(roots, result, strict=True)})
     for (value, storage), data, device_data in zip(roots, result, outputs, strict=True):
         _take(storage, value, data, device_data.sharding)

@@ -168,7 +168,7 @@ class TestDigest:
 
 SCRIPT = """
     import torch, spmd
-    from spmd.core.graph.encode import digest
+    from spmd.core.graph.op import digest
     from spmd.core.graph.graph import Graph
     spmd.simulate(4)
     seen, plain = [], Graph.key

@@ -325,17 +325,17 @@ class TestBound:
             import tempfile
             from pathlib import Path
             import torch, spmd
-            from spmd.core.programs import memory_maps
-            memory_maps._LIMIT = Path(tempfile.mkdtemp(), "limit")
+            from spmd.core.programs import cache
+            cache._LIMIT = Path(tempfile.mkdtemp(), "limit")
             maps = lambda: Path("/proc/self/maps").read_bytes().count(b"\\n")
             x = torch.ones(3).to("xla")
             x.exp().sum().item()
-            memory_maps._LIMIT.write_text(str((maps() + 150) * 4 // 3))
+            cache._LIMIT.write_text(str((maps() + 150) * 4 // 3))
             for n in range(2, 60):
                 y = (x * x.expand(n, 3)).cumsum(0).tanh()
                 spmd.sync()
             assert spmd.metrics.counter("programs_evicted") > 0
-            print(maps() < int(memory_maps._LIMIT.read_text()))
+            print(maps() < int(cache._LIMIT.read_text()))
             """
         assert run_script(script) == "True\n"
 
