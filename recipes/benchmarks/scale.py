@@ -236,10 +236,10 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
 
 def options_of(mesh: Any) -> dict[str, Any]:
     """The options of a program of ours over several TPUs with a kernel in it (docs/debugging.md)."""
-    from spmd.core.programs import compiler
+    from spmd.core.programs.program import of_tpus
 
     device = mesh.devices.flat[0]
-    found = compiler.of_tpus(device.device_kind) if device.platform == "tpu" else {}
+    found = of_tpus(device.device_kind) if device.platform == "tpu" else {}
     return found | ({"xla_tpu_overlap_compute_collective_tc": "False"} if found else {})
 
 

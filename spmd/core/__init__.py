@@ -18,7 +18,7 @@ from .graph.source import at_user_line as at_user_line
 from .graph.source import ends_at_user_line as ends_at_user_line
 from .graph.source import user_frame as user_frame
 from .graph.source import user_line as user_line
-from .programs.compiler import compiled_with as compiled_with
+from .programs.program import compiled_with as compiled_with
 from .propagation import walk as _walk  # noqa: F401  # joins lower
 from .record.body import BodyError as BodyError
 from .record.storage import LOCK as LOCK

@@ -72,6 +72,7 @@ from .run import recording as _recording
 from .run import schedule as _schedule
 from .run.pjrt import host as _host
 from .sharding import constrain as _constrain
+from .sharding import partitioner as _partitioner
 from .step import objects as _objects
 from .step import saved_state as _saved_state
 
@@ -177,7 +178,7 @@ class regions:  # used as a module is
     kinds_of = _region.kinds_of
     called_op = _region.called_op
     build = _build.build
-    has_complex, hide = _build.has_complex, _build.hide
+    has_complex, hide = _program.has_complex, _partitioner.hide
     EACH = _loop_counter.EACH
     loop_op = _loop_op.loop_op
     constrain, cut, on_device = _constrain.constrain, _constrain.cut, _constrain.on_device

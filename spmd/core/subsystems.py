@@ -19,7 +19,6 @@ from .graph import lent as _lent
 from .ops import offload as _offload
 from .passes import dynamic as _dynamic
 from .programs import cache as _cache
-from .programs import compiler as _compiler
 from .programs import program as _program
 from .programs.persistent import disk as _disk
 from .record import annotations as _annotations
@@ -211,10 +210,10 @@ class dtypes:  # used as a module is
 class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
-    compiled_with, options_of = _compiler.compiled_with, _compiler.options_of
+    compiled_with, options_of = _program.compiled_with, _program.options_of
     matmul_precision = _precision.matmul_precision
     MISCOMPILES = _miscompiles.MISCOMPILES
-    text_of = _compiler.text_of
+    text_of = _program.text_of
     is_private = _disk.is_private
 
 

@@ -9,7 +9,7 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.core.programs import compiler
+from spmd.core.programs import program
 
 U = P.UNCONSTRAINED
 
@@ -114,7 +114,7 @@ class TestRecorded:
     def test_a_choice_that_is_not_what_was_asked_is_an_error(
         self, mesh2x4: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(compiler.Sharding, "allows", lambda self, chosen, rank: not self.is_open)
+        monkeypatch.setattr(program.Sharding, "allows", lambda self, chosen, rank: not self.is_open)
         h = spmd.mark_sharding(torch.randn(16, 8, device="xla").cos() * 2, mesh2x4, P("data", U))
         with pytest.raises(RuntimeError, match=r"instead of Sharding\(.*UNCONSTRAINED"):
             spmd.sync()

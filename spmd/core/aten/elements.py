@@ -11,7 +11,7 @@ import torch
 
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part
-from ..lower.lower import Made, StackRow, StackRows, fetched, plain, rows
+from ..lower.stack_rows import Made, StackRow, StackRows, fetched, plain, rows
 from ..ops.floats import cast
 from ..sharding.buckets import EvenCut, cut_of, sums_of_squares
 from ..sharding.constrain import near

@@ -1,6 +1,7 @@
 """OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering, and as text."""
 
 import dataclasses
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -116,10 +117,7 @@ class OpSpec:
         is the same in every process.
     """
 
-    __slots__ = (
-        "__weakref__", "_dynamic_start", "_on_host", "constant", "encoded", "layout", "lowering", "metas", "name",
-        "numbers", "operands", "sharding", "statics",
-    )  # fmt: skip
+    encoded = ""  # of the class, where `encode` looks for it
 
     def __init__(
         self,
@@ -179,24 +177,16 @@ class OpSpec:
             return self.sharding.memory
         return HOST if self.name == _TO_HOST else DEVICE
 
-    @property
+    # Both are kept, as they are read for each node of each graph that is searched.
+    @functools.cached_property
     def dynamic_start(self) -> "tuple[OpSpec, int] | None":
-        """The op with a dynamic start (see `Lowering.dynamic_start`), cached."""
-        # Kept where it is used, as None is an answer, too: it is read for each node of each graph that is searched.
-        try:
-            return self._dynamic_start
-        except AttributeError:
-            self._dynamic_start: tuple[OpSpec, int] | None = self.lowering.dynamic_start(self)
-            return self._dynamic_start
+        """The op with a dynamic start (see `Lowering.dynamic_start`)."""
+        return self.lowering.dynamic_start(self)
 
-    @property
+    @functools.cached_property
     def on_host(self) -> OnHost | None:
-        """The op on CPU tensors (see `Lowering.on_host`), cached."""
-        try:
-            return self._on_host
-        except AttributeError:
-            self._on_host: OnHost | None = self.lowering.on_host(self)
-            return self._on_host
+        """The op on CPU tensors (see `Lowering.on_host`)."""
+        return self.lowering.on_host(self)
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"

@@ -18,20 +18,9 @@ import numpy as np
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in
-from ..lower.lower import (
-    FOUND_LOOP,
-    SHARDED_AS,
-    Made,
-    StackRow,
-    StackRows,
-    Vectors,
-    lower_region,
-    plain,
-    rows,
-    rows_on_device,
-    stretch,
-)
+from ..lower.lower import FOUND_LOOP, SHARDED_AS, Vectors, lower_region
 from ..lower.region import kinds_of, mesh_in, split_steps, strong
+from ..lower.stack_rows import Made, StackRow, StackRows, plain, rows, rows_on_device, stretch
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..lower.lower import SHARDED_AS, Made, StackRow, plain, taken
+from ..lower.lower import SHARDED_AS
+from ..lower.stack_rows import Made, StackRow, plain, taken
 from ..ops.dynamic_start import Run, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE

@@ -1,31 +1,15 @@
 """A graph as one JAX function: arguments taken in, ops lowered, results given out; paddings removed and added."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 
-from ..base.jax_private import hlo, ir
 from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..ops import sharded
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
-from ..sharding.partitioner import ops_of
 from ..sharding.value import HOST, Sharding
-from .lower import (
-    Chosen,
-    Lists,
-    Reporting,
-    StackRow,
-    Values,
-    as_stack,
-    find_stretch,
-    joined,
-    known_in,
-    lower_nodes,
-    made_of,
-    plain,
-    reports_to,
-)
+from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, reports_to
+from .stack_rows import StackRow, as_stack, find_stretch, joined, made_of, plain
 
 # What lowers the list ops of a graph with arrays on the host together (see `lower_nodes`).
 lists_of: list[Callable[[Graph], Lists]] = []
@@ -107,51 +91,3 @@ def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     meta, sharding = port.meta, port.sharding
     assert sharding is not None, "every input has a sharding"
     return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
-
-
-def hide_complex_constants(graph: Graph, module: ir.Module) -> None:
-    """Puts optimization barriers into a program over devices where XLA could find that one number fills a complex
-    array.
-
-    XLA replaces the sum over devices of an array of one number by an array of another; for a complex one it makes that
-    number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
-    """
-    if has_complex(graph):
-        hide(module)
-
-
-def has_complex(graph: Graph) -> bool:
-    """True if a program is over several devices and has a complex array."""
-    metas = [device_data.meta for device_data in graph.inputs] + [
-        meta for node in walk(graph.nodes) for meta in node.op.metas
-    ]
-    return len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas)
-
-
-def hide(module: Any) -> None:
-    """Puts the barriers into a module."""
-    constants: set[ir.Value] = set()
-    for op in ops_of(module):
-        if not all(value in constants or _may_be_known(value) for value in op.operands):
-            continue
-        for result in op.results:
-            if not _is_complex(result) or not result.type.rank:
-                constants.add(result)
-            elif op.name == "stablehlo.broadcast_in_dim":
-                # An optimization barrier behind it would put the array into memory.
-                with op.location, ir.InsertionPoint(op):
-                    op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
-            else:
-                with op.location, ir.InsertionPoint.after(op):
-                    hidden = hlo.OptimizationBarrierOp([result])
-                result.replace_all_uses_except(hidden.results[0], hidden.operation)
-
-
-def _is_complex(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType) and isinstance(value.type.element_type, ir.ComplexType)
-
-
-def _may_be_known(value: ir.Value) -> bool:
-    """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array without elements."""
-    kind = value.type
-    return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)

@@ -125,7 +125,7 @@ def _written_loops(graph: Graph) -> Iterator[tuple[Node, Loop]]:
     return ((node, node.op.lowering) for node in graph.nodes if isinstance(node.op.lowering, Loop))
 
 
-class StackGroups(NamedTuple):
+class _StackGroups(NamedTuple):
     """The stack groups of a graph: places of inputs and of roots with equal metas and shardings, row by row.
 
     peeled: for each loop, the values from outside it that belong to the stacks of its ys (`Candidate.peeled`).
@@ -136,7 +136,7 @@ class StackGroups(NamedTuple):
     peeled: list[dict[Result, dict[int, Value]]]
 
 
-def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
+def columns_of(graph: Graph, loops: Sequence[Candidate]) -> _StackGroups:
     """Returns the stack groups of a graph's inputs and roots."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
@@ -147,7 +147,7 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> StackGroups:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
         return [group for group in all_there if len(group) > 1 and len(set(map(what, group))) == 1]
 
-    return StackGroups(
+    return _StackGroups(
         within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i])),
         within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i])),
         _peeled(graph, loops, groups),

@@ -22,10 +22,9 @@ from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from .compiler import is_here
 from .persistent import disk
 from .persistent.disk import setting
-from .program import Program, taken
+from .program import Program, is_here, taken
 
 
 def _is_kept(graph: Graph) -> bool:

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from ..base.dtypes import is_exact, to_numpy_dtype
 from ..graph.op import Arrays, Layouts, Lowering, OnHost, OpSpec, Slot
-from ..lower.lower import Made, StackRow, find_stretch, plain, rows, scalars
+from ..lower.stack_rows import Made, StackRow, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.dynamic_start import Move, move_of
 from ..ops.floats import cast

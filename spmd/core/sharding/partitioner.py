@@ -134,6 +134,42 @@ def _lower_shard_as(context: mlir.LoweringRuleContext, one: ir.Value, other: ir.
 mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
+# --- arrays of one complex number -------------------------------------------------------------------------------------
+
+
+def hide(module: Any) -> None:
+    """Puts optimization barriers into a module where XLA could find that one number fills a complex array.
+
+    XLA replaces the sum over devices of an array of one number by an array of another; for a complex one it makes that
+    number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
+    """
+    constants: set[ir.Value] = set()
+    for op in ops_of(module):
+        if not all(value in constants or _may_be_known(value) for value in op.operands):
+            continue
+        for result in op.results:
+            if not _is_complex(result) or not result.type.rank:
+                constants.add(result)
+            elif op.name == "stablehlo.broadcast_in_dim":
+                # An optimization barrier behind it would put the array into memory.
+                with op.location, ir.InsertionPoint(op):
+                    op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
+            else:
+                with op.location, ir.InsertionPoint.after(op):
+                    hidden = hlo.OptimizationBarrierOp([result])
+                result.replace_all_uses_except(hidden.results[0], hidden.operation)
+
+
+def _is_complex(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and isinstance(value.type.element_type, ir.ComplexType)
+
+
+def _may_be_known(value: ir.Value) -> bool:
+    """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array without elements."""
+    kind = value.type
+    return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)
+
+
 # --- sorts in manual regions ------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from support import run_script
 import spmd
 from spmd.core.graph.graph import Graph
 from spmd.core.programs import cache
-from spmd.core.programs.compiler import compiled_with, options_of, text_of
+from spmd.core.programs.program import compiled_with, options_of, text_of
 
 
 def step() -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmd
 from spmd import Plan
-from spmd.core.programs import compiler
+from spmd.core.programs import program
 from spmd.core.run.execute import graph_of, roots_of
 from spmd.core.run.pjrt import devices
 from spmd.core.sharding.topology import standing_in
@@ -85,14 +85,14 @@ class TestDoesNotFit:
 
 def test_efforts_are_numbers() -> None:
     """jax takes these options of `config.compiler_options` as numbers and all others as text."""
-    assert compiler._parsed("exec_time_optimization_effort=-0.5") == ("exec_time_optimization_effort", -0.5)
-    assert compiler._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
+    assert program._parsed("exec_time_optimization_effort=-0.5") == ("exec_time_optimization_effort", -0.5)
+    assert program._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
 
 
 def chosen(x: torch.Tensor) -> dict[str, Any]:
     """The options of the program of a product."""
     roots = roots_of([(x @ x)._storage])
-    return compiler.options_of(graph_of(roots, devices.default_sharding()))
+    return program.options_of(graph_of(roots, devices.default_sharding()))
 
 
 @pytest.mark.parametrize(("kind", "names"), [("TPU v5 lite", 4), ("TPU v5", 3), ("TPU7x", 3), ("TPU v4", 3)])
@@ -101,16 +101,16 @@ def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int)
     gathers are fused with products on v5e alone, as libtpu warns of wrong results on others, or refuses it; chips with
     a SparseCore run them there."""
     monkeypatch.setattr(Sharding, "platform", "tpu")
-    monkeypatch.setattr(compiler, "is_known_to_libtpu", lambda option: "async" in option)
+    monkeypatch.setattr(program, "is_known_to_libtpu", lambda option: "async" in option)
     x = torch.ones(4, 4, device="xla")
     assert not chosen(x)
     monkeypatch.setattr(Sharding, "device_ids", (0, 1))
-    monkeypatch.setattr(compiler, "_kind", lambda graph: kind)
-    fused = compiler._OVERLAPPED_OF_V5E
+    monkeypatch.setattr(program, "_kind", lambda graph: kind)
+    fused = program._OVERLAPPED_OF_V5E
     on_sparse_core = (
-        {name for name in compiler._SPARSE_CORE if "async" in name} if kind in ("TPU v5", "TPU7x") else set()
+        {name for name in program._SPARSE_CORE if "async" in name} if kind in ("TPU v5", "TPU7x") else set()
     )
-    overlapped = {name for name in compiler._OVERLAPPED if "async" in name} | ({fused} if names == 4 else set())
+    overlapped = {name for name in program._OVERLAPPED if "async" in name} | ({fused} if names == 4 else set())
     assert set(chosen(x)) == overlapped | on_sparse_core and len(overlapped) == names
     assert {name for name, value in chosen(x).items() if value != "True"} == on_sparse_core & {fused}
     with mock.patch.object(spmd.config, "compiler_options", "auto xla_enable_async_all_gather=false"):
@@ -120,7 +120,7 @@ def test_overlap_on_tpus(monkeypatch: pytest.MonkeyPatch, kind: str, names: int)
 def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan for chips that are not here spares the search for them; a run, and products of one pass, do not."""
     monkeypatch.setattr(Sharding, "platform", "tpu")
-    monkeypatch.setattr(compiler, "is_known_to_libtpu", lambda option: option.endswith("performance_target"))
+    monkeypatch.setattr(program, "is_known_to_libtpu", lambda option: option.endswith("performance_target"))
     exact = torch.ones(4, 4, device="xla")
     assert not chosen(exact)
     with standing_in("v5e:2x4"):
@@ -133,7 +133,7 @@ def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not chosen(exact)
         finally:
             torch.set_float32_matmul_precision("highest")
-        monkeypatch.setattr(compiler, "is_known_to_libtpu", lambda option: False)
+        monkeypatch.setattr(program, "is_known_to_libtpu", lambda option: False)
         assert not chosen(exact)
 
 
