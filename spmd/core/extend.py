@@ -73,9 +73,9 @@ from .lower.region import body_numbers as body_numbers
 from .lower.region import region_op as region_op
 from .ops import Promote as Promote
 from .ops.collective import Group as Group
-from .ops.dynamic_start import Gradient as Gradient
-from .ops.dynamic_start import TakeRun as TakeRun
 from .ops.kernels.flash import Dropout as Dropout
+from .ops.shape import Gradient as Gradient
+from .ops.shape import TakeRun as TakeRun
 from .passes.dynamic import Unpad as Unpad
 from .passes.outcome import Changed as Changed
 from .passes.outcome import CompilePass as CompilePass

@@ -20,14 +20,10 @@ from .lower import build as _build
 from .lower import lower as _lower
 from .lower import region as _region
 from .ops import attention as _attention
-from .ops import blocks as _blocks
 from .ops import collective as _collective
-from .ops import dynamic_start as _dynamic_start
 from .ops import floats as _floats
 from .ops import linear_cross_entropy as _linear_cross_entropy
-from .ops import partial as _partial
 from .ops import partition as _partition
-from .ops import promised as _promised
 from .ops import registry as _registry
 from .ops import shape as _shape
 from .ops import sharded as _sharded
@@ -207,15 +203,15 @@ class rules:  # used as a module is
     """Rules of ops, and functions that they share."""
 
     RULES, ON_CPU = _ops.RULES, _ops.ON_CPU
-    blocks = _blocks.blocks
-    wide, as_promised = _floats.wide, _promised.as_promised
+    blocks = _sharded.blocks
+    wide, as_promised = _floats.wide, _registry.as_promised
     CHUNKS = _linear_cross_entropy.CHUNKS
     spmd_linear_cross_entropy = _linear_cross_entropy.spmd_linear_cross_entropy
     spmd_linear_cross_entropy_backward = _linear_cross_entropy.spmd_linear_cross_entropy_backward
-    run_of = _dynamic_start.run_of
+    run_of = _shape.run_of
     per_dim = _windows.per_dim
     aten_slice = _shape.aten_slice
-    SUMS = _partial.SUMS
+    SUMS = _sharded.SUMS
     lower = _registry.lower
     collective = _collective.function_of
 

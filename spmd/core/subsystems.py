@@ -16,7 +16,7 @@ from .base import samples as _samples
 from .base import seed as _seed
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
-from .ops import offload as _offload
+from .ops import create as _create
 from .passes import dynamic as _dynamic
 from .programs import cache as _cache
 from .programs import program as _program
@@ -134,7 +134,7 @@ class transfer:  # used as a module is
     host_copy = _copies.host_copy
     materialise, leased, lent_to = _host_reads.materialise, _host_reads.leased, _host_reads.lent_to
     placed_like = _schedule.placed_like
-    CHECKPOINT_NAME, TO_DEVICE, TO_HOST = _offload.CHECKPOINT_NAME, _offload.TO_DEVICE, _offload.TO_HOST
+    CHECKPOINT_NAME, TO_DEVICE, TO_HOST = _create.CHECKPOINT_NAME, _create.TO_DEVICE, _create.TO_HOST
     Lender = _lent.Lender
 
 

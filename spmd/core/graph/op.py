@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..base.forking import survives_fork
-from ..ops.offload import TO_HOST
+from ..ops.create import TO_HOST
 from ..sharding.value import DEVICE, HOST, Sharding
 from .meta import Meta
 

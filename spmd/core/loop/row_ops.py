@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..lower.lower import SHARDED_AS
 from ..lower.stack_rows import Made, StackRow, plain, taken
-from ..ops.dynamic_start import Run, TakeRun
+from ..ops.shape import ElementRun, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
 from .loop_counter import with_row
@@ -51,7 +51,7 @@ class PutRow(Lowering):
 class TakeRows(Lowering):
     """Takes adjacent runs of an array, each a result: rows of one array."""
 
-    run: Run
+    run: ElementRun
     positions: tuple[int, ...]
 
     @staticmethod

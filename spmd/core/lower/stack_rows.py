@@ -11,7 +11,7 @@ import numpy as np
 
 from ..graph.graph import TupleElement, Value
 from ..graph.op import Layouts
-from ..ops.dynamic_start import Run
+from ..ops.shape import ElementRun
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 from ..sharding.value import Sharding
 
@@ -77,7 +77,7 @@ def find_stretch(values: Sequence[Made]) -> StackRows | None:
     return StackRows(first.stack, first.index, step)
 
 
-def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made]:
+def taken(array: jax.Array, run: ElementRun, positions: Sequence[int]) -> list[Made]:
     """Returns the adjacent runs of an array that start at these positions, as rows of one array."""
     count, axis, first = len(positions), run.axis, min(positions)
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)

@@ -17,8 +17,7 @@ from .floats import wide
 from .kernels import computed, cudnn, flash, splash
 from .kernels.flash import Dropout
 from .partition import partition
-from .promised import as_promised
-from .registry import lower
+from .registry import as_promised, lower
 
 aten = torch.ops.aten
 

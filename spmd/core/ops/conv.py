@@ -11,9 +11,8 @@ from jax import lax
 
 from . import sharded
 from .floats import wide
-from .partial import exchanged, is_rounded, total
-from .promised import as_promised, zeros
-from .registry import lower
+from .registry import as_promised, lower, zeros
+from .sharded import exchanged, is_rounded, total
 from .windows import per_dim
 
 aten = torch.ops.aten

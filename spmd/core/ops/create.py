@@ -1,11 +1,12 @@
-"""Factories and copies: tensors made from numbers, and copies of tensors."""
+"""Factories and copies: tensors made from numbers, and copies of tensors, also under a name or in other memory."""
 
 import jax
 import jax.numpy as jnp
 import torch
+from torch._ops import OpOverload
 
 from .floats import cast
-from .registry import lower
+from .registry import Function, lower
 
 aten = torch.ops.aten
 
@@ -61,9 +62,9 @@ def aten_linspace(start, end, steps, *, dtype=None, returns):
     # torch drops the fractions of the ends first, counts from both of them, and drops those of the results.
     start, end = (jnp.trunc(jnp.asarray(number, jnp.float64)) for number in (start, end))
     # XLA divides by a number that it does not know; by one it knows it would multiply with the rounded inverse.
-    step, place = (end - start) / jax.lax.optimization_barrier(jnp.float64(max(steps - 1, 1))), jnp.arange(steps)
+    step, index = (end - start) / jax.lax.optimization_barrier(jnp.float64(max(steps - 1, 1))), jnp.arange(steps)
     near = max(steps // 2, 1)
-    return jnp.where(place < near, start + step * place, end - step * (steps - 1 - place)).astype(returns.dtype)
+    return jnp.where(index < near, start + step * index, end - step * (steps - 1 - index)).astype(returns.dtype)
 
 
 @lower(aten.eye.default, aten.eye.m)
@@ -84,3 +85,38 @@ def aten__to_copy(self, *, dtype=None, returns):
 @lower(aten.copy.default)
 def aten_copy(self, src):
     return jnp.broadcast_to(cast(src, self.dtype), self.shape)
+
+
+# -- Copies that change how a value is kept: its name for a checkpoint's policy, its memory kind. The gradient of a
+# value that was taken to the host is on the device again, and the other way round.
+
+_library = torch.library.Library("spmd", "FRAGMENT")
+
+
+def _define(schema: str, backward: Function) -> OpOverload:
+    """A differentiable op that returns a new tensor of the same value."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    _library.impl(name, lambda x, *static: x.clone(), "CompositeExplicitAutograd")
+    torch.library.register_autograd(f"spmd::{name}", backward, lib=_library)
+    return getattr(torch.ops.spmd, name).default
+
+
+CHECKPOINT_NAME = _define("checkpoint_name(Tensor x, str name) -> Tensor", lambda context, gradient: (gradient, None))
+TO_HOST: OpOverload = _define("place_to_host(Tensor x) -> Tensor", lambda context, gradient: TO_DEVICE(gradient))
+TO_DEVICE: OpOverload = _define("place_to_device(Tensor x) -> Tensor", lambda context, gradient: TO_HOST(gradient))
+
+
+@lower(CHECKPOINT_NAME)
+def spmd_checkpoint_name(x, name):
+    return x
+
+
+@lower(TO_HOST)
+def spmd_place_to_host(x):
+    return jax.device_put(x, jax.memory.Space.Host)
+
+
+@lower(TO_DEVICE)
+def spmd_place_to_device(x):
+    return x  # every op reads its operands on the device: see `lower.lower`

@@ -8,8 +8,8 @@ import torch
 
 from . import sharded
 from .floats import missing, wide
-from .partial import exchanged, is_rounded, shards
 from .registry import lower
+from .sharded import exchanged, is_rounded, shards
 
 aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ import torch
 from jax import lax
 
 from .floats import missing, wide
-from .place import at
 from .registry import lower
+from .strided import write_at
 
 aten = torch.ops.aten
 
@@ -49,15 +49,9 @@ def aten_gather(self, dim, index, *, sparse_grad=False):
 
 
 _COMBINE = {
-    None: "set",
-    "add": "add",
-    "sum": "add",
-    "mean": "add",
-    "multiply": "multiply",
-    "prod": "multiply",
-    "amax": "max",
+    None: "set", "add": "add", "sum": "add", "mean": "add", "multiply": "multiply", "prod": "multiply", "amax": "max",
     "amin": "min",
-}
+}  # fmt: skip
 
 
 @lower(aten.scatter.src, aten.scatter.reduce)
@@ -75,19 +69,15 @@ def aten_scatter(self, dim, index, src, *, reduce=None):
 
 
 _SCATTERS = {
-    "set": lax.scatter,
-    "add": lax.scatter_add,
-    "multiply": lax.scatter_mul,
-    "max": lax.scatter_max,
+    "set": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "max": lax.scatter_max,
     "min": lax.scatter_min,
-}
+}  # fmt: skip
 
 
 def _write(self, dim, index, src, method):
     others = tuple(axis for axis in range(self.ndim) if axis != dim)
     if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in others):
-        target = at(self, _grid(index, dim))
-        return getattr(target, method)(src, mode=_IN_BOUNDS, wrap_negative_indices=False)
+        return write_at(self, _grid(index, dim), src, method, _IN_BOUNDS, wrap_negative_indices=False)
     # The other dims are declared as batch dims: no partitioner sees that computed positions stay in the shard of their
     # own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
     numbers = lax.ScatterDimensionNumbers(
@@ -161,8 +151,8 @@ def _write_slices(self, dim, index, source, method):
     shape = self.shape
     self, source = _at_least_1d(self, source)
     wide = self.dtype if method == "set" else _accumulator(self.dtype)
-    place = at(self.astype(wide), _slices(self, dim, index))
-    return getattr(place, method)(source.astype(wide), mode=_IN_BOUNDS).astype(self.dtype).reshape(shape)
+    result = write_at(self.astype(wide), _slices(self, dim, index), source.astype(wide), method, _IN_BOUNDS)
+    return result.astype(self.dtype).reshape(shape)
 
 
 @lower(aten.index_select.default)
@@ -192,11 +182,10 @@ def aten_index_fill(self, dim, index, value):
 def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
     shape = self.shape
     self, source = _at_least_1d(self, source)
-    place = _slices(self, dim, index)
 
     def write(array, value, method):
         values = (source if value is None else jnp.full(source.shape, value)).astype(array.dtype)
-        return getattr(at(array, place), method)(values, mode=_IN_BOUNDS)
+        return write_at(array, _slices(self, dim, index), values, method, _IN_BOUNDS)
 
     return _reduce_into(self, write, reduce, include_self).reshape(shape)
 
@@ -204,11 +193,11 @@ def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
 # -- Advanced indexing. numpy's placement of the indexed dims is torch's.
 
 
-def _place(self, indices, what):
+def _full_index(indices, call):
     for index in indices:
         if index is not None and index.dtype in (np.bool_, np.uint8):
             raise NotImplementedError(
-                f"{what}: a boolean mask selects a number of elements that depends on the data, and a compiled program "
+                f"{call}: a boolean mask selects a number of elements that depends on the data, and a compiled program "
                 "has static shapes; use torch.where(mask, x, other), x.masked_fill(mask, value) or integer indices"
             )
     return tuple(slice(None) if index is None else index for index in indices)
@@ -216,15 +205,15 @@ def _place(self, indices, what):
 
 @lower(aten.index.Tensor, aten._unsafe_index.Tensor)
 def aten_index(self, indices):
-    return self.at[_place(self, indices, "x[mask]")].get(**missing(self.dtype))
+    return self.at[_full_index(indices, "x[mask]")].get(**missing(self.dtype))
 
 
 def _mask_of(self, indices, values):
     """The single boolean mask of x[:, mask] = values, shaped like self's dims, where all hits take the same values."""
-    given = [axis for axis, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or indices[given[0]].dtype != np.bool_:
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(axes) != 1 or indices[axes[0]].dtype != np.bool_:
         return None
-    axis, mask = given[0], indices[given[0]]
+    axis, mask = axes[0], indices[axes[0]]
     trailing = self.ndim - axis - mask.ndim
     uniform = values.ndim <= trailing or values.shape[values.ndim - trailing - 1] == 1
     if not uniform:
@@ -245,11 +234,12 @@ def aten_index_put(self, indices, values, accumulate=False):
     masked = _mask_of(self, indices, values)
     if masked is not None:
         return _put_mask(self, *masked, values, accumulate)
-    place = _place(self, indices, "x[mask] = values")
-    if not accumulate:
-        return at(self, place).set(values.astype(self.dtype), mode=_IN_BOUNDS)
-    wide = _accumulator(self.dtype)
-    return at(self.astype(wide), place).add(values.astype(wide), mode=_IN_BOUNDS).astype(self.dtype)
+    return _put(self, _full_index(indices, "x[mask] = values"), values, accumulate)
+
+
+def _put(self, index, values, accumulate):
+    dtype, method = (_accumulator(self.dtype), "add") if accumulate else (self.dtype, "set")
+    return write_at(self.astype(dtype), index, values.astype(dtype), method, _IN_BOUNDS).astype(self.dtype)
 
 
 @lower(aten._index_put_impl.default)
@@ -264,12 +254,7 @@ def aten_take(self, index):
 
 @lower(aten.put.default)
 def aten_put(self, index, source, accumulate=False):
-    if accumulate:
-        flat = self.reshape(-1).astype(_accumulator(self.dtype))
-        total = at(flat, (index.reshape(-1),)).add(source.reshape(-1).astype(flat.dtype), mode=_IN_BOUNDS)
-        return total.astype(self.dtype).reshape(self.shape)
-    place = at(self.reshape(-1), (index.reshape(-1),))
-    return place.set(source.reshape(-1), mode=_IN_BOUNDS).reshape(self.shape)
+    return _put(self.reshape(-1), (index.reshape(-1),), source.reshape(-1), accumulate).reshape(self.shape)
 
 
 # -- Masks whose result has a static shape.
@@ -343,8 +328,8 @@ def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, si
     if sorted_sequence.ndim == 1:
         return _search(sorted_sequence, _array(self), right, out_int32)
     below = jnp.less_equal if right else jnp.less
-    before = below(sorted_sequence[..., None, :], self[..., :, None])
-    return jnp.sum(before, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
+    is_below = below(sorted_sequence[..., None, :], self[..., :, None])
+    return jnp.sum(is_below, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
 
 
 @lower(aten.bucketize.Tensor, aten.bucketize.Scalar)

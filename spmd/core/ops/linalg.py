@@ -10,8 +10,7 @@ import torch
 from jax import lax
 from jax.scipy import linalg as scipy_linalg
 
-from .promised import as_promised, zeros
-from .registry import lower
+from .registry import as_promised, lower, zeros
 
 aten = torch.ops.aten
 

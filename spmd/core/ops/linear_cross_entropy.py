@@ -18,8 +18,7 @@ from jax import lax
 
 from . import loss, sharded
 from .floats import wide, widened
-from .promised import as_promised
-from .registry import Function, lower
+from .registry import Function, as_promised, lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
 # max_bytes: the most bytes that the logits in memory at a time take on a device. logits_dtype: the dtype to which the

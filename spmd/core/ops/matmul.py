@@ -10,8 +10,8 @@ from jax import lax
 from . import folds, sharded
 from .floats import cast
 from .kernels.grouped import groups_of_rows, rows_by_group
-from .partial import is_rounded, total
 from .registry import lower
+from .sharded import is_rounded, total
 
 aten = torch.ops.aten
 

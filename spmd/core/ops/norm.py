@@ -7,9 +7,8 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .partial import total
-from .promised import as_promised, zeros
-from .registry import lower
+from .registry import as_promised, lower, zeros
+from .sharded import total
 
 aten = torch.ops.aten
 

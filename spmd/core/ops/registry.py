@@ -1,12 +1,16 @@
-"""The table of lowering rules: aten overload -> pure function of JAX arrays. Each op family has a file of rules."""
+"""The table of lowering rules: aten overload -> pure function of JAX arrays. Each op family has a file of rules.
+
+Also the results that torch promises, the arguments that are operands of a program, and the ops without a rule.
+"""
 
 import functools
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promote
@@ -134,3 +138,129 @@ def _check_names(
 def _place(function: Function) -> str:
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+# --- results: a rule's `returns`, one or a tuple, with None for no result ---------------------------------------------
+
+
+def zeros(returns):
+    """Zeros for each promised result."""
+    if isinstance(returns, tuple):
+        return tuple(map(zeros, returns))
+    return None if returns is None else jnp.zeros(returns.shape, returns.dtype)
+
+
+def as_promised(values, returns):
+    """Each value in the promised shape and dtype; zeros for None, nothing where torch returns an empty tensor."""
+    return tuple(
+        zeros(like) if value is None or like is None or 0 in like.shape
+        else value.reshape(like.shape).astype(like.dtype)
+        for value, like in zip(values, returns, strict=True)
+    )  # fmt: skip
+
+
+# --- scalar arguments: the Python numbers that are operands of a program, by op name and schema argument --------------
+
+# A scalar argument may change from step to step without a new program (a learning rate, Adam's bias corrections). A
+# static one is part of the program: exponents (x ** 2 is a multiplication, x ** s is not), norm orders, eps, dims, and
+# the matmul family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
+SCALAR_ARGUMENTS: dict[str, frozenset[str]] = {
+    name: frozenset(arguments)
+    for name, arguments in {
+        "add": ("other", "alpha", "scalar", "scalars"),
+        "sub": ("other", "alpha", "scalar", "scalars"),
+        "rsub": ("other", "alpha"),
+        "mul": ("other", "scalar", "scalars"),
+        "div": ("other", "scalar", "scalars"),
+        "true_divide": ("other",),
+        "remainder": ("other",),
+        "fmod": ("other",),
+        "floor_divide": ("other",),
+        "fill": ("value",),
+        "full": ("fill_value",),
+        "full_like": ("fill_value",),
+        "new_full": ("fill_value",),
+        "masked_fill": ("value",),
+        "where": ("self", "other"),
+        "lerp": ("weight",),
+        "addcmul": ("value", "scalar", "scalars"),
+        "addcdiv": ("value", "scalar", "scalars"),
+        "clamp": ("min", "max"),
+        "clamp_min": ("min", "scalar", "scalars"),
+        "clamp_max": ("max", "scalar", "scalars"),
+        "maximum": ("scalar", "scalars"),
+        "minimum": ("scalar", "scalars"),
+        "eq": ("other",),
+        "ne": ("other",),
+        "lt": ("other",),
+        "le": ("other",),
+        "gt": ("other",),
+        "ge": ("other",),
+        "pow": ("self",),
+        "scatter": ("value",),
+        "index_fill": ("value",),
+        "scalar_tensor": ("s",),
+        "bernoulli": ("p",),
+        "normal": ("mean", "std"),
+        "uniform": ("from", "to"),
+        "_fused_adagrad": ("lr",),
+        "_fused_adam": ("lr", "beta1", "beta2"),
+        "_fused_adamw": ("lr", "beta1", "beta2"),
+        "_fused_sgd": ("lr",),
+    }.items()
+}
+
+
+def is_one_number(values: Sequence[Any]) -> bool:
+    """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
+
+    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
+    """
+    first = values[0] if values else None
+    return (
+        isinstance(first, (float, int))
+        and type(first) is not bool
+        and values.count(first) == len(values)
+        and len(set(map(type, values))) == 1
+    )
+
+
+# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.
+LARGEST = 2**63 - 1
+
+
+def base_name(overload: OpOverload) -> str:
+    """`aten::_foreach_add_.List` -> `add`: the op whose scalar arguments and rule a derived form shares."""
+    name = overload._schema.name.split("::")[1].removeprefix("_foreach_")
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return name
+
+
+def scalar_arguments(overload: OpOverload) -> frozenset[str]:
+    """The names of the schema arguments of `overload` whose numbers are scalar arguments."""
+    return SCALAR_ARGUMENTS.get(base_name(overload), frozenset())
+
+
+# --- ops that torch's own CPU kernel computes, whatever `config.fallback` says: no model is trained with them ---------
+
+# Why a table and no rules: a rule of one of these is a kernel of its own (a series by range, a pivoted factorization),
+# fifty lines that few programs call. Gradients are torch's formulas; the ops in them that are as rare stand here, too.
+
+# By the op's name in the schema.
+ON_CPU = frozenset(
+    f"aten::{name}"
+    for name in (
+        "special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
+        "special_modified_bessel_k0", "special_modified_bessel_k1", "special_scaled_modified_bessel_k0",
+        "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0",
+        *(f"special_{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"),
+        "special_hermite_polynomial_h", "special_hermite_polynomial_he", "special_laguerre_polynomial_l",
+        "special_legendre_polynomial_p",
+        "linalg_ldl_factor_ex", "linalg_ldl_solve", "ormqr", "triangular_solve",
+        "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors",
+        "segment_reduce", "_segment_reduce_backward", "hash_tensor",
+        *(f"fractional_max_pool{rank}d{end}" for rank in (2, 3) for end in ("", "_backward")),
+        "multilabel_margin_loss_forward", "multilabel_margin_loss_backward",
+    )
+)  # fmt: skip

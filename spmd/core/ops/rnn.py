@@ -11,8 +11,7 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .promised import as_promised
-from .registry import lower
+from .registry import as_promised, lower
 
 aten = torch.ops.aten
 

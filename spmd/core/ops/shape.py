@@ -1,27 +1,34 @@
-"""Views and rearrangements: each view rule is next to the rule that writes a changed view back into its base."""
+"""Views and rearrangements: each view rule is next to the rule that writes a changed view back into its base.
 
-from collections.abc import Callable
+Slices and selections have a second form, whose start is an operand.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch._ops import OpOverload
 
 from . import folds
-from .place import at
+from .random import WIDE, integers
 from .registry import lower
+from .strided import retyped, write_at
 
 aten = torch.ops.aten
 
 # view overload -> (base, new view, *the view's own arguments) -> the base with the view's elements replaced.
-WRITE_BACK: dict[torch._ops.OpOverload, Callable[..., jax.Array]] = {}
+WriteBack = Callable[..., jax.Array]
+WRITE_BACK: dict[OpOverload, WriteBack] = {}
 
 
-def write_back(*overloads: Any) -> Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]:
+def write_back(*overloads: OpOverload) -> Callable[[WriteBack], WriteBack]:
     """Registers the rule of a write through the view `overload` into its base."""
 
-    def register(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def register(function: WriteBack) -> WriteBack:
         for overload in overloads:
             assert overload not in WRITE_BACK, overload
             WRITE_BACK[overload] = function
@@ -51,50 +58,11 @@ def aten_alias(self):
 
 
 @write_back(
-    aten.view.default,
-    aten._reshape_alias.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.unsqueeze.default,
-    aten.alias.default,
-)
+    aten.view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.unsqueeze.default, aten.alias.default,
+)  # fmt: skip
 def _write_reshaped(base, new, *arguments):
     return new.reshape(base.shape)
-
-
-def retyped(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The same bytes as another dtype, along the last dim, up to the last complete element.
-
-    Wider and narrower dtypes by shifts: of two bitcasts between widths in a row XLA makes one of the wrong shape
-    (jaxlib 0.10.2).
-    """
-    if array.dtype == dtype:
-        return array
-    if array.ndim == 0:
-        return retyped(array.reshape(1), dtype).reshape(())
-    if array.dtype == jnp.bool_:
-        return retyped(array.astype(jnp.uint8), dtype)
-    lead = array.shape[:-1]
-    if jnp.iscomplexobj(array):
-        return retyped(jnp.stack([array.real, array.imag], axis=-1).reshape(*lead, 2 * array.shape[-1]), dtype)
-    if dtype == jnp.bool_:
-        return retyped(array, np.dtype(np.uint8)) != 0
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        parts = retyped(array, np.dtype(f"f{dtype.itemsize // 2}"))
-        parts = parts[..., : parts.shape[-1] // 2 * 2]
-        return jax.lax.complex(parts[..., ::2], parts[..., 1::2])
-    old, new = array.dtype.itemsize, dtype.itemsize
-    bits = jax.lax.bitcast_convert_type(array, np.dtype(f"u{old}"))
-    if new < old:
-        shifts = np.arange(old // new, dtype=bits.dtype) * 8 * new
-        bits = (bits[..., None] >> shifts).astype(np.dtype(f"u{new}")).reshape(*lead, bits.shape[-1] * shifts.size)
-    elif new > old:
-        count = new // old
-        whole = bits.shape[-1] // count
-        bits = bits[..., : whole * count].reshape(*lead, whole, count).astype(np.dtype(f"u{new}"))
-        bits = jnp.sum(bits << np.arange(count, dtype=bits.dtype) * 8 * old, axis=-1, dtype=bits.dtype)
-    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 @lower(aten.view.dtype)
@@ -150,7 +118,7 @@ def _slice(rank: int, size: int, dim: int, start: int | None, end: int | None, s
     return (slice(None),) * _dim(dim, rank) + (slice(*slice(start, end).indices(size)[:2], step),)
 
 
-def _update(base: jax.Array, new: jax.Array, start: int, axis: int) -> jax.Array:
+def _update(base: jax.Array, new: jax.Array, start: int | jax.Array, axis: int) -> jax.Array:
     """The base with the run of elements from `start` along `axis` replaced."""
     # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both partitioners).
     if not new.size:
@@ -170,7 +138,7 @@ def aten_slice_scatter(base, new, /, dim=0, start=None, end=None, step=1):
         start = slice(start, end).indices(base.shape[dim])[0]
         return _update(base, new, start, _dim(dim, base.ndim))
     places = np.arange(*slice(start, end, step).indices(base.shape[dim]))
-    return at(base, (slice(None),) * _dim(dim, base.ndim) + (places,)).set(new)
+    return write_at(base, (slice(None),) * _dim(dim, base.ndim) + (places,), new)
 
 
 @lower(aten.select.int)
@@ -194,10 +162,6 @@ def _diagonal_index(shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -
     return tuple(index)
 
 
-def _diagonal_last(array: jax.Array, dim1: int, dim2: int) -> jax.Array:
-    return jnp.moveaxis(array, (dim1, dim2), (-2, -1))
-
-
 @lower(aten.diagonal.default)
 def aten_diagonal(self, offset=0, dim1=0, dim2=1):
     return jnp.diagonal(self, offset, dim1, dim2)
@@ -206,9 +170,9 @@ def aten_diagonal(self, offset=0, dim1=0, dim2=1):
 @write_back(aten.diagonal.default)
 def _write_diagonal(base, new, offset=0, dim1=0, dim2=1):
     dim1, dim2 = _dim(dim1, base.ndim), _dim(dim2, base.ndim)
-    moved = _diagonal_last(base, dim1, dim2)
+    moved = jnp.moveaxis(base, (dim1, dim2), (-2, -1))
     index = _diagonal_index(moved.shape, offset, -2, -1)
-    return jnp.moveaxis(at(moved, index).set(new), (-2, -1), (dim1, dim2))
+    return jnp.moveaxis(write_at(moved, index, new), (-2, -1), (dim1, dim2))
 
 
 @lower(aten.select_backward.default, write=aten_select_scatter)
@@ -227,87 +191,148 @@ def aten_unfold(self, dimension, size, step):
     return jnp.moveaxis(jnp.take(self, windows, axis=axis), axis + 1, -1)
 
 
-# --- elements by stride and offset in the base's memory --------------------------------------------------------------
+# --- slices and selections with a dynamic start, as a loop's index; the end of random integers -----------------------
 
 
-def _storage_order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
-    return sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+@dataclass(frozen=True, slots=True)
+class ElementRun:
+    """`count` elements along `axis`, `step` apart; `is_select`: one element, whose dim is removed."""
+
+    axis: int
+    count: int
+    step: int
+    is_select: bool
+
+    def read(self, base: jax.Array, start: jax.Array) -> jax.Array:
+        """The run of `base` that begins at `start`."""
+        if self.is_select:
+            return jax.lax.dynamic_index_in_dim(base, start, self.axis, keepdims=False)
+        span = jax.lax.dynamic_slice_in_dim(base, start, (self.count - 1) * self.step + 1, self.axis)
+        return span if self.step == 1 else jax.lax.slice_in_dim(span, 0, span.shape[self.axis], self.step, self.axis)
+
+    def write(self, base: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
+        """`base` with that run replaced by `new`."""
+        new = jnp.expand_dims(new, self.axis) if self.is_select else new
+        if self.step == 1:
+            return _update(base, new, start, self.axis)
+        places = start + self.step * jnp.arange(self.count)
+        return write_at(base, (slice(None),) * self.axis + (places,), new.astype(base.dtype))
 
 
-def _memory_index(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> np.ndarray:
-    index = np.full(shape, offset, np.int64)
-    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        index += (np.arange(size) * stride).reshape((-1,) + (1,) * (len(shape) - dim - 1))
-    return index
+@dataclass(frozen=True, slots=True)
+class TakeRun:
+    """The run of an array."""
+
+    run: ElementRun
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.read(operands[0], start)
 
 
-def _last_writers(index: np.ndarray) -> np.ndarray:
-    """The element that is written last, in row-major order, into each place that a view names."""
-    flat = index.reshape(-1)
-    return flat.size - 1 - np.unique(flat[::-1], return_index=True)[1]
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The first operand with the run replaced by the second."""
+
+    run: ElementRun
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(operands[0], operands[1], start)
 
 
-def repeats_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """True if some place in memory is more than one element of a view with these strides."""
-    if 0 in shape:
-        return False
-    reach = 0  # of the elements so far, from the first one
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
-        if stride <= reach:
-            index = _memory_index(shape, strides, 0)
-            return np.unique(index).size < index.size
-        reach += stride * (size - 1)
-    return False
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Zeros with the run replaced by the operand."""
+
+    run: ElementRun
+    shape: tuple[int, ...]
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(jnp.zeros(self.shape, operands[0].dtype), operands[0], start)
 
 
-# How a view's elements differ from the memory: a sign, or the dtype as which the bytes are read.
-Shown = str | np.dtype
-SIGNS = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
+@dataclass(frozen=True, slots=True)
+class Arange:
+    """Consecutive integers from a start on, `step` apart."""
+
+    count: int
+    dtype: np.dtype
+    step: int
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return (start + self.step * jnp.arange(self.count)).astype(self.dtype)
 
 
-def _show(flat: jax.Array, shown: Shown) -> jax.Array:
-    """All memory, one-dimensional, as a view reads it."""
-    if shown == "conj":
-        return jnp.conj(flat)
-    return -flat if shown == "neg" else retyped(flat, np.dtype(shown))
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Random integers from `low` up to an end."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    low: int
+
+    def __call__(self, operands: Sequence[jax.Array], end: jax.Array, draw: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return integers(draw, self.shape, self.low, end, self.dtype)
 
 
-def _memory_text(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
-    """Memory in row-major order: as it is, and as each view of the chain reads it."""
-    levels = [stored.reshape(-1)]
-    for one in shown:
-        levels.append(_show(levels[-1], one))
-    return levels
+Move = TakeRun | Write | Gradient | Arange | Integers
 
 
-def read_strided(base: jax.Array, base_strides, shape, strides, offset, shown: tuple[Shown, ...] = ()) -> jax.Array:
-    """The view (shape, strides, offset) of a dense base whose own memory layout is `base_strides`."""
-    stored = jnp.transpose(base, _storage_order(base_strides, base.shape))
-    return _memory_text(stored, shown)[-1][_memory_index(shape, strides, offset)]
+def run_of(overload: OpOverload, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[ElementRun, int] | None:
+    """The run that a select or slice of an array of this shape takes, and its start; None where the start is fixed."""
+    dim = given.get("dim", 0)
+    axis = dim + len(shape) if dim < 0 else dim
+    if overload in _SELECTS:
+        index = given["index"]
+        return ElementRun(axis, 1, 1, True), index + shape[axis] if index < 0 else index
+    step = given.get("step", 1)
+    start, stop, _ = slice(given.get("start"), given.get("end")).indices(shape[axis])
+    count = max(0, -(-(stop - start) // step))
+    return None if count in (0, shape[axis]) else (ElementRun(axis, count, step, False), start)
 
 
-def write_strided(
-    base: jax.Array, new: jax.Array, base_strides, shape, strides, offset, shown: tuple[Shown, ...] = ()
-) -> jax.Array:
-    """The base with the elements of the view (shape, strides, offset) replaced; where the view names a place twice, by
-    the last of its elements."""
-    order = _storage_order(base_strides, base.shape)
-    stored = jnp.transpose(base, order)
-    levels = _memory_text(stored, shown)
-    index = _memory_index(shape, strides, offset)
-    last = _last_writers(index)
-    flat = at(levels.pop(), (index.reshape(-1)[last],)).set(new.reshape(-1)[last])
-    for one, below in zip(reversed(shown), reversed(levels), strict=True):
-        # A conjugate or a negative is its own inverse; bytes after the last complete element are as they were.
-        kept = _show(flat, one if one in ("conj", "neg") else below.dtype)
-        flat = jnp.concatenate([kept, below[kept.size :]])
-    return jnp.transpose(flat.reshape(stored.shape), np.argsort(order).tolist())
+def move_of(
+    overload: OpOverload, given: dict[str, Any], shapes: Sequence[tuple[int, ...]], result: jax.ShapeDtypeStruct
+) -> tuple[Move, int] | None:
+    """The op with these arguments as a function of a dynamic position, and that position; None where it has none.
+
+    given: the schema's arguments by name. shapes: of the tensor operands. result: shape and dtype of the result.
+    """
+    if overload in _ARANGES:
+        start, step = given["start"], given.get("step", 1)
+        if type(start) is not int or type(step) is not int or not jnp.issubdtype(result.dtype, jnp.integer):
+            return None
+        return Arange(result.shape[0], result.dtype, step), start
+    if overload in _INTEGERS:
+        low, high = given.get("from", 0), given["to"]
+        if high is None or high - low >= WIDE:
+            return None
+        return Integers(result.shape, result.dtype, low), high
+    if overload not in _SELECTS | _SLICES:
+        return None
+    is_gradient = overload in (aten.select_backward.default, aten.slice_backward.default)
+    shape = tuple(given["input_sizes"]) if is_gradient else shapes[0]
+    match = run_of(overload, shape, given)
+    if match is None:
+        return None
+    run, start = match
+    if is_gradient:
+        return Gradient(run, shape), start
+    return (TakeRun(run) if overload in DYNAMIC_START_VIEWS else Write(run)), start
+
+
+DYNAMIC_START_VIEWS = frozenset({aten.select.int, aten.slice.Tensor})
+_INTEGERS = frozenset({getattr(aten.random, "from"), aten.random.to})
+_ARANGES = frozenset({aten.arange.start, aten.arange.start_step})
+_SELECTS = frozenset({aten.select.int, aten.select_backward.default, aten.select_scatter.default})
+_SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
 
 
 # --- several views at once: the rule returns one of them, chosen by the last argument ---------------------------------
 
 
-def part(overload: Any, shape: tuple[int, ...], arguments: tuple[Any, ...], index: int) -> tuple[Any, tuple[Any, ...]]:
+def part(
+    overload: OpOverload, shape: tuple[int, ...], arguments: tuple[Any, ...], index: int
+) -> tuple[OpOverload, tuple[int, ...]]:
     """Output `index` of a multi-output view as the single-output view that equals it: (overload, arguments)."""
     if overload is aten.unbind.int:
         return aten.select.int, (arguments[0] if arguments else 0, index)

@@ -24,7 +24,7 @@ from ..graph.graph import DeviceData, Node, Value, results
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
-from ..ops.scalar_arguments import LARGEST, is_one_number
+from ..ops.registry import LARGEST, is_one_number
 from ..run.pjrt.transfer import host_array
 from .host_lists import computed
 from .infer import new_op, op_for, reads_default_dtype

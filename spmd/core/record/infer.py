@@ -25,7 +25,7 @@ from ..graph.op import OpSpec, Slot
 from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
-from ..ops.scalar_arguments import LARGEST, is_one_number
+from ..ops.registry import LARGEST, is_one_number
 from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overlap import check_targets

@@ -14,10 +14,10 @@ from ..base.dtypes import is_exact, to_numpy_dtype
 from ..graph.op import Arrays, Layouts, Lowering, OnHost, OpSpec, Slot
 from ..lower.stack_rows import Made, StackRow, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
-from ..ops.dynamic_start import Move, move_of
 from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
+from ..ops.shape import Move, move_of
 from .overloads import Kwargs, TorchValue, makes_tensors
 
 

@@ -12,8 +12,8 @@ from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..ops.dynamic_start import DYNAMIC_START_VIEWS, Run, run_of
-from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, write_strided
+from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, ElementRun, run_of
+from ..ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
 from .annotations import mark_op
 from .host_lists import viewed
@@ -26,7 +26,7 @@ from .tensor import XlaTensor
 class ViewRule:
     """The ops that read one kind of view from its parent and write it back; `write` is None where only the strides and
     offset say which elements it covers. meta: the view's, with its offset in memory. shown: the sign or dtype in which
-    the view shows memory, where it is not the stored one (see `ops.shape.Shown`)."""
+    the view shows memory, where it is not the stored one (see `ops.strided.Shown`)."""
 
     __slots__ = ("__weakref__", "meta", "read", "shown", "write")
 
@@ -179,7 +179,7 @@ class _WriteBack(Lowering):
 class _DynamicUpdateSlice(Lowering):
     """A write through a select or slice with a dynamic start."""
 
-    run: Run
+    run: ElementRun
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (self.run.write(operands[0], operands[1], numbers[0]),)

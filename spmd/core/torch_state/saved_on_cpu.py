@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from ..ops.offload import TO_DEVICE, TO_HOST
+from ..ops.create import TO_DEVICE, TO_HOST
 from ..record.tensor import XlaTensor
 
 

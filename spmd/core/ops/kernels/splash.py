@@ -18,10 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from .. import sharded
-from ..late import late
 from ..partition import per_shard
+from ..registry import Function
 
 Arrays = tuple[jax.Array, ...]
 Otherwise = Callable[..., Any]
@@ -265,3 +267,39 @@ def _is_there() -> bool:
     """True if this jax has the kernel in the form that is called here: its backward is private to jax."""
     backward = getattr(_module("kernel"), "_splash_attention_bwd", None)
     return backward is not None and tuple(inspect.signature(backward).parameters) == _BACKWARD
+
+
+# -- Functions that are traced when they are lowered: `jax.lax.platform_dependent` traces the branches of every
+# platform and lowers one. A kernel takes long to trace, so a branch binds it here, to be traced where it is lowered.
+
+_late_p = Primitive("spmd_late")
+_late_p.multiple_results = True
+
+
+def late(function: Function, results: Any, *operands: Any) -> Any:
+    """function(*operands), both pytrees; `results` has a `jax.ShapeDtypeStruct` for each array that it returns.
+
+    The function must not hold arrays of the program other than its operands.
+    """
+    arrays, tree = jax.tree.flatten(operands)
+    promised, shape = jax.tree.flatten(results)
+
+    def flat(*arrays: jax.Array) -> Any:
+        return jax.tree.flatten(function(*jax.tree.unflatten(tree, arrays)))[0]
+
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
+    result = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)
+    return jax.tree.unflatten(shape, result)
+
+
+def _run(*arrays: jax.Array, function: Function, results: Any, precision: Any) -> Any:
+    with jax.default_matmul_precision(precision):
+        return function(*arrays)
+
+
+def _shapes(*arrays: Any, function: Function, results: Any, precision: Any) -> Any:
+    return [jax.core.ShapedArray(result.shape, result.dtype) for result in results]
+
+
+_late_p.def_abstract_eval(_shapes)
+mlir.register_lowering(_late_p, mlir.lower_fun(_run, multiple_results=True))
