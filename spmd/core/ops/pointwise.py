@@ -1,6 +1,7 @@
 """Elementwise rules: arithmetic, comparison, logic, bits, where, clamp. Activation functions are in `activation`."""
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,11 @@ import numpy as np
 import torch
 from jax import lax
 from jax.scipy import special
+from torch._ops import OpOverload
 
 from .floats import is_exact
 from .kernels import elementary
-from .kernels.gamma import digamma, igamma, igammac, zeta
-from .registry import Promote, lower
+from .registry import Function, Promote, lower
 
 aten = torch.ops.aten
 
@@ -36,13 +37,45 @@ def _sign(self):
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
 
 
+def _by_parts(real, parts):
+    """A function of real numbers, and of complex ones by their real and imaginary parts."""
+
+    def function(z):
+        if not jnp.issubdtype(z.dtype, jnp.complexfloating):
+            return real(z)
+        return lax.complex(*parts(lax.real(z), lax.imag(z)))
+
+    return function
+
+
+def _absolute(z):
+    if not jnp.issubdtype(z.dtype, jnp.complexfloating):
+        return z if z.dtype == jnp.bool_ else jnp.abs(z)
+    return jnp.where(jnp.isinf(lax.real(z)) | jnp.isinf(lax.imag(z)), jnp.inf, jnp.abs(z))
+
+
 def _erfcx(self):
-    # exp(x^2) erfc(x) is overflow times underflow past 5: the continued fraction of this depth is exact in float64.
-    big = jnp.maximum(self, 5.0)
-    fraction = big
-    for k in range(12, 0, -1):
-        fraction = big + 0.5 * k / fraction
-    return jnp.where(self > 5.0, 1.0 / (fraction * math.sqrt(math.pi)), jnp.exp(self * self) * special.erfc(self))
+    return special.erfcx(self.astype(jnp.float64)).astype(self.dtype)  # jax's is 0 at 9.283 in float32
+
+
+def _incomplete_gamma(function, at_infinity):
+    """An incomplete gamma function of jax's, which loses digits in float32. at_infinity: its value at infinite self."""
+
+    def rule(self, other):
+        a, x = self.astype(jnp.float64), other.astype(jnp.float64)
+        limit = jnp.where((x >= 0) & jnp.isfinite(x), at_infinity, jnp.nan)
+        return jnp.where(a == jnp.inf, limit, function(a, x)).astype(self.dtype)
+
+    return rule
+
+
+def _digamma(self):
+    # At 0 torch returns the limit from the side given by the zero's sign.
+    return jnp.where(self == 0, jnp.copysign(jnp.asarray(jnp.inf, self.dtype), -self), special.digamma(self))
+
+
+def _is_pole(self):
+    return (self <= 0) & (self == jnp.floor(self))
 
 
 def _angle(self):
@@ -54,35 +87,35 @@ def _angle(self):
 
 
 UNARY_FLOAT = {
-    aten.acos.default: elementary.acos,
-    aten.acosh.default: elementary.acosh,
-    aten.asin.default: elementary.asin,
-    aten.asinh.default: elementary.asinh,
-    aten.atan.default: elementary.atan,
-    aten.atanh.default: elementary.atanh,
-    aten.cos.default: elementary.cos,
-    aten.cosh.default: elementary.cosh,
+    aten.acos.default: _by_parts(jnp.arccos, elementary.acos),
+    aten.acosh.default: _by_parts(jnp.arccosh, elementary.acosh),
+    aten.asin.default: _by_parts(jnp.arcsin, elementary.asin),
+    aten.asinh.default: _by_parts(jnp.arcsinh, elementary.asinh),
+    aten.atan.default: _by_parts(jnp.arctan, elementary.atan),
+    aten.atanh.default: _by_parts(jnp.arctanh, elementary.atanh),
+    aten.cos.default: _by_parts(jnp.cos, elementary.cos),
+    aten.cosh.default: _by_parts(jnp.cosh, elementary.cosh),
     aten.deg2rad.default: jnp.deg2rad,
-    aten.digamma.default: digamma,
+    aten.digamma.default: _digamma,
     aten.erf.default: special.erf,
     aten.erfc.default: special.erfc,
     aten.erfinv.default: special.erfinv,
-    aten.exp.default: elementary.exp,
-    aten.exp2.default: elementary.exp2,
-    aten.expm1.default: elementary.expm1,
+    aten.exp.default: _by_parts(jnp.exp, elementary.exp),
+    aten.exp2.default: _by_parts(jnp.exp2, elementary.exp2),
+    aten.expm1.default: _by_parts(jnp.expm1, elementary.expm1),
     aten.i0.default: special.i0,
     aten.lgamma.default: special.gammaln,
-    aten.log.default: elementary.log,
-    aten.log10.default: elementary.log10,
+    aten.log.default: _by_parts(jnp.log, elementary.log),
+    aten.log10.default: _by_parts(jnp.log10, elementary.log10),
     aten.log1p.default: jnp.log1p,
-    aten.log2.default: elementary.log2,
+    aten.log2.default: _by_parts(jnp.log2, elementary.log2),
     aten.rad2deg.default: jnp.rad2deg,
     aten.reciprocal.default: lambda self: 1 / self,
     aten.rsqrt.default: lax.rsqrt,
     aten.sigmoid.default: lax.logistic,
-    aten.sin.default: elementary.sin,
+    aten.sin.default: _by_parts(jnp.sin, elementary.sin),
     aten.sinc.default: jnp.sinc,
-    aten.sinh.default: elementary.sinh,
+    aten.sinh.default: _by_parts(jnp.sinh, elementary.sinh),
     aten.special_entr.default: special.entr,
     aten.special_erfcx.default: _erfcx,
     aten.special_i0e.default: special.i0e,
@@ -92,9 +125,9 @@ UNARY_FLOAT = {
     aten.special_modified_bessel_i0.default: special.i0,
     aten.special_modified_bessel_i1.default: special.i1,
     aten.special_ndtri.default: special.ndtri,
-    aten.sqrt.default: elementary.sqrt,
-    aten.tan.default: elementary.tan,
-    aten.tanh.default: elementary.tanh,
+    aten.sqrt.default: _by_parts(jnp.sqrt, elementary.sqrt),
+    aten.tan.default: _by_parts(jnp.tan, elementary.tan),
+    aten.tanh.default: _by_parts(jnp.tanh, elementary.tanh),
 }
 
 UNARY_DEFAULT = {
@@ -121,7 +154,7 @@ _UNARY_BOOL = {
 }
 
 _UNARY_REAL = {
-    aten.abs.default: elementary.absolute,
+    aten.abs.default: _absolute,
     aten.angle.default: _angle,
 }
 
@@ -132,7 +165,7 @@ def _floor_divide(self, other):
     if is_exact(self):
         return jnp.floor_divide(self, other)
     # torch computes the quotient from the remainder, so that q * other + remainder == self.
-    remainder = lax.rem(*_same_shape(self, other))
+    remainder = lax.rem(*jnp.broadcast_arrays(self, other))
     quotient = (self - remainder) / other
     quotient = jnp.where((remainder != 0) & ((other < 0) != (remainder < 0)), quotient - 1, quotient)
     floored = jnp.floor(quotient)
@@ -141,25 +174,19 @@ def _floor_divide(self, other):
     return jnp.where(other == 0, self / other, floored)
 
 
-def _same_shape(*arrays):
-    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
-    return [jnp.broadcast_to(array, shape) for array in arrays]
-
-
 def _fmod(self, other):
-    return lax.rem(*_same_shape(self, other))
+    return lax.rem(*jnp.broadcast_arrays(self, other))
 
 
 def _trunc_divide(self, other):
-    return lax.div(*_same_shape(self, other)) if is_exact(self) else jnp.trunc(self / other)
+    return lax.div(*jnp.broadcast_arrays(self, other)) if is_exact(self) else jnp.trunc(self / other)
 
 
 def _xlogy(self, other, log=jnp.log):
     return jnp.where(jnp.isnan(other), other, jnp.where(self == 0, jnp.zeros_like(self), self * log(other)))
 
 
-def _xlog1py(self, other):
-    return _xlogy(self, other, jnp.log1p)
+_xlog1py = partial(_xlogy, log=jnp.log1p)
 
 
 def _logaddexp(self, other):
@@ -176,6 +203,12 @@ def _heaviside(self, values):
     return jnp.where(self == 0, values, (self > 0).astype(values.dtype))
 
 
+def _zeta(self, other):
+    """Hurwitz' zeta function, infinite at its poles where torch's is; jax returns NaN there, or the other infinity."""
+    result = jnp.where(_is_pole(other), jnp.inf, special.zeta(self, other))
+    return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, result))
+
+
 def _power(self, exponent):
     if not is_exact(self):
         return jnp.power(self, exponent)
@@ -188,7 +221,7 @@ def _power(self, exponent):
 
 
 def _shift_left(self, other):
-    return lax.shift_left(*_same_shape(self, other))
+    return lax.shift_left(*jnp.broadcast_arrays(self, other))
 
 
 _BINARY_DEFAULT = {
@@ -223,12 +256,12 @@ _BINARY_DEFAULT = {
 _BINARY_FLOAT = {
     _xlog1py: (aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar),
     _xlogy: (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
-    igamma: (aten.igamma.default,),
-    igammac: (aten.igammac.default,),
+    _incomplete_gamma(special.gammainc, 0.0): (aten.igamma.default,),
+    _incomplete_gamma(special.gammaincc, 1.0): (aten.igammac.default,),
     jnp.arctan2: (aten.atan2.default,),
     jnp.copysign: (aten.copysign.Tensor, aten.copysign.Scalar),
     jnp.divide: (aten.div.Tensor, aten.div.Scalar),
-    zeta: (aten.special_zeta.default, aten.special_zeta.other_scalar, aten.special_zeta.self_scalar),
+    _zeta: (aten.special_zeta.default, aten.special_zeta.other_scalar, aten.special_zeta.self_scalar),
 }
 
 _COMPARISONS = {
@@ -244,66 +277,43 @@ _COMPARISONS = {
 }
 
 
-def _unary(function):
-    return lambda *args: function(*args)
-
-
-def _binary(function):
-    """The rule of two operands: a Python number takes the array's dtype, wrapping around as torch's does."""
+def _of_operands(function):
+    """The rule of operands alone: a Python number takes the array's dtype, wrapping around as torch's does."""
 
     def rule(*args):
         dtype = jnp.result_type(*(arg for arg in args if isinstance(arg, jax.Array)))
-        return function(
-            *(arg if isinstance(arg, jax.Array) else jnp.asarray(np.asarray(arg).astype(dtype)) for arg in args)
-        )
+        arrays = (arg if isinstance(arg, jax.Array) else jnp.asarray(np.asarray(arg).astype(dtype)) for arg in args)
+        return function(*arrays)
 
     return rule
 
 
 for _table, _promote in (
-    (UNARY_FLOAT, Promote.INT_TO_FLOAT),
-    (UNARY_DEFAULT, Promote.DEFAULT),
-    (_UNARY_BOOL, Promote.ALWAYS_BOOL),
+    (UNARY_FLOAT, Promote.INT_TO_FLOAT), (UNARY_DEFAULT, Promote.DEFAULT), (_UNARY_BOOL, Promote.ALWAYS_BOOL),
     (_UNARY_REAL, Promote.COMPLEX_TO_FLOAT),
-):
+):  # fmt: skip
     for _overload, _function in _table.items():
-        lower(_overload, promote=_promote)(_unary(_function))
+        lower(_overload, promote=_promote)(_of_operands(_function))
 
 for _by_function, _promote in (
-    (_BINARY_DEFAULT, Promote.DEFAULT),
-    (_BINARY_FLOAT, Promote.INT_TO_FLOAT),
-    (_COMPARISONS, Promote.ALWAYS_BOOL),
-):
+    (_BINARY_DEFAULT, Promote.DEFAULT), (_BINARY_FLOAT, Promote.INT_TO_FLOAT), (_COMPARISONS, Promote.ALWAYS_BOOL),
+):  # fmt: skip
     for _function, _overloads in _by_function.items():
-        lower(*_overloads, promote=_promote)(_binary(_function))
+        lower(*_overloads, promote=_promote)(_of_operands(_function))
 
 
 # -- Sums with a factor.
 
 
-@lower(aten.add.Tensor, aten.add.Scalar, promote=Promote.DEFAULT)
-def aten_add(self, other, alpha=1):
-    return jnp.add(self, _times(other, alpha))
-
-
-@lower(aten.sub.Tensor, aten.sub.Scalar, promote=Promote.DEFAULT)
-def aten_sub(self, other, alpha=1):
-    return jnp.subtract(self, _times(other, alpha))
-
-
-@lower(aten.rsub.Tensor, aten.rsub.Scalar, promote=Promote.DEFAULT)
-def aten_rsub(self, other, alpha=1):
-    return jnp.subtract(other, _times(self, alpha))
-
-
-@lower(aten.addcmul.default, promote=Promote.DEFAULT)
-def aten_addcmul(self, tensor1, tensor2, *, value=1):
-    return self + _times(tensor1, value) * tensor2
-
-
-@lower(aten.addcdiv.default, promote=Promote.DEFAULT)
-def aten_addcdiv(self, tensor1, tensor2, *, value=1):
-    return self + _times(tensor1, value) / tensor2
+_WITH_FACTOR: dict[tuple[OpOverload, ...], Function] = {
+    (aten.add.Tensor, aten.add.Scalar): lambda self, other, alpha=1: jnp.add(self, _times(other, alpha)),
+    (aten.sub.Tensor, aten.sub.Scalar): lambda self, other, alpha=1: jnp.subtract(self, _times(other, alpha)),
+    (aten.rsub.Tensor, aten.rsub.Scalar): lambda self, other, alpha=1: jnp.subtract(other, _times(self, alpha)),
+    (aten.addcmul.default,): lambda self, tensor1, tensor2, *, value=1: self + _times(tensor1, value) * tensor2,
+    (aten.addcdiv.default,): lambda self, tensor1, tensor2, *, value=1: self + _times(tensor1, value) / tensor2,
+}
+for _overloads, _function in _WITH_FACTOR.items():
+    lower(*_overloads, promote=Promote.DEFAULT)(_function)
 
 
 @lower(aten.lerp.Scalar, aten.lerp.Tensor, promote=Promote.DEFAULT)
@@ -342,6 +352,24 @@ def aten_pow_scalar(self, exponent):
     return jnp.power(self, jnp.asarray(exponent, self.dtype))
 
 
+@lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)
+def aten_polygamma(n, self):
+    if n == 0:
+        return _digamma(self)
+    if n > 1:
+        return jnp.where(_is_pole(self), jnp.inf if n % 2 else -jnp.inf, special.polygamma(n, self))
+    # Left of 1/2 by reflection, as torch computes it, near the poles too.
+    is_left = self < 0.5
+    right = special.zeta(jnp.asarray(2.0, self.dtype), jnp.where(is_left, 1 - self, self))
+    sine = jnp.sin(math.pi * jnp.where(is_left, self, jnp.asarray(0.5, self.dtype)))
+    return jnp.where(is_left, (math.pi / sine) ** 2 - right, right)
+
+
+@lower(aten.mvlgamma.default, promote=Promote.INT_TO_FLOAT)
+def aten_mvlgamma(self, p):
+    return special.multigammaln(self, p) if p > 1 else lax.lgamma(self)
+
+
 @lower(aten.round.decimals, promote=Promote.DEFAULT)
 def aten_round_decimals(self, *, decimals):
     if is_exact(self) or decimals == 0:
@@ -377,9 +405,7 @@ def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
     return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
-@lower(aten.nextafter.default)
-def aten_nextafter(self, other):
-    return jnp.nextafter(self, other)
+lower(aten.nextafter.default)(lambda self, other: jnp.nextafter(self, other))
 
 
 @lower(aten.frexp.Tensor)
