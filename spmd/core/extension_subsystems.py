@@ -276,7 +276,7 @@ class record_calls:  # used as a module is
 class attention:  # used as a module is
     """Attention: the forms of it on one device, and the devices that compute it."""
 
-    Place = _splash.Place
+    Place = _splash.AttentionDevices
     batched, of_four_dims, scale_of = _attention._batched, _attention._of_four_dims, _attention._scale
     Block, is_computed = _computed.Block, _computed.is_computed
     blocks_forward, blocks_backward = _attention._long_forward, _attention._long_backward

@@ -34,13 +34,13 @@ def forms_of(
 
 def _forward_in_blocks(query, key, value, bias, dropout, is_causal, *, scale):
     how = {"bias": bias, "dropout": dropout, "is_causal": is_causal, "scale": scale}
-    return attention.blocks_forward(query, key, value, place=None, **how)
+    return attention.blocks_forward(query, key, value, devices=None, **how)
 
 
 def _backward_in_blocks(*arrays, scale):
     *operands, bias, dropout, is_causal = arrays
     how = {"bias": bias, "dropout": dropout, "is_causal": is_causal, "scale": scale}
-    return attention.blocks_backward(*operands, wants_bias=False, place=None, **how)[:3]
+    return attention.blocks_backward(*operands, wants_bias=False, devices=None, **how)[:3]
 
 
 def _splash_forward(query, key, value, bias, dropout, is_causal, *, scale):

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 from jax.scipy import special
+from torch._ops import OpOverload
 
 from . import folds
 from .floats import conj, wide, widened
-from .registry import Promote, lower
+from .registry import Function, Promote, lower
 
 aten = torch.ops.aten
 
@@ -97,11 +98,6 @@ def aten_gelu_backward(grad_output, self, *, approximate="none"):
     return grad_output * (below + self * density)
 
 
-@lower(aten.silu.default, promote=Promote.DEFAULT)
-def aten_silu(self):
-    return self * lax.logistic(self)
-
-
 @lower(aten.silu_backward.default, promote=Promote.DEFAULT)
 def aten_silu_backward(grad_output, self):
     gate = lax.logistic(self)
@@ -114,11 +110,6 @@ def _mish_gate(x):
     power = jnp.exp(jnp.minimum(x, 40))
     product = power * (power + 2)
     return product / (product + 2), power / (power + 1)
-
-
-@lower(aten.mish.default, promote=Promote.DEFAULT)
-def aten_mish(self):
-    return self * _mish_gate(self)[0]
 
 
 @lower(aten.mish_backward.default, promote=Promote.DEFAULT)
@@ -168,19 +159,9 @@ def aten_glu_backward(grad_output, self, dim):
 # -- Piecewise linear functions.
 
 
-@lower(aten.leaky_relu.default, promote=Promote.DEFAULT)
-def aten_leaky_relu(self, negative_slope=0.01):
-    return jnp.where(self > 0, self, self * negative_slope)
-
-
 @lower(aten.leaky_relu_backward.default, promote=Promote.DEFAULT)
 def aten_leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
-
-
-@lower(aten._prelu_kernel.default, promote=Promote.DEFAULT)
-def aten_prelu_kernel(self, weight):
-    return jnp.where(self > 0, self, weight * self)
 
 
 @lower(aten._prelu_kernel_backward.default, promote=Promote.DEFAULT)
@@ -193,11 +174,6 @@ def aten_prelu_kernel_backward(grad_output, self, weight):
 @lower(aten.elu.default, promote=Promote.DEFAULT)
 def aten_elu(self, alpha=1, scale=1, input_scale=1):
     return jnp.where(self <= 0, jnp.expm1(self * input_scale) * (alpha * scale), self * scale)
-
-
-@lower(aten.celu.default, promote=Promote.DEFAULT)
-def aten_celu(self, alpha=1.0):
-    return aten_elu(self, alpha, 1, 1.0 / alpha)
 
 
 @lower(aten.elu_backward.default, promote=Promote.DEFAULT)
@@ -221,21 +197,11 @@ def aten_hardtanh_backward(grad_output, self, min_val, max_val):
     return jnp.where((self <= min_val) | (self >= max_val), jnp.zeros((), grad_output.dtype), grad_output)
 
 
-@lower(aten.hardsigmoid.default, promote=Promote.DEFAULT)
-def aten_hardsigmoid(self):
-    return jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6
-
-
 @lower(aten.hardsigmoid_backward.default, promote=Promote.DEFAULT)
 def aten_hardsigmoid_backward(grad_output, self):
     # torch's kernels hold the sixth in float32, in float64 as well.
     slope = jnp.where((self > -3) & (self < 3), jnp.float32(1 / 6), 0).astype(grad_output.dtype)
     return grad_output * slope
-
-
-@lower(aten.hardswish.default, promote=Promote.DEFAULT)
-def aten_hardswish(self):
-    return self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6
 
 
 @lower(aten.hardswish_backward.default, promote=Promote.DEFAULT)
@@ -274,16 +240,6 @@ def aten_threshold_backward(grad_output, self, threshold):
     return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)
 
 
-@lower(aten.tanh_backward.default, promote=Promote.DEFAULT)
-def aten_tanh_backward(grad_output, output):
-    return grad_output * conj(1 - output * output)
-
-
-@lower(aten.sigmoid_backward.default, promote=Promote.DEFAULT)
-def aten_sigmoid_backward(grad_output, output):
-    return grad_output * conj((1 - output) * output)
-
-
 @lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)
 def aten_logit(self, eps=None):
     if eps is not None:
@@ -296,3 +252,20 @@ def aten_logit_backward(grad_output, self, eps=None):
     low, outside = (0.0, jnp.nan) if eps is None else (eps, 0.0)
     inside = (self >= low) & (self <= 1 - low)
     return jnp.where(inside, grad_output / (self * (1 - self)), jnp.asarray(outside, grad_output.dtype))
+
+
+# -- Rules of one expression.
+
+_EXPRESSIONS: dict[OpOverload, Function] = {
+    aten.silu.default: lambda self: self * lax.logistic(self),
+    aten.mish.default: lambda self: self * _mish_gate(self)[0],
+    aten.leaky_relu.default: lambda self, negative_slope=0.01: jnp.where(self > 0, self, self * negative_slope),
+    aten._prelu_kernel.default: lambda self, weight: jnp.where(self > 0, self, weight * self),
+    aten.celu.default: lambda self, alpha=1.0: aten_elu(self, alpha, 1, 1.0 / alpha),
+    aten.hardsigmoid.default: lambda self: jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
+    aten.hardswish.default: lambda self: self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
+    aten.tanh_backward.default: lambda grad_output, output: grad_output * conj(1 - output * output),
+    aten.sigmoid_backward.default: lambda grad_output, output: grad_output * conj((1 - output) * output),
+}
+for _overload, _function in _EXPRESSIONS.items():
+    lower(_overload, promote=Promote.DEFAULT)(_function)

@@ -46,15 +46,15 @@ def _dropout(draw, query, dropout_p):
 @lower(aten._scaled_dot_product_fused_attention_overrideable.default)
 def aten_attention(
     query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False,
-    *, scale=None, draw, place=None,
+    *, scale=None, draw, devices=None,
 ):  # fmt: skip
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = _batched(query), _batched(key), _batched(value)
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, place = _form(query, key, _forward, _long_forward, place)
+    form, devices = _form(query, key, _forward, _long_forward, devices)
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     case = query, key, value, attn_bias, dropout_p
-    output, logsumexp = _by_platform(form, "forward", case, how, place)(query, key, value)
+    output, logsumexp = _by_platform(form, "forward", case, how, devices)(query, key, value)
     seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
     return output.reshape(shape), logsumexp.reshape(shape[:-1]), seed
 
@@ -62,17 +62,17 @@ def aten_attention(
 @lower(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def aten_attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns, place=None,
+    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns, devices=None,
 ):  # fmt: skip
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, place = _form(query, key, _backward, _long_backward, place)
+    form, devices = _form(query, key, _backward, _long_backward, devices)
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
     case = query, key, value, attn_bias, dropout_p
-    grads = _by_platform(form, "backward", case, how, place)(query, key, value, grad_out, out, logsumexp)
+    grads = _by_platform(form, "backward", case, how, devices)(query, key, value, grad_out, out, logsumexp)
     return as_promised(grads, returns)
 
 
@@ -82,39 +82,39 @@ def aten_attention_backward(
 
 @partition(aten._scaled_dot_product_fused_attention_overrideable.default)
 def attention_per_shard(query, key, *rest, **named):
-    place = _place(query, key)
-    return place and aten_attention(query, key, *rest, **named, place=place)
+    devices = _devices(query, key)
+    return devices and aten_attention(query, key, *rest, **named, devices=devices)
 
 
 @partition(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def attention_backward_per_shard(grad_out, query, key, *rest, **named):
-    place = _place(query, key)
-    return place and aten_attention_backward(grad_out, query, key, *rest, **named, place=place)
+    devices = _devices(query, key)
+    return devices and aten_attention_backward(grad_out, query, key, *rest, **named, devices=devices)
 
 
-def _place(query, key):
+def _devices(query, key):
     query, key = _batched(query), _batched(key)
-    return splash.Place.of(query, key) if _is_long(query, key) else None
+    return splash.AttentionDevices.of(query, key) if _is_long(query, key) else None
 
 
-def _form(query, key, short, long, place):
+def _form(query, key, short, long, devices):
     """The form for these lengths; and the devices of a long one, as far as they are known."""
     if not _is_long(query, key):
         return short, None
-    if place is None and sharded.num_devices() == 1:
-        place = splash.Place(None)
-    return partial(long, place=place), place
+    if devices is None and sharded.num_devices() == 1:
+        devices = splash.AttentionDevices(None)
+    return partial(long, devices=devices), devices
 
 
-def _by_platform(form, direction, case, how, place):
+def _by_platform(form, direction, case, how, devices):
     """`form`, or the platform's kernel for it; the platform is that of the program, which need not be this host's."""
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
-        if place is not None and sharded.platform() not in ("cpu", "tpu"):
-            sharded.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", place.mesh, place.rows)
-    if place is not None and splash.takes(*case, place.num_row_shards):
-        kernels["tpu"] = partial(getattr(splash, direction), place=place, otherwise=form, **how)
+        if devices is not None and sharded.platform() not in ("cpu", "tpu"):
+            sharded.note_unused(f"{splash.COMPUTED_BY_ALL} (cuDNN's kernel takes all rows)", devices.mesh, devices.rows)
+    if devices is not None and splash.takes(*case, devices.num_row_shards):
+        kernels["tpu"] = partial(getattr(splash, direction), devices=devices, otherwise=form, **how)
     return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
 
 
@@ -145,17 +145,17 @@ def _of_four_dims(bias):
     return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
-def _long_forward(query, key, value, *, bias, dropout, place, **how):
+def _long_forward(query, key, value, *, bias, dropout, devices, **how):
     def form(query, key, value, dropout, bias, **rows):
         operands = _heads(query, key), key, value, *_long_operands(key, dropout, bias)
         output, logsumexp = flash.forward(*operands, **rows, **how)
         shape = query.shape[:3]
         return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
 
-    return _by_rows(form, place, query, key, value, dropout, bias=bias)
+    return _by_rows(form, devices, query, key, value, dropout, bias=bias)
 
 
-def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, place, **how):
+def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, devices, **how):
     def form(query, key, value, grad_out, out, logsumexp, dropout, bias, **rows):
         grad_out, *saved = (_heads(x, key) for x in (grad_out, out, logsumexp))
         operands = grad_out, _heads(query, key), key, value, *saved, *_long_operands(key, dropout, bias)
@@ -163,14 +163,14 @@ def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout
         return grad_query.reshape(query.shape), *grads, grad_bias.reshape(bias.shape) if wants_bias else None
 
     arrays = query, key, value, grad_out, out, logsumexp, dropout
-    grads = _by_rows(form, place, *arrays, bias=bias, wants_bias=wants_bias, is_backward=True)
+    grads = _by_rows(form, devices, *arrays, bias=bias, wants_bias=wants_bias, is_backward=True)
     return _like(grads, (query, key, value, bias))
 
 
-def _by_rows(form, place, *arrays, bias, wants_bias=False, **direction):
+def _by_rows(form, devices, *arrays, bias, wants_bias=False, **direction):
     """`form(*arrays, bias)`; where the rows are sharded, of each device's rows: keys and values are gathered once,
     before the loop over blocks."""
-    if place is None or not place.rows:
+    if devices is None or not devices.rows:
         return form(*arrays, bias)
     bias = None if bias is None else _of_four_dims(bias)
     # A computed mask that batch and heads share is computed in the loop; any other is an operand, its rows sharded.
@@ -179,10 +179,10 @@ def _by_rows(form, place, *arrays, bias, wants_bias=False, **direction):
 
     def on_shard(*operands):
         *arrays, bias, shard = operands
-        rows = {"first_row": shard * arrays[0].shape[2], "num_row_shards": place.num_row_shards}
+        rows = {"first_row": shard * arrays[0].shape[2], "num_row_shards": devices.num_row_shards}
         return form(*arrays, shared if is_shared else bias, **rows)
 
-    return place.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
+    return devices.run(on_shard, *arrays, bias=None if is_shared else bias, **direction)
 
 
 # -- The scores as one array. The backward repeats the forward's expressions for the probabilities: in one program XLA

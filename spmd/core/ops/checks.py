@@ -8,11 +8,11 @@ of dtypes may be wider: the kernel computes a single element. A check raises by 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle, zip_longest
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from .pointwise import UNARY_DEFAULT, UNARY_FLOAT
 from .registry import Function
@@ -22,10 +22,10 @@ aten = torch.ops.aten
 Check = Function
 
 # By overload: raises torch's error, or returns None.
-CHECKS: dict[torch._ops.OpOverload, Callable[..., None]] = {}
+CHECKS: dict[OpOverload, Callable[..., None]] = {}
 
 
-def checks(*overloads: Any, by_dtype: bool = False) -> Callable[[Check], Check]:
+def checks(*overloads: OpOverload, by_dtype: bool = False) -> Callable[[Check], Check]:
     """Registers a check of the arguments of these overloads. by_dtype: whether sizes of tensors are no part of it."""
 
     def register(check: Check) -> Check:
@@ -37,15 +37,15 @@ def checks(*overloads: Any, by_dtype: bool = False) -> Callable[[Check], Check]:
     return register
 
 
-def _check(check: Check, op: Any, by_dtype: bool, /, *args: Any, **kwargs: Any) -> None:
+def _check(check: Check, op: OpOverload, by_dtype: bool, /, *args: object, **kwargs: object) -> None:
     if check(*args, **kwargs):
         run_on_cpu(op, *args, by_dtype=by_dtype, **kwargs)
 
 
-def run_on_cpu(op: Any, /, *args: Any, by_dtype: bool = False, **kwargs: Any) -> None:
+def run_on_cpu(op: OpOverload, /, *args: object, by_dtype: bool = False, **kwargs: object) -> None:
     """Runs torch's CPU kernel on zeros, for its errors. by_dtype: on tensors of one element."""
 
-    def to_cpu(value: Any) -> Any:
+    def to_cpu(value: object) -> object:
         if isinstance(value, torch.Tensor):
             zero = torch.zeros((), dtype=value.dtype, device="cpu")
             return zero.expand([1] * value.dim() if by_dtype else value.shape)  # one element of memory for any shape
@@ -61,11 +61,14 @@ def run_on_cpu(op: Any, /, *args: Any, by_dtype: bool = False, **kwargs: Any) ->
 # --- dtypes, and numbers that do not fit them -------------------------------------------------------------------------
 
 
-def _is_bool(value: Any) -> bool:
+_ROUNDINGS = (None, "trunc", "floor")
+
+
+def _is_bool(value: object) -> bool:
     return isinstance(value, bool) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
 
 
-def _is_complex(value: Any) -> bool:
+def _is_complex(value: object) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
@@ -94,94 +97,36 @@ def of_other_than_floats(*args, **kwargs):
     return not all(tensor.is_floating_point() for tensor in tensors)
 
 
-@checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar, by_dtype=True)
-def add(self, other, alpha=1):
+def _add(self, other, alpha=1):
     if isinstance(alpha, float):
         kind = torch.result_type(self, other)
         return not (kind.is_floating_point or kind.is_complex)
     return isinstance(alpha, (bool, complex))
 
 
-@checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar, by_dtype=True)
-def sub(self, other, alpha=1):
-    return _is_bool(self) or _is_bool(other) or add(self, other, alpha)
-
-
-@checks(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.div.Scalar_mode, aten.div_.Scalar_mode, by_dtype=True)
-def div_mode(self, other, *, rounding_mode):
-    return rounding_mode not in (None, "trunc", "floor")
-
-
-@checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar, by_dtype=True)
-def pow(self, exponent):
-    return type(exponent) is int and exponent < 0 and not self.is_floating_point()
-
-
-@checks(aten.addcmul.default, aten.addcmul_.default, by_dtype=True)
-def addcmul(self, tensor1, tensor2, *, value=1):
-    return isinstance(value, complex)
-
-
-@checks(aten.addcdiv.default, aten.addcdiv_.default, by_dtype=True)
-def addcdiv(self, tensor1, tensor2, *, value=1):
+def _addcdiv(self, tensor1, tensor2, *, value=1):
     is_exact = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (tensor1, tensor2))
     return is_exact or isinstance(value, complex)
 
 
-@checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor, by_dtype=True)
-def lerp(self, end, weight):
-    return not self.is_floating_point() or isinstance(weight, complex)
-
-
-@checks(aten.elu_backward.default, by_dtype=True)
-def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
-    """Below a slope of 0 the sign of the result of an in-place activation is not that of its input."""
-    return is_result and alpha < 0
-
-
-@checks(aten.leaky_relu_backward.default, by_dtype=True)
-def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
-    return self_is_result and negative_slope < 0
-
-
-def _same_dtype(name: str) -> Check:
+def _same_dtype(name, /, *args, **kwargs):
     """The check of a product that its operands have one dtype; torch has other words for it in each kernel."""
-
-    def check(*args, **kwargs):
-        given = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
-        if len(given) > 1:
-            raise RuntimeError(
-                f"{name}: expected operands of one dtype, got {', '.join(sorted(map(str, given)))}; cast one with "
-                ".to(dtype), or use torch.autocast"
-            )
-
-    return check
+    dtypes = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+    if len(dtypes) > 1:
+        raise RuntimeError(
+            f"{name}: expected operands of one dtype, got {', '.join(sorted(map(str, dtypes)))}; cast one with "
+            ".to(dtype), or use torch.autocast"
+        )
 
 
 for _name in ("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "linear"):
-    checks(getattr(aten, _name).default)(_same_dtype(_name))
+    checks(getattr(aten, _name).default)(functools.partial(_same_dtype, _name))
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-@checks(aten.uniform.default, aten.uniform_.default, by_dtype=True)
-def uniform(self, from_=0.0, to=1.0, **_):
-    return not self.is_floating_point() or from_ > to
-
-
-@checks(aten.normal_.default, aten.normal_functional.default, by_dtype=True)
-def normal(self, mean=0.0, std=1.0, **_):
-    return not self.is_floating_point() or std < 0
-
-
-@checks(aten.geometric.default, aten.geometric_.default, by_dtype=True)
-def geometric(self, p, **_):
-    return self.is_complex() or self.dtype == torch.bool
-
-
-@checks(getattr(aten.random, "from"), getattr(aten.random_, "from"), by_dtype=True)
-def random_from(self, from_, to, **_):
+def _random_from(self, from_, to, **_):
     if self.is_complex() or self.dtype == torch.bool:
         return True
     dtype = torch.finfo(self.dtype) if self.is_floating_point() else torch.iinfo(self.dtype)
@@ -189,21 +134,11 @@ def random_from(self, from_, to, **_):
     return from_ > last or from_ < dtype.min or last > dtype.max
 
 
-@checks(aten.random.to, aten.random_.to, by_dtype=True)
-def random_to(self, to, **_):
-    return random_from(self, 0, to)
-
-
 @checks(aten.randperm.default)
 def randperm(n, *, dtype=torch.int64, **_):
     if dtype == torch.bool or dtype.is_complex:
         return True
     return n > (torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)).max
-
-
-@checks(aten.native_dropout.default, by_dtype=True)
-def native_dropout(input, p, train):
-    return train is not False and not 0 <= p <= 1
 
 
 @checks(aten.multinomial.default)
@@ -221,21 +156,6 @@ def multinomial(self, num_samples, replacement=False, **_):
 # --- reductions, search and order -------------------------------------------------------------------------------------
 
 
-@checks(
-    *(getattr(aten, name).default for name in ("amax", "amin", "aminmax", "argmax", "argmin", "max", "min")),
-    *(getattr(aten, name).dim for name in ("max", "min", "median", "nanmedian")),
-    *(aten.mode.default, aten.kthvalue.default),
-)
-def of_no_elements(self, *_, **__):
-    """Along a dim of size 0 these have no result; along another one the result is empty, and torch takes that."""
-    return not self.numel()
-
-
-@checks(aten.sort.default, aten.sort.stable, aten.logcumsumexp.default)
-def along(self, dim=-1, *_, **__):
-    return not -max(self.dim(), 1) <= dim < max(self.dim(), 1)
-
-
 @checks(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(sorted_sequence, self, *, side=None, sorter=None, **_):
     rank = sorted_sequence.dim()
@@ -248,11 +168,6 @@ def searchsorted(sorted_sequence, self, *, side=None, sorter=None, **_):
     return not fits or side not in (None, "left", "right") or (sorter is not None and sorter.dtype != torch.int64)
 
 
-@checks(aten.bucketize.Tensor, aten.bucketize.Scalar)
-def bucketize(self, boundaries, **_):
-    return boundaries.dim() != 1
-
-
 @checks(aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats, *, output_size=None):
     if output_size and not repeats.numel():  # torch ignores the size
@@ -262,25 +177,11 @@ def repeat_interleave(repeats, *, output_size=None):
 # --- shapes and indices -----------------------------------------------------------------------------------------------
 
 
-@checks(aten.empty_strided.default)
-def empty_strided(size, stride, **_):
+@checks(aten.empty_strided.default, aten.new_empty_strided.default)
+def empty_strided(*arguments, **_):
+    *_, stride = arguments
     if any(step < 0 for step in stride):  # torch speaks of an overflow
         raise RuntimeError(f"empty_strided: expected strides of 0 and more, got {list(stride)}")
-
-
-@checks(aten.new_empty_strided.default)
-def new_empty_strided(self, size, stride, **_):
-    empty_strided(size, stride)
-
-
-@checks(aten.geqrf.default)
-def geqrf(self):
-    return self.dim() < 2
-
-
-@checks(aten.linalg_lstsq.default)
-def linalg_lstsq(self, b, *_, **__):
-    return self.dim() < 2 or b.dim() < 1
 
 
 @checks(aten.masked_scatter.default, aten.masked_scatter_.default)
@@ -344,19 +245,6 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     )
 
 
-@checks(
-    *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, aten.upsample_linear1d.default),
-    *(aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default, aten.upsample_trilinear3d.default),
-)
-def of_empty_images(self, *_, **__):
-    return 0 in self.shape[1:]
-
-
-@checks(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def grid_sampler(input, grid, *_):
-    return input.dim() != grid.dim() or input.dim() not in (4, 5) or 0 in input.shape[2:]
-
-
 @checks(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, *_, **__):
     if indices.dim() != 1:  # torch fails in an assertion
@@ -377,11 +265,68 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     lengths = input_lengths, target_lengths
     if not 0 <= blank < labels or (targets.dim() == 2 and targets.shape[0] != batch):
         return True
-    if isinstance(input_lengths, torch.Tensor):  # `core.aten.values` checks their values
-        return any(given.numel() != batch or given.is_floating_point() or given.is_complex() for given in lengths)
+    if isinstance(input_lengths, torch.Tensor):  # `core.aten.bounds` checks their values
+        return any(x.numel() != batch or x.is_floating_point() or x.is_complex() for x in lengths)
     return (
-        any(len(given) != batch or min(given) < 0 for given in lengths)
+        any(len(x) != batch or min(x) < 0 for x in lengths)
         or max(input_lengths) > time
         or (targets.dim() == 1 and targets.shape[0] != sum(target_lengths))
         or (targets.dim() == 2 and targets.shape[1] < max(target_lengths))
     )
+
+
+# --- checks of one expression -----------------------------------------------------------------------------------------
+
+# By the names of their overloads, each with its in-place form.
+_OF_DTYPES: dict[str, Check] = {
+    "add.Tensor add.Scalar": _add,
+    "sub.Tensor sub.Scalar": lambda self, other, alpha=1: _is_bool(self) or _is_bool(other) or _add(self, other, alpha),
+    "div.Tensor_mode div.Scalar_mode": lambda self, other, *, rounding_mode: rounding_mode not in _ROUNDINGS,
+    "pow.Tensor_Scalar pow_.Scalar": lambda self, exponent: (
+        type(exponent) is int and exponent < 0 and not self.is_floating_point()
+    ),
+    "addcmul.default": lambda self, tensor1, tensor2, *, value=1: isinstance(value, complex),
+    "addcdiv.default": _addcdiv,
+    "lerp.Scalar lerp.Tensor": lambda self, end, weight: not self.is_floating_point() or isinstance(weight, complex),
+    # Below a slope of 0 the sign of the result of an in-place activation is not that of its input.
+    "elu_backward.default": lambda grad_output, alpha, scale, input_scale, is_result, *_, **__: is_result and alpha < 0,
+    "leaky_relu_backward.default": lambda grad_output, self, negative_slope, self_is_result: (
+        self_is_result and negative_slope < 0
+    ),
+    "uniform.default": lambda self, from_=0.0, to=1.0, **_: not self.is_floating_point() or from_ > to,
+    "normal_.default normal_functional.default": lambda self, mean=0.0, std=1.0, **_: (
+        not self.is_floating_point() or std < 0
+    ),
+    "geometric.default": lambda self, p, **_: self.is_complex() or self.dtype == torch.bool,
+    "random.from": _random_from,
+    "random.to": lambda self, to, **_: _random_from(self, 0, to),
+    "native_dropout.default": lambda input, p, train: train is not False and not 0 <= p <= 1,
+}
+_OF_SHAPES: dict[str, Check] = {
+    # Along a dim of size 0 these have no result; along another one the result is empty, and torch takes that.
+    "amax.default amin.default aminmax.default argmax.default argmin.default max.default min.default max.dim min.dim "
+    "median.dim nanmedian.dim mode.default kthvalue.default": lambda self, *_, **__: not self.numel(),
+    "sort.default sort.stable logcumsumexp.default": lambda self, dim=-1, *_, **__: (
+        not -max(self.dim(), 1) <= dim < max(self.dim(), 1)
+    ),
+    "bucketize.Tensor bucketize.Scalar": lambda self, boundaries, **_: boundaries.dim() != 1,
+    "geqrf.default": lambda self: self.dim() < 2,
+    "linalg_lstsq.default": lambda self, b, *_, **__: self.dim() < 2 or b.dim() < 1,
+    "_adaptive_avg_pool2d.default _adaptive_avg_pool3d.default upsample_linear1d.default upsample_bilinear2d.default "
+    "upsample_bicubic2d.default upsample_trilinear3d.default": lambda self, *_, **__: 0 in self.shape[1:],
+    "grid_sampler_2d.default grid_sampler_3d.default": lambda input, grid, *_: (
+        input.dim() != grid.dim() or input.dim() not in (4, 5) or 0 in input.shape[2:]
+    ),
+}
+
+
+def _overloads(names: str) -> Iterator[OpOverload]:
+    for packet, _, overload in (name.partition(".") for name in names.split()):
+        for form in (packet, f"{packet}_"):
+            if overload in getattr(getattr(aten, form, None), "overloads", list)():
+                yield getattr(getattr(aten, form), overload)
+
+
+for _table, _by_dtype in ((_OF_DTYPES, True), (_OF_SHAPES, False)):
+    for _names, _of in _table.items():
+        checks(*_overloads(_names), by_dtype=_by_dtype)(_of)

@@ -16,14 +16,14 @@ from .registry import Function
 
 
 class Group(NamedTuple):
-    """The shards that take part: the axes, their number, and which of them this one is (`place`).
+    """The shards that take part: the axes, their number, and which of them this one is.
 
     by_permutation: gathers and all-to-alls are made of permutations. widens: 16 bits are summed in 32.
     """
 
     axes: tuple[str, ...]
     size: int
-    place: jax.Array
+    shard: jax.Array
     by_permutation: bool = False
     widens: bool = False
 
@@ -48,7 +48,7 @@ def all_gather(x: jax.Array, dim: int, group: Group) -> jax.Array:
     shape = [n * group.size if i == dim else n for i, n in enumerate(x.shape)]
     result = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
-        source = (group.place - shift) % group.size
+        source = (group.shard - shift) % group.size
         result = _put(result, x if not shift else permute(x, _shifted(group, shift), group), source, dim)
     return result
 
@@ -70,10 +70,10 @@ def all_to_all(x: jax.Array, split_dim: int, concat_dim: int, group: Group) -> j
     shape[concat_dim] *= group.size
     result = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
-        target = (group.place + shift) % group.size
+        target = (group.shard + shift) % group.size
         sent = jax.lax.dynamic_slice_in_dim(x, target * part, part, split_dim)
         arrived = sent if not shift else permute(sent, _shifted(group, shift), group)
-        result = _put(result, arrived, (group.place - shift) % group.size, concat_dim)
+        result = _put(result, arrived, (group.shard - shift) % group.size, concat_dim)
     return result
 
 

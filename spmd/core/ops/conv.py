@@ -64,8 +64,8 @@ def _is_apart(groups, *arrays):
 def _is_whole(*images, first=2):
     """True for unsharded pixels. Of sharded ones each element of the window would be an exchange with the neighbour."""
     dims = [(image, dim) for image in images for dim in range(first, image.ndim)]
-    known = sharded.axes_of_dims(*dims) if sharded.num_devices() > 1 else None
-    return known is None or not any(known[1])
+    split = sharded.axes_of_dims(*dims) if sharded.num_devices() > 1 else None
+    return split is None or not any(split[1])
 
 
 def _each_group(function, groups, x, other, *, into):
@@ -117,7 +117,7 @@ def _sum(x, kernel, stride, pads, dilation, groups):
     inner, window = kernel.shape[1], kernel.shape[2:]
     factors = kernel.astype(wide(x.dtype)).reshape(groups, -1, inner, math.prod(window), *[1] * len(window))
 
-    def one(x):
+    def of_image(x):
         taken = _taken(x, window, stride, pads, dilation)
         apart = (pixels.reshape(x.shape[0], groups, 1, inner, *pixels.shape[2:]) for pixels in taken)
         terms = (pixels[:, :, :, c] * factors[:, :, c, i] for i, pixels in enumerate(apart) for c in range(inner))
@@ -125,9 +125,9 @@ def _sum(x, kernel, stride, pads, dilation, groups):
         return result.reshape(x.shape[0], kernel.shape[0], *result.shape[3:])
 
     if sharded.num_devices() > 1 or math.prod(x.shape[2:]) < _MANY_OF_GROUPS:
-        return one(x)
+        return of_image(x)
     # XLA would also compute parts of such a sum again in each op that reads it; the results of a loop it does not.
-    return lax.map(lambda image: one(image[None])[0], x)
+    return lax.map(lambda image: of_image(image[None])[0], x)
 
 
 def _convolve(x, kernel, stride, pads, dilation, groups):
@@ -216,10 +216,10 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         taken = _taken(x, window, stride, pads, dilation)
         grad = grad.astype(taken[0].dtype)
         if num_pixels < _MANY:
-            made = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in taken]
+            products = [jnp.einsum("nc...,no...->oc", pixels, grad) for pixels in taken]
         else:
-            made = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in taken]
-        return jnp.stack(made, -1).reshape(grad.shape[1], x.shape[1], *window)
+            products = [jnp.einsum("nc...,no...->noc", pixels, grad).sum(0) for pixels in taken]
+        return jnp.stack(products, -1).reshape(grad.shape[1], x.shape[1], *window)
 
     def product(x, grad):
         patches, _ = _patches(x, window, stride, pads, dilation)
@@ -231,17 +231,18 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         inner = x.shape[1] // groups
         grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, -1, *grad.shape[2:])
 
-        def one(x, grad):
+        def of_images(x, grad):
             taken = _taken(x, window, stride, pads, dilation)
             taken = [pixels.reshape(x.shape[0], groups, inner, *pixels.shape[2:]) for pixels in taken]
             return jnp.stack([jnp.einsum("ngc...,ngo...->goc", pixels, grad) for pixels in taken], -1)
 
         if sharded.num_devices() > 1 or num_pixels < _MANY_OF_GROUPS:
-            made = one(x, grad)
+            result = of_images(x, grad)
         else:
             zeros = jnp.zeros((*grad.shape[1:3], inner, math.prod(window)), grad.dtype)
-            made, _ = lax.scan(lambda made, image: (made + one(*(a[None] for a in image)), None), zeros, (x, grad))
-        return made.reshape(-1, inner, *window)
+            add = lambda total, image: (total + of_images(*(a[None] for a in image)), None)  # noqa: E731
+            result, _ = lax.scan(add, zeros, (x, grad))
+        return result.reshape(-1, inner, *window)
 
     def convolution(x, grad):
         return lax.conv_general_dilated(
@@ -250,8 +251,8 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         )  # fmt: skip
 
     if groups > 1 and x.shape[1] > groups and _is_apart(groups, x, grad):
-        one = partial(_kernel_grad, window=window, stride=stride, padding=padding, dilation=dilation, groups=1)
-        return _on_cpu(partial(_each_group, one, groups, into=1), convolution, x, grad)
+        of_group = partial(_kernel_grad, window=window, stride=stride, padding=padding, dilation=dilation, groups=1)
+        return _on_cpu(partial(_each_group, of_group, groups, into=1), convolution, x, grad)
     if groups > 1:
         is_few = math.prod(window) <= _MOST_TERMS and _is_whole(x, grad)
         return _on_cpu(product_of_groups if is_few else None, convolution, x, grad)
@@ -264,10 +265,10 @@ def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
     """`_kernel_grad` in a dtype. Where that is narrower than the accumulator, each device sums its own rows and rounds
     the sum before the exchange: no convolution has a narrower result than its operands."""
     how = (window, stride, padding, dilation, groups)
-    known = _rows_split(x, grad, groups) if is_rounded(x, dtype) else None
-    if known is None:
+    split = _rows_split(x, grad, groups) if is_rounded(x, dtype) else None
+    if split is None:
         return _kernel_grad(x, grad, *how).astype(dtype)
-    mesh, rows, inner, features = known
+    mesh, rows, inner, features = split
     parts = jax.shard_map(
         lambda x, grad: _kernel_grad(x, grad, *how)[None], mesh=mesh, check_vma=False,
         in_specs=(sharded.spec(rows, inner), sharded.spec(rows, features)),
@@ -282,9 +283,9 @@ def _rows_split(x, grad, groups):
     rank = x.ndim - 2
     space = [(array, 2 + dim) for array in (x, grad) for dim in range(rank)]
     for array in (x, grad):
-        known = sharded.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
-        if known is not None and known[1][0]:
-            mesh, (rows, inner, features, *others) = known
+        split = sharded.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
+        if split is not None and split[1][0]:
+            mesh, (rows, inner, features, *others) = split
             is_one_product = not any(others) and (groups == 1 or not (inner or features))
             return (mesh, rows, inner, features) if is_one_product else None
     return None
@@ -311,15 +312,13 @@ def aten_convolution(
     return (result if bias is None else result + _channel(bias, rank)).astype(returns.dtype)
 
 
-@lower(aten.convolution_backward.default)
+@lower(aten.convolution_backward.default, empty=True)
 def aten_convolution_backward(
     grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
     *, returns,
 ):  # fmt: skip
     rank = weight.ndim - 2
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
-    if grad_output.size == 0 or input.size == 0 or weight.size == 0:
-        return zeros(returns)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:

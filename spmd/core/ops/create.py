@@ -107,16 +107,11 @@ TO_HOST: OpOverload = _define("place_to_host(Tensor x) -> Tensor", lambda contex
 TO_DEVICE: OpOverload = _define("place_to_device(Tensor x) -> Tensor", lambda context, gradient: TO_HOST(gradient))
 
 
-@lower(CHECKPOINT_NAME)
-def spmd_checkpoint_name(x, name):
+@lower(CHECKPOINT_NAME, TO_DEVICE)  # every op reads its operands on the device: see `lower.lower`
+def spmd_same(x, name=None):
     return x
 
 
 @lower(TO_HOST)
 def spmd_place_to_host(x):
     return jax.device_put(x, jax.memory.Space.Host)
-
-
-@lower(TO_DEVICE)
-def spmd_place_to_device(x):
-    return x  # every op reads its operands on the device: see `lower.lower`

@@ -34,11 +34,11 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
         rows = rows / counts.at[flat].get(mode="promise_in_bounds")[:, None]
     if padding_idx >= 0:
         flat = jnp.where(flat == padding_idx, jnp.asarray(num_weights, flat.dtype), flat)  # past the end: dropped
-    known = _lookups_split(indices, grad_output) if is_rounded(grad_output, returns.dtype) else None
-    if known is None:
+    split = _lookups_split(indices, grad_output) if is_rounded(grad_output, returns.dtype) else None
+    if split is None:
         return _rows_added(flat, rows, num_weights).astype(returns.dtype)
-    mesh, axes = known
-    flat, rows = (shards(one.reshape(*indices.shape, *one.shape[1:]), mesh, axes) for one in (flat, rows))
+    mesh, axes = split
+    flat, rows = (shards(x.reshape(*indices.shape, *x.shape[1:]), mesh, axes) for x in (flat, rows))
     added = jax.vmap(lambda flat, rows: _rows_added(flat.reshape(-1), rows.reshape(-1, rows.shape[-1]), num_weights))
     # The table's own dims are left to the partitioner: they are sharded as the gradient will be.
     parts = sharded.in_front(added(flat, rows), mesh, tuple(itertools.chain(*axes)))
@@ -54,9 +54,9 @@ def _rows_added(flat, rows, num_weights):
 def _lookups_split(indices, grad_output):
     """The mesh, and the axes that shard each dim of the indices; None where they are not known to be sharded."""
     for array in (indices, grad_output):
-        known = sharded.axes_of_dims(*((array, dim) for dim in range(indices.ndim)))
-        if known is not None and any(known[1]):
-            return known
+        split = sharded.axes_of_dims(*((array, dim) for dim in range(indices.ndim)))
+        if split is not None and any(split[1]):
+            return split
     return None
 
 
@@ -65,18 +65,19 @@ def _lookups_split(indices, grad_output):
 _SUM, _MEAN, _MAX = 0, 1, 2
 
 
-def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns):
+@lower(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def aten_embedding_bag(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1, *, returns,
+):  # fmt: skip
     indices = indices.reshape(-1)
     bags = offsets.shape[0] - include_last_offset
     count = indices.shape[0]
     owner = (
         jnp.searchsorted(offsets[:bags], jnp.arange(count, dtype=offsets.dtype), side="right", method="compare_all") - 1
     )
-    if padding_idx >= 0:
-        kept = indices != padding_idx
-        owner_kept = jnp.where(kept, owner, bags)  # past the end: dropped
-    else:
-        owner_kept = owner
+    # Past the end: dropped.
+    owner_kept = owner if padding_idx < 0 else jnp.where(indices != padding_idx, owner, bags)
     rows = _take(weight, indices)
     sizes = jnp.zeros((bags,), indices.dtype).at[owner_kept].add(1, mode="drop")
     filled = (sizes > 0)[:, None]
@@ -86,8 +87,8 @@ def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_l
         output = jnp.where(filled, top, jnp.zeros((), weight.dtype))
         # The first row of a bag that has the greatest value, dim by dim.
         hits = (rows == _take(top, jnp.maximum(owner, 0))) & (owner_kept < bags)[:, None]
-        place = jnp.where(hits, jnp.arange(count)[:, None], count)
-        first = jax.ops.segment_min(place, owner_kept, bags, mode="drop")
+        row = jnp.where(hits, jnp.arange(count)[:, None], count)
+        first = jax.ops.segment_min(row, owner_kept, bags, mode="drop")
         best = jnp.where(filled, jnp.take(indices, first, mode="clip"), 0).astype(best.dtype) if count else best
     else:
         accumulator = wide(weight.dtype)
@@ -102,27 +103,11 @@ def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_l
     return output, owner.astype(returns[1].dtype), sizes.astype(returns[2].dtype), best
 
 
-@lower(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def aten_embedding_bag(
-    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
-    include_last_offset=False, padding_idx=-1, *, returns,
-):  # fmt: skip
-    return _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns)
-
-
 @lower(aten._embedding_bag_dense_backward.default)
 def aten_embedding_bag_dense_backward(
-    grad,
-    indices,
-    offset2bag,
-    bag_size,
-    maximum_indices,
-    num_weights,
-    scale_grad_by_freq,
-    mode,
-    per_sample_weights,
+    grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
     padding_idx=-1,
-):
+):  # fmt: skip
     zeros = jnp.zeros((num_weights, grad.shape[1]), jnp.promote_types(grad.dtype, jnp.float32))
     if mode == _MAX:
         filled = (bag_size[: grad.shape[0]] > 0)[:, None]
@@ -147,18 +132,8 @@ def aten_embedding_bag_backward(
     grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
     per_sample_weights, padding_idx=-1,
 ):  # fmt: skip
-    return aten_embedding_bag_dense_backward(
-        grad,
-        indices,
-        offset2bag,
-        bag_size,
-        maximum_indices,
-        num_weights,
-        scale_grad_by_freq,
-        mode,
-        per_sample_weights,
-        padding_idx,
-    )
+    settings = num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    return aten_embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, *settings)
 
 
 @lower(aten._embedding_bag_per_sample_weights_backward.default)

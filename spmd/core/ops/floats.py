@@ -74,8 +74,8 @@ def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     if dtype == jnp.float8_e8m0fnu:
         # The exponent alone: torch rounds the magnitude, jax returns NaN for a negative number.
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-        exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
-        is_up = (rest > 0x400000) | (rest == 0x400000) & (exponent > 0)
+        exponent, mantissa = bits >> 23 & 0xFF, bits & 0x7FFFFF
+        is_up = (mantissa > 0x400000) | (mantissa == 0x400000) & (exponent > 0)
         return jnp.where(exponent == 0xFF, exponent, exponent + is_up).astype(jnp.uint8)
     # jax returns NaN past the largest number of e4m3fn.
     bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn and _E4M3FN_STOPS else x

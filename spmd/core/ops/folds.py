@@ -8,8 +8,7 @@ begins with them, too.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -34,17 +33,17 @@ def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
     return array.reshape(shape)
 
 
-def unmerged(array: Any) -> tuple[jax.Array, Groups]:
+def unmerged(array: jax.Array) -> tuple[jax.Array, Groups]:
     """The array before a reshape merged its dims, and for each dim the dims of that array that are merged in it."""
     alone = tuple(zip(range(array.ndim), strict=True))
-    made_by: Any = getattr(array, "parent", None)
-    name = "" if made_by is None or sharded.num_devices() == 1 else made_by.primitive.name
-    if name not in ("reshape", "convert_element_type"):
+    equation = getattr(array, "parent", None)
+    name = "" if equation is None or sharded.num_devices() == 1 else equation.primitive.name
+    if equation is None or name not in ("reshape", "convert_element_type"):
         return array, alone
-    source = made_by.in_tracers[0]
+    source = equation.in_tracers[0]
     if name == "convert_element_type":
-        before, groups = unmerged(source)
-        return (array, alone) if before is source else (before.astype(array.dtype), groups)
+        origin, groups = unmerged(source)
+        return (array, alone) if origin is source else (origin.astype(array.dtype), groups)
     merged = _groups(source.shape, array.shape)
     if merged is None or all(sum(source.shape[i] != 1 for i in group) < 2 for group in merged):
         return array, alone
@@ -87,18 +86,16 @@ def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.A
 
 
 def called(
-    rule: Callable[..., jax.Array], arguments: Sequence[Any], keywords: dict[str, Any], shape: tuple[int, ...]
+    rule: Callable[..., jax.Array], arguments: Sequence[object], keywords: Mapping[str, object], shape: tuple[int, ...]
 ) -> jax.Array:
     """`elementwise` of a rule with all its arguments; a rule that only looks elementwise is called as it is."""
-    places = [i for i, value in enumerate(arguments) if isinstance(value, jax.Array)]
+    arrays = [value for value in arguments if isinstance(value, jax.Array)]
 
     def function(*arrays: jax.Array) -> jax.Array:
-        given = list(arguments)
-        for i, array in zip(places, arrays, strict=True):
-            given[i] = array
-        return rule(*given, **keywords)
+        remaining = iter(arrays)
+        values = (next(remaining) if isinstance(value, jax.Array) else value for value in arguments)
+        return rule(*values, **keywords)
 
-    arrays = [arguments[i] for i in places]
     is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in map(jnp.shape, arrays)
     return elementwise(function, *arrays) if is_elementwise else function(*arrays)
 
@@ -112,22 +109,22 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
     """`elementwise` of a function that goes along these dims, counted from the end, which stay merged."""
     shape = jnp.broadcast_shapes(*map(jnp.shape, arrays))
-    found: dict[int, tuple[int, ...]] = {}
+    parts_of: dict[int, tuple[int, ...]] = {}
     for array in arrays:
         source, groups = unmerged(array)
         for dim, group in enumerate(groups if source is not array else ()):
-            place = dim - array.ndim
+            index = dim - array.ndim
             sizes = tuple(source.shape[i] for i in group)
-            if len(group) > 1 and place not in dims and array.shape[dim] == shape[place]:
-                found[place] = max(found.get(place, ()), sizes, key=len)
-    if not found:
+            if len(group) > 1 and index not in dims and array.shape[dim] == shape[index]:
+                parts_of[index] = max(parts_of.get(index, ()), sizes, key=len)
+    if not parts_of:
         return function(*arrays)
 
     def fine(of: Sequence[int]) -> list[int]:
-        """The sizes of an array's dims, with those in `found` as their parts: ones where it is broadcast."""
+        """The sizes of an array's dims, with those in `parts_of` as their parts: ones where it is broadcast."""
         sizes: list[int] = []
-        for place, size in enumerate(of, -len(of)):
-            parts = found.get(place, (size,))
+        for index, size in enumerate(of, -len(of)):
+            parts = parts_of.get(index, (size,))
             sizes += parts if math.prod(parts) == size else [1] * len(parts)
         return sizes
 
@@ -155,16 +152,16 @@ def _ends(shape: Sequence[int]) -> list[int]:
 def _groups(parts: Sequence[int], shape: Sequence[int]) -> Groups | None:
     """The indices of the parts, in order, that make each dim of a shape; None where its dims are no merges of them."""
     groups: list[tuple[int, ...]] = []
-    here = 0
+    end = 0
     for size in shape:
-        begin, product = here, 1
-        while product != size and here < len(parts):
-            product *= parts[here]
-            here += 1
+        begin, product = end, 1
+        while product != size and end < len(parts):
+            product *= parts[end]
+            end += 1
         if product != size:
             return None
-        groups.append(tuple(range(begin, here)))
-    if any(size != 1 for size in parts[here:]) or not groups:
+        groups.append(tuple(range(begin, end)))
+    if any(size != 1 for size in parts[end:]) or not groups:
         return None
-    groups[-1] = (*groups[-1], *range(here, len(parts)))
+    groups[-1] = (*groups[-1], *range(end, len(parts)))
     return tuple(groups)

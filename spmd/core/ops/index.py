@@ -34,11 +34,9 @@ def _at_least_1d(*arrays):
     return tuple(array.reshape(1) if array.ndim == 0 else array for array in arrays)
 
 
-@lower(aten.gather.default)
+@lower(aten.gather.default, empty=True)  # an index without elements has any number of dims
 def aten_gather(self, dim, index, *, sparse_grad=False):
     shape = index.shape
-    if not index.size:  # of any number of dims
-        return jnp.zeros(shape, self.dtype)
     self, index = _at_least_1d(self, index)
     dim = dim % self.ndim
     # torch lets index be smaller than self in the other dims.
@@ -106,12 +104,6 @@ def _identity(reduce, dtype):
     return jnp.asarray(jnp.iinfo(dtype).min if sign < 0 else jnp.iinfo(dtype).max, dtype)
 
 
-def _divide_counts(total, counts, dtype):
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return total / counts
-    return jnp.floor_divide(total, counts)
-
-
 def _reduce_into(self, write, reduce, include_self):
     """The reduction of the values that `write(array, value or None, method)` writes, over self or over nothing."""
     touched = write(jnp.zeros(self.shape, jnp.bool_), True, "set")
@@ -120,7 +112,8 @@ def _reduce_into(self, write, reduce, include_self):
     result = write(start, None, _COMBINE[reduce])
     if reduce == "mean":
         counts = write(jnp.full(self.shape, int(include_self), wide.dtype), 1, "add")
-        result = _divide_counts(result, jnp.maximum(counts, jnp.ones((), wide.dtype)), wide.dtype)
+        counts = jnp.maximum(counts, jnp.ones((), wide.dtype))
+        result = result / counts if jnp.issubdtype(wide.dtype, jnp.inexact) else jnp.floor_divide(result, counts)
     return jnp.where(touched, result, wide).astype(self.dtype)
 
 
@@ -215,8 +208,7 @@ def _mask_of(self, indices, values):
         return None
     axis, mask = axes[0], indices[axes[0]]
     trailing = self.ndim - axis - mask.ndim
-    uniform = values.ndim <= trailing or values.shape[values.ndim - trailing - 1] == 1
-    if not uniform:
+    if values.ndim > trailing and values.shape[values.ndim - trailing - 1] != 1:
         return None
     return mask.reshape((1,) * axis + mask.shape + (1,) * trailing), trailing, mask.ndim
 
@@ -298,14 +290,10 @@ def aten_repeat_interleave(repeats, *, output_size=None):
     return jnp.repeat(positions, repeats, total_repeat_length=output_size)
 
 
-@lower(aten.tril.default)
-def aten_tril(self, diagonal=0):
-    return jnp.tril(self, diagonal)
-
-
-@lower(aten.triu.default)
-def aten_triu(self, diagonal=0):
-    return jnp.triu(self, diagonal)
+@lower(aten.tril.default, part=jnp.tril)
+@lower(aten.triu.default, part=jnp.triu)
+def aten_triangle(self, diagonal=0, *, part):
+    return part(self, diagonal)
 
 
 # -- Search.
@@ -337,11 +325,6 @@ def aten_bucketize(self, boundaries, *, out_int32=False, right=False):
     return _search(boundaries, _array(self), right, out_int32)
 
 
-@lower(aten.isin.Tensor_Tensor)
-def aten_isin(elements, test_elements, *, assume_unique=False, invert=False):
-    return jnp.isin(elements, test_elements, invert=invert)
-
-
-@lower(aten.isin.Tensor_Scalar)
-def aten_isin_number(elements, test_element, *, assume_unique=False, invert=False):
-    return elements != test_element if invert else elements == test_element
+@lower(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar)
+def aten_isin(elements, tested, /, *, assume_unique=False, invert=False):
+    return jnp.isin(elements, tested, invert=invert)

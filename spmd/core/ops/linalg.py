@@ -53,10 +53,8 @@ def _first_bad_minor(x, upper):
     return lax.fori_loop(0, size, step, (matrix, jnp.zeros(x.shape[:-2], jnp.int32)))[1]
 
 
-@lower(aten.linalg_cholesky_ex.default)
+@lower(aten.linalg_cholesky_ex.default, empty=True)
 def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
-    if 0 in self.shape:
-        return zeros(returns)
     factor, failed = _cholesky(self, upper)
     info = lax.cond(
         failed.any(),
@@ -66,20 +64,14 @@ def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
     return as_promised((factor, info), returns)
 
 
-@lower(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
+@lower(aten.cholesky_solve.default, aten._cholesky_solve_helper.default, empty=True)
 def aten_cholesky_solve(b, factor, /, upper=False):
     b, factor = _batch(b, factor)
-    if b.size == 0 or factor.size == 0:
-        return jnp.zeros(b.shape, b.dtype)
-    first = lax.linalg.triangular_solve(
-        factor, b, left_side=True, lower=not upper, transpose_a=upper, conjugate_a=upper
-    )
-    return lax.linalg.triangular_solve(
-        factor, first, left_side=True, lower=not upper, transpose_a=not upper, conjugate_a=not upper
-    )
+    first = _triangular(factor, b, lower=not upper, adjoint=upper)
+    return _triangular(factor, first, lower=not upper, adjoint=not upper)
 
 
-@lower(aten.cholesky_inverse.default)
+@lower(aten.cholesky_inverse.default, empty=True)
 def aten_cholesky_inverse(self, upper=False):
     eye = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
     return aten_cholesky_solve(eye, self, upper)
@@ -99,10 +91,8 @@ def aten_linalg_qr(A, mode="reduced", *, returns):
     return as_promised((q, jnp.triu(r)), returns)
 
 
-@lower(aten.geqrf.default)
+@lower(aten.geqrf.default, empty=True)
 def aten_geqrf(self, *, returns):
-    if self.size == 0:
-        return zeros(returns)
     packed, tau = jnp.linalg.qr(self, mode="raw")
     return as_promised((packed.mT, tau), returns)
 
@@ -142,10 +132,8 @@ def _lu_in_place(x):
     return lax.fori_loop(0, steps, step, x)
 
 
-@lower(aten.linalg_lu_factor_ex.default)
+@lower(aten.linalg_lu_factor_ex.default, empty=True)
 def aten_linalg_lu_factor_ex(A, *, pivot=True, check_errors=False, returns):
-    if A.size == 0:
-        return zeros(returns)
     if pivot:
         return as_promised(_lu(A), returns)
     packed = _lu_in_place(A)
@@ -160,8 +148,8 @@ def _permutation(pivots, size):
 
 
 def _unpacked(packed, size):
-    left = jnp.tril(packed[..., :, :size], -1) + jnp.eye(packed.shape[-2], size, dtype=packed.dtype)
-    return left, jnp.triu(packed[..., :size, :])
+    lower_factor = jnp.tril(packed[..., :, :size], -1) + jnp.eye(packed.shape[-2], size, dtype=packed.dtype)
+    return lower_factor, jnp.triu(packed[..., :size, :])
 
 
 @lower(aten.linalg_lu.default)
@@ -180,46 +168,40 @@ def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, 
     if LU_data.size == 0:
         eye = jnp.broadcast_to(jnp.eye(rows), returns[0].shape) if unpack_pivots else None
         return as_promised((eye, None, None), returns)
-    left, right = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
-    return as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, left, right), returns)
+    factors = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
+    return as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, *factors), returns)
 
 
-@lower(aten.linalg_lu_solve.default)
+@lower(aten.linalg_lu_solve.default, empty=True)
 def aten_linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False, returns):
-    if B.size == 0 or LU.size == 0:
-        return zeros(returns)
     permutation = _permutation(pivots, LU.shape[-1]).astype(LU.dtype)
     LU, permutation, B = _batch(LU, permutation, B)
     if not left:  # X A = B is A^H X^H = B^H
         B, adjoint = _adjoint(B), not adjoint
     if adjoint:
-        result = _triangular(LU, B, lower=False, unit=False, adjoint=True)
+        result = _triangular(LU, B, lower=False, adjoint=True)
         result = permutation @ _triangular(LU, result, lower=True, unit=True, adjoint=True)
     else:
         result = _triangular(LU, permutation.mT @ B, lower=True, unit=True)
-        result = _triangular(LU, result, lower=False, unit=False)
+        result = _triangular(LU, result, lower=False)
     return (result if left else _adjoint(result)).astype(returns.dtype)
 
 
-def _triangular(a, b, *, lower, unit, adjoint=False, left=True):
+def _triangular(a, b, *, lower, unit=False, adjoint=False, left=True):
     return lax.linalg.triangular_solve(
         a, b, left_side=left, lower=lower, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint
     )
 
 
-@lower(aten.linalg_inv_ex.default)
+@lower(aten.linalg_inv_ex.default, empty=True)
 def aten_linalg_inv_ex(A, *, check_errors=False, returns):
-    if A.size == 0:
-        return zeros(returns)
     packed, pivots, info = _lu(A)
     result = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
-    return as_promised((_triangular(packed, result, lower=False, unit=False), info), returns)
+    return as_promised((_triangular(packed, result, lower=False), info), returns)
 
 
-@lower(aten.linalg_solve_triangular.default)
-def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False, returns):
-    if B.size == 0 or self.size == 0:
-        return zeros(returns)
+@lower(aten.linalg_solve_triangular.default, empty=True)
+def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
     a, b = _batch(self, B)
     return _triangular(a, b, lower=not upper, unit=unitriangular, left=left)
 
@@ -239,33 +221,27 @@ def aten_linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, ret
     return as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)
 
 
-@lower(aten._linalg_eigh.default)
+@lower(aten._linalg_eigh.default, empty=True)
 def aten_linalg_eigh(A, UPLO="L", compute_v=True, *, returns):
-    if A.size == 0:
-        return zeros(returns)
     values, vectors = jnp.linalg.eigh(A, UPLO=UPLO.upper(), symmetrize_input=False)
     return as_promised((values, vectors if compute_v else None), returns)
 
 
-@lower(aten.linalg_eig.default)
+@lower(aten.linalg_eig.default, empty=True)
 def aten_linalg_eig(self, *, returns):
-    if self.size == 0:
-        return zeros(returns)
     return as_promised(jnp.linalg.eig(self), returns)
 
 
-@lower(aten._linalg_eigvals.default, aten.linalg_eigvals.default)
+@lower(aten._linalg_eigvals.default, aten.linalg_eigvals.default, empty=True)
 def aten_linalg_eigvals(self, *, returns):
-    return zeros(returns) if self.size == 0 else jnp.linalg.eigvals(self).astype(returns.dtype)
+    return jnp.linalg.eigvals(self).astype(returns.dtype)
 
 
 # -- Functions of a matrix, least squares.
 
 
-@lower(aten.linalg_matrix_exp.default)
+@lower(aten.linalg_matrix_exp.default, empty=True)
 def aten_linalg_matrix_exp(self):
-    if self.size == 0:
-        return self
     # Repeated squaring doubles the relative error each time: in float32 large norms would lose three digits.
     wide = jnp.complex128 if jnp.issubdtype(self.dtype, jnp.complexfloating) else jnp.float64
     flat = self.reshape(-1, *self.shape[-2:]).astype(wide)
@@ -284,32 +260,26 @@ def _tolerance(atol, rtol, largest, shape, dtype):
 def _pseudo_inverse(x, atol, rtol, hermitian):
     if hermitian:
         values, vectors = jnp.linalg.eigh(x, symmetrize_input=False)
-        size = jnp.abs(values)
-        left, right = vectors, _adjoint(vectors)
+        size, u, vh = jnp.abs(values), vectors, _adjoint(vectors)
     else:
         u, values, vh = jnp.linalg.svd(x, full_matrices=False)
         size = values
-        left, right = _adjoint(vh), _adjoint(u)
     bound = _tolerance(atol, rtol, size.max(-1), x.shape, values.dtype)
-    kept = size > bound[..., None]
-    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-    return (left * inverse[..., None, :]) @ right
+    is_large = size > bound[..., None]
+    inverse = jnp.where(is_large, 1 / jnp.where(is_large, values, 1), 0)
+    return (_adjoint(vh) * inverse[..., None, :]) @ _adjoint(u)
 
 
-@lower(aten.linalg_pinv.atol_rtol_tensor)
+@lower(aten.linalg_pinv.atol_rtol_tensor, empty=True)
 def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
-    if self.size == 0:
-        return zeros(returns)
     return _pseudo_inverse(self, atol, rtol, hermitian).astype(returns.dtype)
 
 
-@lower(aten.linalg_lstsq.default)
+@lower(aten.linalg_lstsq.default, empty=True)
 def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     """Least squares. Every overdetermined system has residuals; torch leaves them out when it finds the rank
     deficient."""
     is_vector = b.ndim == self.ndim - 1
-    if self.size == 0 or b.size == 0:
-        return zeros(returns)
     right = b[..., None] if is_vector else b
     singular = jnp.linalg.svd(self, compute_uv=False)
     bound = _tolerance(None, rcond, singular.max(-1), self.shape, singular.dtype)
@@ -325,7 +295,6 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
 @lower(aten.linalg_cross.default)
 def aten_linalg_cross(self, other, *, dim=-1):
     self, other = jnp.broadcast_arrays(self, other)
-    first = [lax.index_in_dim(self, i, dim % self.ndim, keepdims=True) for i in range(3)]
-    second = [lax.index_in_dim(other, i, dim % other.ndim, keepdims=True) for i in range(3)]
+    first, second = (jnp.split(array, 3, dim) for array in (self, other))
     parts = [first[(i + 1) % 3] * second[(i + 2) % 3] - first[(i + 2) % 3] * second[(i + 1) % 3] for i in range(3)]
     return jnp.concatenate(parts, axis=dim)

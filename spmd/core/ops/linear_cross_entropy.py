@@ -9,12 +9,12 @@ arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entrop
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from . import loss, sharded
 from .floats import wide, widened
@@ -78,6 +78,9 @@ def spmd_linear_cross_entropy_backward(
     return as_promised(result, returns)
 
 
+Specs = tuple[PartitionSpec | None, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Head:
     """A linear layer and its loss, placed on devices.
@@ -91,20 +94,20 @@ class _Head:
     bias: jax.Array
     class_weights: jax.Array | None  # float, where label smoothing needs them
     num_classes: int
-    logits_dtype: Any
+    logits_dtype: jnp.dtype
     max_bytes: int
-    mesh: Any
+    mesh: sharded.AnyMesh | None
     targets: tuple[sharded.Axes, ...]
     classes: sharded.Axes
 
     @staticmethod
     def of(
         input: jax.Array, weight: jax.Array, bias: jax.Array | None, class_weights: jax.Array | None,
-        label_smoothing: float, logits_dtype: Any, max_bytes: int,
+        label_smoothing: float, logits_dtype: jnp.dtype, max_bytes: int,
     ) -> "_Head":  # fmt: skip
         num_classes, num_dims = weight.shape[0], input.ndim - 1
-        known = sharded.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
-        mesh, axes = known or (None, [()] * (num_dims + 1))
+        split = sharded.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
+        mesh, axes = split or (None, [()] * (num_dims + 1))
         missing = -num_classes % sharded.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
         if label_smoothing == 0:
@@ -117,8 +120,8 @@ class _Head:
             weight = jnp.pad(weight, ((0, missing), (0, 0)))
             bias = jnp.pad(bias, (0, missing))
             class_weights = None if class_weights is None else jnp.pad(class_weights, (0, missing))
-        rest = num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
-        return _Head(weight, bias, class_weights, *rest)
+        settings = num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
+        return _Head(weight, bias, class_weights, *settings)
 
     def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
         """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
@@ -140,7 +143,7 @@ class _Head:
         grad_input, *grads = self._placed(self._backward, specs, (rows, by_class, by_class))(*operands)
         return grad_input, *(grad[: self.num_classes] for grad in grads)
 
-    def _placed(self, body: Function, operands: Any, results: Any) -> Function:
+    def _placed(self, body: Function, operands: Specs, results: Specs) -> Function:
         if self.mesh is None:
             return body
         return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
@@ -154,14 +157,14 @@ class _Head:
         dtype = wide(self.logits_dtype)
 
         def step(carry, start):
-            before, total, picked, others = carry
+            highest_before, total, picked, others = carry
             numbers, fresh = chunks.classes(start), chunks.is_fresh(start)
             logits = chunks.logits(start, weight, bias)
             fresh = fresh & (numbers < self.num_classes)
-            highest = jnp.maximum(before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1))
+            highest = jnp.maximum(highest_before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1))
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
             weights = jnp.where(fresh, jnp.exp(logits - base[:, None]), jnp.zeros((), dtype))
-            total = total * jnp.exp(before - base) + jnp.sum(weights, axis=1)
+            total = total * jnp.exp(highest_before - base) + jnp.sum(weights, axis=1)
             hit = fresh & (numbers == classes[:, None])
             picked = picked + jnp.sum(jnp.where(hit, logits, jnp.zeros((), dtype)), axis=1)
             if class_weights is not None:
@@ -173,9 +176,9 @@ class _Head:
         carry = jnp.full(classes.shape, -jnp.inf, dtype), nothing, nothing, nothing
         highest, total, picked, others = chunks.loop(step, carry)
         if self.classes:
-            here, highest = highest, lax.pmax(highest, self.classes)
+            own_highest, highest = highest, lax.pmax(highest, self.classes)
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
-            total, picked, others = lax.psum((total * jnp.exp(here - base), picked, others), self.classes)
+            total, picked, others = lax.psum((total * jnp.exp(own_highest - base), picked, others), self.classes)
         if class_weights is not None:
             sum_of_weights = jnp.sum(class_weights)
             others = others - highest * (lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights)
@@ -236,12 +239,12 @@ class _Chunks:
 
     rows: jax.Array
     num_classes: int
-    first: Any  # the number of this device's first class among all
+    first: int | jax.Array  # the number of this device's first class among all
     size: int
-    logits_dtype: Any
+    logits_dtype: jnp.dtype
 
     @staticmethod
-    def of(rows: jax.Array, num_classes: int, first: Any, most: int, logits_dtype: Any) -> "_Chunks":
+    def of(rows: jax.Array, num_classes: int, first: int | jax.Array, most: int, logits_dtype: jnp.dtype) -> "_Chunks":
         count = math.ceil(num_classes / max(most, FEWEST, 1))
         size = math.ceil(num_classes / max(count, 1) / WIDTH) * WIDTH
         return _Chunks(rows, num_classes, first, min(size, num_classes), logits_dtype)
@@ -250,35 +253,35 @@ class _Chunks:
     def overlap(self) -> bool:
         return bool(self.size and self.num_classes % self.size)
 
-    def loop(self, step: Function, carry: Any) -> Any:
+    def loop(self, step: Function, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         starts = jnp.arange(0, self.num_classes, max(self.size, 1), dtype=jnp.int32)
         if len(starts) == 1:
             return step(carry, 0)[0]
         return lax.scan(step, carry, starts)[0]
 
-    def _begin(self, start: Any) -> Any:
+    def _begin(self, start: int | jax.Array) -> jax.Array:
         return jnp.minimum(start, self.num_classes - self.size)
 
-    def cut(self, x: jax.Array, start: Any) -> jax.Array:
+    def cut(self, x: jax.Array, start: int | jax.Array) -> jax.Array:
         return x if self.size == self.num_classes else lax.dynamic_slice_in_dim(x, self._begin(start), self.size, 0)
 
-    def put(self, x: jax.Array, chunk: jax.Array, start: Any) -> jax.Array:
+    def put(self, x: jax.Array, chunk: jax.Array, start: int | jax.Array) -> jax.Array:
         if self.size == self.num_classes:
             return chunk
         return lax.dynamic_update_slice_in_dim(x, chunk, self._begin(start), 0)
 
-    def _places(self, start: Any) -> jax.Array:
+    def _places(self, start: int | jax.Array) -> jax.Array:
         return self._begin(start) + lax.broadcasted_iota(jnp.int32, (1, self.size), 1)
 
-    def classes(self, start: Any) -> jax.Array:
+    def classes(self, start: int | jax.Array) -> jax.Array:
         """The numbers of the classes among all, [1, size]."""
         return self._places(start) + jnp.asarray(self.first, jnp.int32)
 
-    def is_fresh(self, start: Any) -> jax.Array:
+    def is_fresh(self, start: int | jax.Array) -> jax.Array:
         """True for the classes that no chunk before has had."""
         return self._places(start) >= start
 
-    def logits(self, start: Any, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    def logits(self, start: int | jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
         """[rows, size], rounded as the linear layer and the cast of its outputs would."""
         product = _product(self.rows, self.cut(weight, start), (1, 1))
         product = product + self.cut(bias, start).astype(product.dtype)

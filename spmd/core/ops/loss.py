@@ -157,12 +157,14 @@ def spmd_cross_entropy_backward(
 ):
     dim, target = _class_dim(self), target.astype(jnp.int64)
     classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
-    given = share(grad_output, target, reduction, ignore_index, total_weight)
+    of_targets = share(grad_output, target, reduction, ignore_index, total_weight)
 
     def by_class(values):
         return jnp.expand_dims(values, dim)
 
-    of_softmax, at_target, elsewhere = shares(weights * given, given, self.shape[dim], weight, label_smoothing)
+    of_softmax, at_target, elsewhere = shares(
+        weights * of_targets, of_targets, self.shape[dim], weight, label_smoothing
+    )
     # A comparison with the class number, not a scatter: it fuses, and is sharded as the logits are.
     hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
     grad = by_class(of_softmax) * jnp.exp(widened(self) - by_class(logsumexp))
@@ -175,20 +177,15 @@ def spmd_cross_entropy_backward(
 # -- Distances.
 
 
-@lower(aten.mse_loss.default, promote=Promote.DEFAULT)
-def aten_mse_loss(self, target, reduction=MEAN):
-    error = self - target
-    return _reduce(error * error, reduction)
+@lower(aten.mse_loss.default, promote=Promote.DEFAULT, of_error=lambda error: error * error)
+@lower(aten.l1_loss.default, promote=Promote.DEFAULT, of_error=jnp.abs)
+def aten_loss_of_error(self, target, reduction=MEAN, *, of_error):
+    return _reduce(of_error(self - target), reduction)
 
 
 @lower(aten.mse_loss_backward.default, promote=Promote.DEFAULT)
 def aten_mse_loss_backward(grad_output, self, target, reduction):
     return 2 * (self - target) * _share(grad_output, self, target, reduction)
-
-
-@lower(aten.l1_loss.default, promote=Promote.DEFAULT)
-def aten_l1_loss(self, target, reduction=MEAN):
-    return _reduce(jnp.abs(self - target), reduction)
 
 
 @lower(aten.smooth_l1_loss.default, promote=Promote.DEFAULT)
@@ -290,9 +287,8 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
     labels = labels.at[:, 1::2].set(_padded(targets, target_lengths, width))
     states = jnp.arange(2 * width + 1)
     none = jnp.asarray(-jnp.inf, log_probs.dtype)
-    skips = (
-        jnp.zeros(labels.shape, jnp.bool_).at[:, 2:].set((labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2]))
-    )
+    differs = (labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2])
+    skips = jnp.zeros(labels.shape, jnp.bool_).at[:, 2:].set(differs)
     alive = states[None, :] < (2 * target_lengths + 1)[:, None]
     said = jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, (log_probs.shape[0], *labels.shape)), axis=2)
     said = jnp.where(alive, said, none)
@@ -306,8 +302,8 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
         return alpha, alpha
 
     first = jnp.where(states < 2, said[0], none)
-    _, rest = lax.scan(step, first, said[1:])
-    alphas = jnp.moveaxis(jnp.concatenate([first[None], rest]), 0, 1)
+    _, later = lax.scan(step, first, said[1:])
+    alphas = jnp.moveaxis(jnp.concatenate([first[None], later]), 0, 1)
     last = jnp.take_along_axis(alphas, jnp.maximum(input_lengths - 1, 0)[:, None, None], axis=1)[:, 0]
     ends = jnp.stack([2 * target_lengths, jnp.maximum(2 * target_lengths - 1, 0)], axis=1)
     final = jnp.take_along_axis(last, ends, axis=1)
@@ -334,9 +330,7 @@ def _as_lengths(lengths):
 @lower(aten._ctc_loss.default, aten._ctc_loss.Tensor)
 def aten_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False, *, returns):
     lengths = _as_lengths(input_lengths), _as_lengths(target_lengths)
-    width = (returns[1].shape[2] - 1) // 2
-    loss, alphas = _alphas(log_probs, targets, *lengths, blank, width)
-    return loss, alphas
+    return _alphas(log_probs, targets, *lengths, blank, (returns[1].shape[2] - 1) // 2)
 
 
 @lower(aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)

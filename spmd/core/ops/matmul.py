@@ -48,20 +48,17 @@ def _matmul(left, right, dtype):
     # To sum over a merged dim of which a later part is sharded would gather it. Otherwise the sum is over the merged
     # dim, which saves XLA's CPU compiler a transposed copy.
     inner = sharded.is_split_inside(left, -1) or sharded.is_split_inside(right, -2)
-    one, of_one = folds.apart(left, *lead, -2, *([-1] if inner else ()))
-    other, of_other = folds.apart(right, *lead, -1, *([-2] if inner else ()))
-    if one is left and other is right:
+    a, of_a = folds.apart(left, *lead, -2, *([-1] if inner else ()))
+    b, of_b = folds.apart(right, *lead, -1, *([-2] if inner else ()))
+    if a is left and b is right:
         return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
     for dims in (*((dim, dim) for dim in lead), (-1, -2)):  # both operands have these dims, in the same parts
-        of_one[dims[0]] = of_other[dims[1]] = max(of_one[dims[0]], of_other[dims[1]], key=len)
-    one, other = (folds.reshaped(x, sum(of, ())) for x, of in ((left, of_one), (right, of_other)))
-    batch = tuple(range(sum(map(len, of_one[:-2]))))
-    num_rows, num_summed = len(of_one[-2]), len(of_one[-1])
-    summed = (
-        tuple(range(len(batch) + num_rows, one.ndim)),
-        tuple(range(len(batch), len(batch) + num_summed)),
-    )
-    result = lax.dot_general(one, other, (summed, (batch, batch)), preferred_element_type=dtype)
+        of_a[dims[0]] = of_b[dims[1]] = max(of_a[dims[0]], of_b[dims[1]], key=len)
+    a, b = (folds.reshaped(x, sum(of, ())) for x, of in ((left, of_a), (right, of_b)))
+    batch = tuple(range(sum(map(len, of_a[:-2]))))
+    num_rows, num_summed = len(of_a[-2]), len(of_a[-1])
+    summed = tuple(range(len(batch) + num_rows, a.ndim)), tuple(range(len(batch), len(batch) + num_summed))
+    result = lax.dot_general(a, b, (summed, (batch, batch)), preferred_element_type=dtype)
     return result.reshape(*left.shape[:-1], right.shape[-1])
 
 
@@ -76,13 +73,8 @@ def _affine(self, product, beta, alpha):
     return folds.elementwise(jnp.add, self, product)
 
 
-@lower(aten.mm.default)
+@lower(aten.mm.default, aten.bmm.default)
 def aten_mm(self, mat2, *, returns):
-    return _rounded_product(self, mat2, returns.dtype)
-
-
-@lower(aten.bmm.default)
-def aten_bmm(self, mat2, *, returns):
     return _rounded_product(self, mat2, returns.dtype)
 
 
@@ -126,9 +118,9 @@ def _summed_over_rows(left, right, dtype):
     """The product (m, n) of (..., m) and (..., n), summed over all other dims."""
     if left.ndim == 2:
         return _rounded_product(left.T, right, dtype)
-    before = tuple(range(left.ndim - 1))
+    rows = tuple(range(left.ndim - 1))
     kind = dtype if is_rounded(left, dtype) else _accumulator(left.dtype)
-    return cast(lax.dot_general(left, right, ((before, before), ((), ())), preferred_element_type=kind), dtype)
+    return cast(lax.dot_general(left, right, ((rows, rows), ((), ())), preferred_element_type=kind), dtype)
 
 
 def _gathered(grad_output, self):
@@ -137,23 +129,23 @@ def _gathered(grad_output, self):
     Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), the gradient is
     gathered once for both gradients. By themselves, partitioners gather the weight and exchange the input's gradient.
     """
-    known, given = sharded.axes_of(self), sharded.axes_of(grad_output)
-    if known is None or given is None or known[0] != given[0]:
+    of_input, of_grad = sharded.axes_of(self), sharded.axes_of(grad_output)
+    if of_input is None or of_grad is None or of_input[0] != of_grad[0]:
         return grad_output
-    (mesh, (*_, features)), (_, dims) = known, given
+    (mesh, (*_, features)), (_, dims) = of_input, of_grad
     wanted = [tuple(axis for axis in axes if axis not in features) for axes in dims]
     return grad_output if wanted == dims else sharded.placed(grad_output, mesh, *wanted)
 
 
-def _input_gradient(made, self, grad_output):
+def _input_gradient(grad, self, grad_output):
     """The gradient of a product's input. Where devices have partial sums of it, it is sharded as the input: by itself,
     a partitioner may scatter the sum of each of several products of one input, one by one."""
-    known, given = sharded.axes_of(self), sharded.axes_of(grad_output)
-    if known is None or given is None or known[0] != given[0] or not given[1][-1]:
-        return made
-    mesh, dims = known
-    is_free = set(given[1][-1]).isdisjoint(itertools.chain(*dims))
-    return sharded.placed(made.reshape(self.shape), mesh, *dims) if is_free else made
+    of_input, of_grad = sharded.axes_of(self), sharded.axes_of(grad_output)
+    if of_input is None or of_grad is None or of_input[0] != of_grad[0] or not of_grad[1][-1]:
+        return grad
+    mesh, dims = of_input
+    is_free = set(of_grad[1][-1]).isdisjoint(itertools.chain(*dims))
+    return sharded.placed(grad.reshape(self.shape), mesh, *dims) if is_free else grad
 
 
 @lower(aten.linear_backward.default)
@@ -163,12 +155,12 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
         lead = max(rows.shape[:-1], grad.shape[:-1], key=len)
         rows, grad = (sharded.reshaped(folds.reshaped(x, (*lead, x.shape[-1])), x) for x in (rows, grad))
     grad = _gathered(grad, rows)
-    left, right = _summed_rows(grad, rows)
-    before = tuple(range(left.ndim - 1))
+    by_row, right = _summed_rows(grad, rows)
+    summed = tuple(range(by_row.ndim - 1))
     result = (
         _input_gradient(_rounded_product(grad, weight, grad.dtype), rows, grad) if output_mask[0] else None,
-        _summed_over_rows(left, right, returns[1].dtype) if output_mask[1] else None,
-        total(left.astype(_accumulator(left.dtype)), before, left, returns[2].dtype) if output_mask[2] else None,
+        _summed_over_rows(by_row, right, returns[1].dtype) if output_mask[1] else None,
+        total(by_row.astype(_accumulator(by_row.dtype)), summed, by_row, returns[2].dtype) if output_mask[2] else None,
     )
     return tuple(
         None if value is None else cast(value.reshape(promised.shape), promised.dtype)

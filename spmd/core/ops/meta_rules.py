@@ -1,9 +1,10 @@
 """Shapes of ops that torch cannot run on its meta device, or runs there without its checks."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import torch
+from torch._ops import OpOverload
 from torch._prims_common import canonicalize_dim, suggest_memory_format
 
 from . import linear_cross_entropy, loss, rnn
@@ -24,8 +25,8 @@ def _attention(
     *batch, length, _ = query.shape
     if attn_bias is not None:
         scores = [*batch, length, key.shape[-2]]
-        given = [1] * (len(scores) - attn_bias.dim()) + list(attn_bias.shape)
-        if any(size not in (1, wanted) for size, wanted in zip(given, scores, strict=True)):
+        sizes = [1] * (len(scores) - attn_bias.dim()) + list(attn_bias.shape)
+        if any(size not in (1, wanted) for size, wanted in zip(sizes, scores, strict=True)):
             raise RuntimeError(
                 f"scaled_dot_product_attention: attn_mask of shape {list(attn_bias.shape)} does not broadcast to the "
                 f"scores, {scores}"
@@ -45,31 +46,23 @@ def _attention_backward(
     return _wanted(result, grad_input_mask)
 
 
-def _wanted(made: Sequence[Any], output_mask: Sequence[bool]) -> tuple[Any, ...]:
-    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+def _wanted(results: Sequence[torch.Tensor | None], output_mask: Sequence[bool]) -> tuple[torch.Tensor | None, ...]:
+    return tuple(result if wanted else None for result, wanted in zip(results, output_mask, strict=True))
 
 
 def _in_place(*args: object, **kwargs: object) -> None:
     """An op that only writes, as a fused optimizer's: its targets keep shape and dtype."""
 
 
-def _like(place: int) -> Callable[..., torch.Tensor]:
-    """The meta kernel of an op whose result is like its operand at `place`."""
-
-    def meta(*arguments: Any, **options: Any) -> torch.Tensor:
-        return torch.empty_like(arguments[place])
-
-    return meta
+def _like(index: int, *arguments: torch.Tensor, **options: object) -> torch.Tensor:
+    """The meta kernel of an op whose result is like one of its operands."""
+    return torch.empty_like(arguments[index])
 
 
-def _checked_softmax(overload: Any) -> Function:
+def _softmax(overload: OpOverload, self: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """torch's meta kernel of softmax with a check of dim; torch's own takes any."""
-
-    def softmax(self, dim, half_to_float):
-        canonicalize_dim(self.dim(), dim)
-        return overload(self, dim, half_to_float)
-
-    return softmax
+    canonicalize_dim(self.dim(), dim)
+    return overload(self, dim, half_to_float)
 
 
 def _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
@@ -110,20 +103,12 @@ def _linear_cross_entropy(
     return loss if reduction else loss.reshape(target.shape), logsumexp.reshape(target.shape), total_weight
 
 
-def _linear_cross_entropy_backward(grad_output, input, linear_weight, target, linear_bias, *rest):
-    return _linear_backward(input, grad_output, linear_weight, rest[-1])
-
-
 def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     """torch's meta kernel, but without saved statistics in evaluation."""
     result, *saved = aten.native_batch_norm.default(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     return result, *(part if training else input.new_empty(0, dtype=part.dtype) for part in saved)
-
-
-def _geqrf(self):
-    return torch.empty_like(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
 
 
 def _lstsq(self, b, rcond=None, *, driver=None):
@@ -144,11 +129,11 @@ def _lstsq(self, b, rcond=None, *, driver=None):
     )
 
 
-def _fused_lstm(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+def _fused_lstm(input_gates, hidden_gates, cx, *biases):
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
 
 
-def _fused_gru(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+def _fused_gru(input_gates, hidden_gates, hx, *biases):
     return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
 
 
@@ -171,8 +156,8 @@ def _recurrence(mode, gates, state, weight, bias, projection, mask, reverse):
 
 def _recurrence_backward(mode, grads, state, weight, bias, projection, mask, output, saved, reverse):
     gates = output.new_empty(*output.shape[:2], weight.shape[0])
-    given = [*state, weight, bias, projection]
-    return [gates, *(torch.empty_like(tensor) for tensor in given if tensor is not None)]
+    operands = [*state, weight, bias, projection]
+    return [gates, *(torch.empty_like(tensor) for tensor in operands if tensor is not None)]
 
 
 def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
@@ -186,7 +171,7 @@ def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
         raise RuntimeError("grouped_mm: expected offs where an argument is a matrix, and only there")
     if self.shape[-1] != mat2.shape[-2]:
         raise RuntimeError(f"grouped_mm: inner sizes differ: {self.shape[-1]} and {mat2.shape[-2]}")
-    groups = {given.shape[0] for given in (self, mat2) if given.dim() == 3}
+    groups = {matrix.shape[0] for matrix in (self, mat2) if matrix.dim() == 3}
     groups |= {offs.numel()} if offs is not None else set()
     if len(groups) != 1:
         raise RuntimeError(f"grouped_mm: expected one number of groups, got {sorted(groups)}")
@@ -198,7 +183,7 @@ def _scaled_mm(
     self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
 ):  # fmt: skip
     """The meta kernel by the CPU kernel's rules: torch's takes only its GPU kernel's sizes, multiples of 16."""
-    widths = {given.dtype.itemsize for given in (self, mat2)}
+    widths = {matrix.dtype.itemsize for matrix in (self, mat2)}
     if widths != {1} or not (self.is_floating_point() and mat2.is_floating_point()):
         raise RuntimeError(f"_scaled_mm: expected two matrices of eight-bit floats, got {self.dtype} and {mat2.dtype}")
     result = self.new_empty(self.shape, dtype=torch.float32) @ mat2.new_empty(mat2.shape, dtype=torch.float32)
@@ -229,33 +214,25 @@ def _scaled_mm_v2(
 def _convolution(input, weight, *arguments):
     """torch's meta kernel with the result's memory format decided by the input or the weight, as on CPU and CUDA."""
     result = aten.convolution.default(input, weight, *arguments)
-    formats = [suggest_memory_format(tensor) for tensor in (input, weight)]
-    found = next((each for each in formats if each is not torch.contiguous_format), None)
-    return result if found is None else result.contiguous(memory_format=found)
+    formats = {suggest_memory_format(tensor): None for tensor in (input, weight)}
+    formats.pop(torch.contiguous_format, None)
+    return result.contiguous(memory_format=next(iter(formats))) if formats else result
 
 
-def _padded(overload, like):
+def _padded(overload: OpOverload, like: int, *arguments: torch.Tensor) -> torch.Tensor:
     """torch's meta kernel of padding or its gradient, in the memory format of the argument at `like`, as on CPU."""
-
-    def meta(*arguments):
-        return overload(*arguments).contiguous(memory_format=suggest_memory_format(arguments[like]))
-
-    return meta
+    return overload(*arguments).contiguous(memory_format=suggest_memory_format(arguments[like]))
 
 
 # --- empty tensors, by whose size torch's meta kernels in Python divide, or which they refuse -------------------------
 
 
-def _unless_empty(overload: Any, otherwise: Function, place: int = 0) -> Function:
-    """torch's meta kernel, with `otherwise` for a tensor without elements at `place`."""
-
-    def meta(*arguments: Any) -> Any:
-        return (overload if arguments[place].numel() else otherwise)(*arguments)
-
-    return meta
+def _unless_empty(overload: OpOverload, otherwise: Function, index: int, *arguments: torch.Tensor) -> object:
+    """torch's meta kernel, with `otherwise` where the tensor at `index` has no elements."""
+    return (overload if arguments[index].numel() else otherwise)(*arguments)
 
 
-def _resampled(self: torch.Tensor, output_size: Any, *scales: Any) -> torch.Tensor:
+def _resampled(self: torch.Tensor, output_size: Sequence[int], *scales: float | None) -> torch.Tensor:
     if 0 in (*self.shape[1:], *output_size):
         raise RuntimeError(
             f"upsample_nearest: expected a tensor without elements to have no batch, got shape {list(self.shape)} and "
@@ -264,7 +241,9 @@ def _resampled(self: torch.Tensor, output_size: Any, *scales: Any) -> torch.Tens
     return self.new_empty((*self.shape[:2], *output_size))
 
 
-def _resampled_gradient(grad_output: torch.Tensor, output_size: Any, input_size: Any, *scales: Any) -> torch.Tensor:
+def _resampled_gradient(
+    grad_output: torch.Tensor, output_size: Sequence[int], input_size: Sequence[int], *scales: float | None
+) -> torch.Tensor:
     return grad_output.new_empty(input_size)
 
 
@@ -280,60 +259,53 @@ def _batch_norm_functional(input, *arguments):
     return (torch.empty_like(input), *overload(torch.cat([input, input]), *arguments)[1:])
 
 
-META_FUNCTIONS: dict[torch._ops.OpOverload, Function] = {
-    **{
-        getattr(aten, name).default: _unless_empty(getattr(aten, name).default, _like(1), 1)
-        for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
-    },
-    aten.native_group_norm_backward.default: _unless_empty(
-        aten.native_group_norm_backward.default, _group_norm_gradient, 1
-    ),
+def _named(names: str, ranks: Sequence[int | str] = ("",)) -> list[OpOverload]:
+    """The default overloads of ops, where a `*` stands for each of the numbers of dims."""
+    return [getattr(aten, name.replace("*", str(rank))).default for name in names.split() for rank in ranks]
+
+
+_LOSSES = _named("mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
+_NEAREST = _named("upsample_nearest*d _upsample_nearest_exact*d", (1, 2, 3))
+_NEAREST_BACKWARD = _named("upsample_nearest*d_backward _upsample_nearest_exact*d_backward", (1, 2, 3))
+_PADS = _named("reflection_pad*d replication_pad*d", (2, 3))
+_PADS_BACKWARD = _named("reflection_pad*d_backward replication_pad*d_backward", (2, 3))
+_FUSED = [getattr(aten, f"_fused_{name}_") for name in ("adagrad", "adam", "adamw", "sgd")]
+
+META_FUNCTIONS: dict[OpOverload, Function] = {
+    **dict.fromkeys(_named("_standard_gamma_grad binomial _standard_gamma"), partial(_like, 0)),
+    **dict.fromkeys(_named("_ctc_loss_backward multi_margin_loss_backward"), partial(_like, 1)),
+    aten._ctc_loss_backward.Tensor: partial(_like, 1),
+    loss.CROSS_ENTROPY_BACKWARD: partial(_like, 1),
+    **{op: partial(_unless_empty, op, partial(_like, 1), 1) for op in _LOSSES},
+    **{op: partial(_unless_empty, op, _resampled, 0) for op in _NEAREST},
+    **{op: partial(_unless_empty, op, _resampled_gradient, 0) for op in _NEAREST_BACKWARD},
+    **{op: partial(_unless_empty, op, _group_norm_gradient, 1) for op in _named("native_group_norm_backward")},
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
-    **{
-        getattr(aten, f"{name}{rank}d{end}").default: _unless_empty(getattr(aten, f"{name}{rank}d{end}").default, made)
-        for name in ("upsample_nearest", "_upsample_nearest_exact")
-        for rank in (1, 2, 3)
-        for end, made in (("", _resampled), ("_backward", _resampled_gradient))
-    },
-    aten._standard_gamma_grad.default: _like(0),
     aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's ignores the default dtype
-    **{
-        getattr(getattr(aten, f"_fused_{name}_"), overload): _in_place
-        for name in ("adagrad", "adam", "adamw", "sgd")
-        for overload in ("default", "tensor_lr")
-    },
+    **dict.fromkeys([op for packet in _FUSED for op in (packet.default, packet.tensor_lr)], _in_place),
     aten.convolution.default: _convolution,
-    **{
-        getattr(aten, f"{name}{rank}d{end}").default: _padded(getattr(aten, f"{name}{rank}d{end}").default, like)
-        for name in ("reflection_pad", "replication_pad")
-        for rank in (2, 3)
-        for end, like in (("", 0), ("_backward", 1))
-    },
+    **{op: partial(_padded, op, 0) for op in _PADS},
+    **{op: partial(_padded, op, 1) for op in _PADS_BACKWARD},
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
-    aten._softmax.default: _checked_softmax(aten._softmax.default),
-    aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
-    aten.binomial.default: _like(0),
-    aten._standard_gamma.default: _like(0),
+    **{op: partial(_softmax, op) for op in _named("_softmax _log_softmax")},
     aten.linear_backward.default: _linear_backward,
     aten._grouped_mm.default: _grouped_mm,
     aten._scaled_mm.default: _scaled_mm,
     aten._scaled_mm_v2.default: _scaled_mm_v2,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.default: _like(1),
-    aten._ctc_loss_backward.Tensor: _like(1),
-    aten.multi_margin_loss_backward.default: _like(1),
     aten.native_batch_norm.default: _batch_norm,
-    aten.geqrf.default: _geqrf,
+    aten.geqrf.default: lambda self: (torch.empty_like(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))),
     aten.linalg_lstsq.default: _lstsq,
     aten._thnn_fused_lstm_cell.default: _fused_lstm,
     aten._thnn_fused_gru_cell.default: _fused_gru,
     aten._thnn_fused_gru_cell_backward.default: _fused_gru_backward,
     loss.CROSS_ENTROPY: _cross_entropy,
-    loss.CROSS_ENTROPY_BACKWARD: _like(1),
     linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
-    linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: _linear_cross_entropy_backward,
+    linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: lambda grad_output, input, linear_weight, *others: (
+        _linear_backward(input, grad_output, linear_weight, others[-1])
+    ),
     rnn.RECURRENCE: _recurrence,
     rnn.RECURRENCE_BACKWARD: _recurrence_backward,
 }

@@ -7,7 +7,7 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .registry import as_promised, lower, zeros
+from .registry import as_promised, lower
 from .sharded import total
 
 aten = torch.ops.aten
@@ -110,10 +110,8 @@ def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, return
     return as_promised((output if bias is None else output + bias.reshape(group, -1, 1), mean, rstd), returns)
 
 
-@lower(aten.native_group_norm_backward.default)
+@lower(aten.native_group_norm_backward.default, empty=True)
 def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns):
-    if not input.size:
-        return zeros(returns)
     grad = _by_group(widened(grad_out), N, C, HxW, group)
     rstd = widened(rstd).reshape(N, group, 1, 1)
     normalized = (_by_group(widened(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd

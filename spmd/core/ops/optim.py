@@ -15,8 +15,12 @@ def _unless_inf(found_inf, new, old):
     return new if found_inf is None else jnp.where(found_inf.reshape(()) == 1, old, new)
 
 
-def _unscaled(grad, grad_scale):
-    return widened(grad) if grad_scale is None else widened(grad) / grad_scale.reshape(()).astype(widened(grad).dtype)
+def _operands(param, grad, grad_scale, maximize, weight_decay):
+    """The parameter, the gradient without the scaler's factor, and the direction of the step, in the compute dtype."""
+    wide, unscaled = widened(param), widened(grad)
+    unscaled = unscaled if grad_scale is None else unscaled / grad_scale.reshape(()).astype(unscaled.dtype)
+    direction = -unscaled if maximize else unscaled
+    return wide, unscaled, direction if weight_decay == 0 else direction + weight_decay * wide
 
 
 # decoupled: AdamW's weight decay, of the parameter and not of its gradient.
@@ -30,13 +34,10 @@ def aten_fused_adam(
     lr, beta1, beta2 = (jnp.asarray(number, jnp.float64).reshape(()) for number in (lr, beta1, beta2))
     results = ([], [], [], [], [])
     for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(self, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
-        g, dtype = -unscaled if maximize else unscaled, wide.dtype
-        if weight_decay != 0:
-            if decoupled:
-                wide = wide * (1 - lr * weight_decay).astype(dtype)
-            else:
-                g = g + weight_decay * wide
+        wide, unscaled, g = _operands(param, grad, grad_scale, maximize, 0 if decoupled else weight_decay)
+        dtype = wide.dtype
+        if decoupled and weight_decay != 0:
+            wide = wide * (1 - lr * weight_decay).astype(dtype)
         first, second = widened(exp_avg), widened(exp_avg_sq)
         first = first + (1 - beta1).astype(dtype) * (g - first)
         second = beta2.astype(dtype) * second + (1 - beta2).astype(dtype) * g * g
@@ -63,10 +64,7 @@ def aten_fused_sgd(
 ):  # fmt: skip
     params, out_grads, buffers = [], [], []
     for i, (param, grad) in enumerate(zip(self, grads, strict=True)):
-        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
-        g = -unscaled if maximize else unscaled
-        if weight_decay != 0:
-            g = g + weight_decay * wide
+        wide, unscaled, g = _operands(param, grad, grad_scale, maximize, weight_decay)
         if momentum != 0:
             old = momentum_buffer_list[i]
             buffer = g if is_first_step else momentum * widened(old) + (1 - dampening) * g
@@ -78,54 +76,41 @@ def aten_fused_sgd(
     return params, out_grads, buffers or list(momentum_buffer_list)
 
 
+# has_steps: by the schema they are written; the optimizer has counted them already.
 @lower(aten._fused_adagrad.tensor_lr)
-def aten_fused_adagrad_tensor_lr(
+@lower(aten._fused_adagrad.default, has_steps=True)
+def aten_fused_adagrad(
     self, grads, state_sums, state_steps,
-    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None,
+    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None, has_steps=False,
 ):  # fmt: skip
     results = ([], [], [])
     for param, grad, state_sum, step in zip(self, grads, state_sums, state_steps, strict=True):
-        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
-        g = -unscaled if maximize else unscaled
-        if weight_decay != 0:
-            g = g + weight_decay * wide
+        wide, unscaled, g = _operands(param, grad, grad_scale, maximize, weight_decay)
         decay = 1 + (step.reshape(()).astype(jnp.float64) - 1) * lr_decay
         rate = (jnp.asarray(lr, jnp.float64).reshape(()) / decay).astype(wide.dtype)
         total = widened(state_sum) + g * g
         results[0].append(_unless_inf(found_inf, wide - rate * g / (jnp.sqrt(total) + eps), param))
         results[1].append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
         results[2].append(_unless_inf(found_inf, total, state_sum))
-    return results
-
-
-@lower(aten._fused_adagrad.default)
-def aten_fused_adagrad(
-    self, grads, state_sums, state_steps,
-    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None,
-):  # fmt: skip
-    result = aten_fused_adagrad_tensor_lr(
-        self, grads, state_sums, state_steps, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps,
-        maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
-    )  # fmt: skip
-    return (*result, state_steps)  # by the schema they are written; the optimizer has counted them already
+    return (*results, state_steps) if has_steps else results
 
 
 @lower(aten._amp_foreach_non_finite_check_and_unscale.default)
 def aten_amp_unscale(self, found_inf, inv_scale):
     bad = jnp.zeros((), jnp.bool_)
     for grad in self:
-        bad = bad | ~jnp.all(jnp.isfinite(grad))
+        bad |= ~jnp.all(jnp.isfinite(grad))
     scaled = [(widened(grad) * inv_scale.reshape(()).astype(widened(grad).dtype)).astype(grad.dtype) for grad in self]
     return scaled, jnp.where(bad, jnp.ones((), found_inf.dtype), found_inf)
 
 
 @lower(aten._amp_update_scale.default)
 def aten_amp_update_scale(self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval):
-    found = found_inf.reshape(()) != 0
+    is_inf = found_inf.reshape(()) != 0
     successes = growth_tracker + 1
-    grow = ~found & (successes == growth_interval)
+    grow = ~is_inf & (successes == growth_interval)
     grown = (self * scale_growth_factor).astype(self.dtype)
     # A scale that would overflow stays.
     grown = jnp.where(jnp.isfinite(grown), grown, self)
-    scale = jnp.where(found, (self * scale_backoff_factor).astype(self.dtype), jnp.where(grow, grown, self))
-    return scale, jnp.where(found | grow, jnp.zeros_like(growth_tracker), successes.astype(growth_tracker.dtype))
+    scale = jnp.where(is_inf, (self * scale_backoff_factor).astype(self.dtype), jnp.where(grow, grown, self))
+    return scale, jnp.where(is_inf | grow, jnp.zeros_like(growth_tracker), successes.astype(growth_tracker.dtype))

@@ -29,8 +29,8 @@ def _cumlogsumexp(x, axis):
     moved = jnp.moveaxis(x, axis, 0)
     if moved.shape[0] < 2:
         return x
-    _, rest = lax.scan(add, moved[0], moved[1:])
-    return jnp.moveaxis(jnp.concatenate([moved[:1], rest]), 0, axis)
+    _, sums = lax.scan(add, moved[0], moved[1:])
+    return jnp.moveaxis(jnp.concatenate([moved[:1], sums]), 0, axis)
 
 
 @lower(aten.cumsum.default, scan=lax.cumsum)
@@ -112,20 +112,6 @@ def aten_median_dim(self, dim, keepdim=False):
     return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(has_nan, first_nan, indices)
 
 
-def _median_of_nothing(dtype):
-    """The median of no elements, as on CPU: NaN, or its conversion to an integer."""
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.asarray(jnp.nan, dtype)
-    return jnp.asarray(jnp.iinfo(dtype).min, dtype)
-
-
-@lower(aten.median.default)
-def aten_median(self):
-    if not self.size:
-        return _median_of_nothing(self.dtype)
-    return aten_median_dim(self.reshape(-1), 0)[0]
-
-
 @lower(aten.nanmedian.dim)
 def aten_nanmedian_dim(self, dim, keepdim=False):
     if self.ndim == 0:
@@ -140,11 +126,14 @@ def aten_nanmedian_dim(self, dim, keepdim=False):
     return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
 
 
-@lower(aten.nanmedian.default)
-def aten_nanmedian(self):
-    if not self.size:
-        return _median_of_nothing(self.dtype)
-    return aten_nanmedian_dim(self.reshape(-1), 0)[0]
+@lower(aten.median.default, along=aten_median_dim)
+@lower(aten.nanmedian.default, along=aten_nanmedian_dim)
+def aten_median(self, *, along):
+    """The median of all elements. Of none it is, as on CPU, NaN or its conversion to an integer."""
+    if self.size:
+        return along(self.reshape(-1), 0)[0]
+    is_exact = not jnp.issubdtype(self.dtype, jnp.inexact)
+    return jnp.asarray(jnp.iinfo(self.dtype).min if is_exact else jnp.nan, self.dtype)
 
 
 @lower(aten.mode.default)
@@ -154,10 +143,9 @@ def aten_mode(self, dim=-1, keepdim=False):
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
     values, indices = aten_sort(self, axis)
-    place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
-    before = jnp.roll(values, 1, axis)
-    starts = jnp.where((values != before) | (place == 0), place, 0)
-    length = place - lax.cummax(starts, axis=axis)  # the number of equal values before: greatest at a run's end
+    position = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    starts = jnp.where((values != jnp.roll(values, 1, axis)) | (position == 0), position, 0)
+    length = position - lax.cummax(starts, axis=axis)  # the number of equal values before: greatest at a run's end
     best = jnp.argmax(length, axis=axis, keepdims=True)
     picked = (jnp.take_along_axis(part, best, axis) for part in (values, indices))
     return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)

@@ -15,6 +15,9 @@ from . import sharded
 from .registry import Function
 from .sharded import Axes
 
+Results = jax.Array | tuple[jax.Array | None, ...]  # of a rule
+Arrays = jax.Array | Sequence[jax.Array] | None
+
 # By overload, the partition rules in the order in which they are tried; a package's come before the core's.
 PARTITION_RULES: dict[OpOverload, list[Function]] = {}
 NAMES: list[str] = []  # of all of them, in the key of programs
@@ -46,7 +49,7 @@ def partition(*overloads: OpOverload) -> Callable[[Function], Function]:
     return register
 
 
-def partitioned(overload: OpOverload, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+def partitioned(overload: OpOverload, arguments: Sequence[object], keywords: Mapping[str, object]) -> Results | None:
     """The results of an op by the first partition rule that takes it; None where none does."""
     for rule in PARTITION_RULES.get(overload, ()):
         answer = rule(*arguments, **keywords)
@@ -58,9 +61,9 @@ def partitioned(overload: OpOverload, arguments: Sequence[Any], keywords: Mappin
 
 
 def per_shard(
-    body: Callable[..., Any],
+    body: Callable[..., Sequence[jax.Array | None]],
     words: str,
-    mesh: Any,
+    mesh: sharded.AnyMesh,
     over: Mapping[str, Axes],
     results: Sequence[Sequence[int]],
     scattered: Mapping[str, str] | None = None,
@@ -80,24 +83,24 @@ def per_shard(
     outs = [axes_of(names, shape) for names, shape in zip(of_results, results, strict=True)]
     scatters: list[dict[int, Axes]] = []
     for names, shape, axes in zip(of_results, results, outs, strict=True):
-        lacking = {word: summed for word, summed in (scattered or {}).items() if summed not in names}
+        lacking = {word: source for word, source in (scattered or {}).items() if source not in names}
         sums = {dim: over.get(lacking.get(name, ""), ()) for dim, name in enumerate(names)}
         fits = {dim: way for dim, way in sums.items() if way and shape[dim] % sharded.num_shards(mesh, way) == 0}
         scatters.append(fits)
         for dim, way in fits.items():
             axes[dim] = way
 
-    def on_shard(*shards: Any) -> tuple[Any, ...]:
+    def on_shard(*shards: Arrays) -> tuple[jax.Array | None, ...]:
         reduced = []
         for result, axes, ways in zip(body(*shards), outs, scatters, strict=True):
             used = {axis for of_dim in axes for axis in of_dim}
             for dim, way in ways.items():
                 result = lax.psum_scatter(result, way, scatter_dimension=dim, tiled=True)
-            rest = tuple(axis for way in over.values() for axis in way if axis not in used)
-            reduced.append(lax.psum(result, rest) if rest and result is not None else result)
+            summed = tuple(axis for way in over.values() for axis in way if axis not in used)
+            reduced.append(lax.psum(result, summed) if summed and result is not None else result)
         return tuple(reduced)
 
-    def run(*arrays: Any) -> tuple[Any, ...]:
+    def run(*arrays: Arrays) -> tuple[Any, ...]:
         parts = list(map(jax.tree.leaves, arrays))
         specs = tuple(
             sharded.spec(*axes_of(names, part[0].shape)) if part else None

@@ -53,12 +53,9 @@ def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
     key = _key(draw)
     x = y = _counters(key, shape)
     z = y + key
-    x = x * x + y
-    x = (x >> half) | (x << half)
-    x = x * x + z
-    x = (x >> half) | (x << half)
-    x = x * x + y
-    x = (x >> half) | (x << half)
+    for added in (y, z, y):
+        x = x * x + added
+        x = (x >> half) | (x << half)
     t = x = x * x + z
     x = (x >> half) | (x << half)
     return t ^ ((x * x + y) >> half)
@@ -130,9 +127,8 @@ def aten_bernoulli(self, p=None, *, draw):
 
 @lower(aten.exponential.default)
 def aten_exponential(self, lambd=1.0, *, draw):
-    return (-jnp.log1p(-uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))) / lambd).astype(
-        self.dtype
-    )
+    wide = uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))
+    return (-jnp.log1p(-wide) / lambd).astype(self.dtype)
 
 
 @lower(aten.geometric.default)
@@ -154,12 +150,9 @@ def aten_random_to(self, to, *, draw):
 
 @lower(aten.random.default)
 def aten_random(self, *, draw):
-    top = (
-        2 ** (jnp.finfo(self.dtype).nmant + 1)
-        if jnp.issubdtype(self.dtype, jnp.floating)
-        else jnp.iinfo(self.dtype).max
-    )
-    return integers(draw, self.shape, 0, int(top) + 1 if top < 2**63 - 1 else 2**63 - 1, self.dtype)
+    is_float = jnp.issubdtype(self.dtype, jnp.floating)
+    top = int(2 ** (jnp.finfo(self.dtype).nmant + 1) if is_float else jnp.iinfo(self.dtype).max)
+    return integers(draw, self.shape, 0, min(top + 1, 2**63 - 1), self.dtype)
 
 
 @lower(aten.randperm.default)

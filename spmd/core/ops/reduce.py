@@ -12,7 +12,7 @@ import torch
 
 from . import folds
 from .floats import widened_as
-from .registry import Promote, lower, zeros
+from .registry import Promote, lower
 from .sharded import is_narrowed, total
 
 aten = torch.ops.aten
@@ -143,37 +143,26 @@ def aten_norm(self, ord=2, /, dim=None, keepdim=False, *, dtype=None, returns):
     axes, ord = _axes(self, dim), 2 if ord is None else ord
     magnitude = jnp.abs(self if dtype is None else self.astype(dtype))
     # `returns` is real; the accumulator is too.
-    magnitude = widened_as(magnitude, returns.dtype)
+    return _norm(widened_as(magnitude, returns.dtype), ord, axes, keepdim).astype(returns.dtype)
+
+
+def _norm(magnitude, ord, axes, keepdims=False):
+    """The norm of numbers that are not negative."""
     if ord in (math.inf, -math.inf):
-        result = (jnp.max if ord > 0 else jnp.min)(magnitude, axis=axes, keepdims=keepdim)
-    elif ord == 0:
-        result = jnp.sum((magnitude != 0).astype(magnitude.dtype), axis=axes, keepdims=keepdim)
-    elif ord == 1:
-        result = jnp.sum(magnitude, axis=axes, keepdims=keepdim)
-    elif ord == 2:
-        result = jnp.sqrt(jnp.sum(magnitude * magnitude, axis=axes, keepdims=keepdim))
-    else:
-        power = jnp.asarray(ord, magnitude.dtype)
-        result = jnp.power(jnp.sum(jnp.power(magnitude, power), axis=axes, keepdims=keepdim), 1 / power)
-    return result.astype(returns.dtype)
+        return (jnp.max if ord > 0 else jnp.min)(magnitude, axis=axes, keepdims=keepdims)
+    if ord == 0:
+        return jnp.sum((magnitude != 0).astype(magnitude.dtype), axis=axes, keepdims=keepdims)
+    if ord == 1:
+        return jnp.sum(magnitude, axis=axes, keepdims=keepdims)
+    if ord == 2:
+        return jnp.sqrt(jnp.sum(magnitude * magnitude, axis=axes, keepdims=keepdims))
+    power = jnp.asarray(ord, magnitude.dtype)
+    return jnp.power(jnp.sum(jnp.power(magnitude, power), axis=axes, keepdims=keepdims), 1 / power)
 
 
 # -- Distances between all pairs of rows, each next to its gradient.
 
 _MM_ALWAYS, _MM_FROM = 1, 25
-
-
-def _norm(difference, p):
-    size = jnp.abs(difference)
-    if p == 0:
-        return jnp.sum((size != 0).astype(size.dtype), axis=-1)
-    if p == 1:
-        return jnp.sum(size, axis=-1)
-    if p == 2:
-        return jnp.sqrt(jnp.sum(difference * difference, axis=-1))
-    if p == math.inf:
-        return jnp.max(size, axis=-1)
-    return jnp.power(jnp.sum(jnp.power(size, p), axis=-1), 1 / p)
 
 
 def _norm_gradient(grad, difference, p, distance):
@@ -205,21 +194,17 @@ def _euclidean(x1, x2):
     return jnp.sqrt(jnp.maximum(squares1 + squares2 - 2 * jnp.matmul(x1, jnp.swapaxes(x2, -1, -2)), 0))
 
 
-@lower(aten._cdist_forward.default)
-def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
-    if 0 in (*returns.shape, x1.shape[-1]):
-        return zeros(returns)
+@lower(aten._cdist_forward.default, empty=True)
+def aten_cdist_forward(x1, x2, p, compute_mode):
     many = max(x1.shape[-2], x2.shape[-2]) > _MM_FROM
     if p == 2 and (compute_mode == _MM_ALWAYS or (not compute_mode and many)):
         return _euclidean(x1, x2)
-    return _norm(_pairs(x1, x2), p)
+    return _norm(jnp.abs(_pairs(x1, x2)), p, -1)
 
 
-# `grad` is `grad_output` in torch 2.15.
-@lower(aten._cdist_backward.default)
+# `grad` is `grad_output` in torch 2.15. For empty operands torch returns x1's own shape, without the batch of x2.
+@lower(aten._cdist_backward.default, empty=True)
 def aten_cdist_backward(grad, /, x1, x2, p, cdist, *, returns):
-    if 0 in (*grad.shape, x1.shape[-1]):  # then torch returns x1's own shape, without the batch of x2
-        return zeros(returns)
     result = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
     return jnp.broadcast_to(result, returns.shape)
 
@@ -231,7 +216,7 @@ def _upper(count):
 @lower(aten._pdist_forward.default)
 def aten_pdist_forward(self, p=2.0):
     first, second = _upper(self.shape[0])
-    return _norm(self[first] - self[second], p)
+    return _norm(jnp.abs(self[first] - self[second]), p, -1)
 
 
 @lower(aten._pdist_backward.default)
@@ -253,10 +238,9 @@ def aten_histc(self, bins=100, min=0, max=0):
     low, high = jnp.where(low == high, low - 1, low), jnp.where(low == high, high + 1, high)
     inside = (flat >= low) & (flat <= high)
     if jnp.issubdtype(flat.dtype, jnp.floating):
-        place = jnp.floor((flat - low) * (bins / (high - low)))
+        index = jnp.floor((flat - low) * (bins / (high - low)))
     else:
-        place = (flat - low) * bins // (high - low)
-    place = jnp.where(
-        inside, jnp.minimum(jnp.where(inside, place, 0).astype(jnp.int64), bins - 1), bins
-    )  # past the end: dropped
-    return jnp.zeros((bins,), self.dtype).at[place].add(jnp.ones((), self.dtype), mode="drop")
+        index = (flat - low) * bins // (high - low)
+    index = jnp.minimum(jnp.where(inside, index, 0).astype(jnp.int64), bins - 1)
+    index = jnp.where(inside, index, bins)  # past the end: dropped
+    return jnp.zeros((bins,), self.dtype).at[index].add(jnp.ones((), self.dtype), mode="drop")

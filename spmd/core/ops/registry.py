@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
@@ -45,7 +46,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 
 def lower(
-    *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False, **static: Any
+    *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False, empty: bool = False, **static: object
 ) -> Callable[[Function], Function]:
     """Registers a function as the lowering rule of one or more aten overloads.
 
@@ -66,6 +67,8 @@ def lower(
 
     opaque: the rule is a user's, whose programs are not kept on disk.
 
+    empty: the results are zeros where an operand has no elements, or no result has any; the function is not called.
+
     static: further keyword arguments of the function, by which ops that share a rule differ, as the number of dims of a
     window:
 
@@ -77,6 +80,7 @@ def lower(
         signature = inspect.signature(function)
         parameters = signature.parameters
         rule = functools.update_wrapper(functools.partial(function, **static), function) if static else function
+        rule = _unless_empty(rule, "returns" in parameters) if empty else rule
         for overload in overloads:
             if not isinstance(overload, OpOverload):
                 raise TypeError(f"lower: expected an overload such as aten.add.Tensor, got {overload!r}")
@@ -84,10 +88,23 @@ def lower(
                 first = RULES[overload].function
                 raise ValueError(f"{overload} has two rules: {_place(first)} and {_place(function)}")
             _check_names(overload, function, signature, static)
-            RULES[overload] = Rule(rule, promote, "returns" in parameters, "draw" in parameters, opaque)
+            RULES[overload] = Rule(rule, promote, empty or "returns" in parameters, "draw" in parameters, opaque)
         return function
 
     return register
+
+
+def _unless_empty(function: Function, wants_returns: bool) -> Function:
+    """The rule, with zeros as the results of operands without elements."""
+
+    @functools.wraps(function)
+    def rule(*arguments, returns, **keywords):
+        arrays = (value for value in (*arguments, *keywords.values()) if isinstance(value, jax.Array))
+        if any(not array.size for array in arrays) or all(0 in like.shape for like in jax.tree.leaves(returns)):
+            return zeros(returns)
+        return function(*arguments, **keywords, **({"returns": returns} if wants_returns else {}))
+
+    return rule
 
 
 def present(*names: str) -> list[OpOverload]:
@@ -97,13 +114,13 @@ def present(*names: str) -> list[OpOverload]:
     comment with the versions that have them. Every other op is written as `aten.add.Tensor`, and its absence is an
     error at import.
     """
-    found = []
+    overloads = []
     for name in names:
         namespace, op, overload = name.split(".")
         packet = getattr(getattr(torch.ops, namespace), op, None)
         if packet is not None and overload in packet.overloads():
-            found.append(getattr(packet, overload))
-    return found
+            overloads.append(getattr(packet, overload))
+    return overloads
 
 
 @functools.cache
@@ -113,7 +130,7 @@ def rule_arguments(overload: OpOverload) -> tuple[torch.Argument, ...]:
 
 
 def _check_names(
-    overload: OpOverload, function: Function, signature: inspect.Signature, static: dict[str, Any]
+    overload: OpOverload, function: Function, signature: inspect.Signature, static: dict[str, object]
 ) -> None:
     """Raises ValueError where a call with the schema's arguments, as dispatch makes it, does not reach the parameters
     of these names."""
@@ -123,16 +140,16 @@ def _check_names(
     try:
         result = signature.bind(*positional, **{name: name for name in named}, **static)
         fits = all(
-            given == name.removesuffix("_") or name in static
-            for name, given in result.arguments.items()
+            bound == name.removesuffix("_") or name in static
+            for name, bound in result.arguments.items()
             if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         )
     except TypeError:
         fits = False
     if not fits:
-        given = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
+        names = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
         expected = [argument.name for argument in arguments]
-        raise ValueError(f"{_place(function)}: parameters {given} do not match the schema of {overload}: {expected}")
+        raise ValueError(f"{_place(function)}: parameters {names} do not match the schema of {overload}: {expected}")
 
 
 def _place(function: Function) -> str:
@@ -164,54 +181,34 @@ def as_promised(values, returns):
 # A scalar argument may change from step to step without a new program (a learning rate, Adam's bias corrections). A
 # static one is part of the program: exponents (x ** 2 is a multiplication, x ** s is not), norm orders, eps, dims, and
 # the matmul family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
+_BY_ARGUMENTS = {
+    "other alpha scalar scalars": "add sub",
+    "other alpha": "rsub",
+    "other scalar scalars": "mul div",
+    "other": "true_divide remainder fmod floor_divide eq ne lt le gt ge",
+    "value": "fill masked_fill scatter index_fill",
+    "fill_value": "full full_like new_full",
+    "self other": "where",
+    "self": "pow",
+    "weight": "lerp",
+    "value scalar scalars": "addcmul addcdiv",
+    "min max": "clamp",
+    "min scalar scalars": "clamp_min",
+    "max scalar scalars": "clamp_max",
+    "scalar scalars": "maximum minimum",
+    "s": "scalar_tensor",
+    "p": "bernoulli",
+    "mean std": "normal",
+    "from to": "uniform",
+    "lr": "_fused_adagrad _fused_sgd",
+    "lr beta1 beta2": "_fused_adam _fused_adamw",
+}
 SCALAR_ARGUMENTS: dict[str, frozenset[str]] = {
-    name: frozenset(arguments)
-    for name, arguments in {
-        "add": ("other", "alpha", "scalar", "scalars"),
-        "sub": ("other", "alpha", "scalar", "scalars"),
-        "rsub": ("other", "alpha"),
-        "mul": ("other", "scalar", "scalars"),
-        "div": ("other", "scalar", "scalars"),
-        "true_divide": ("other",),
-        "remainder": ("other",),
-        "fmod": ("other",),
-        "floor_divide": ("other",),
-        "fill": ("value",),
-        "full": ("fill_value",),
-        "full_like": ("fill_value",),
-        "new_full": ("fill_value",),
-        "masked_fill": ("value",),
-        "where": ("self", "other"),
-        "lerp": ("weight",),
-        "addcmul": ("value", "scalar", "scalars"),
-        "addcdiv": ("value", "scalar", "scalars"),
-        "clamp": ("min", "max"),
-        "clamp_min": ("min", "scalar", "scalars"),
-        "clamp_max": ("max", "scalar", "scalars"),
-        "maximum": ("scalar", "scalars"),
-        "minimum": ("scalar", "scalars"),
-        "eq": ("other",),
-        "ne": ("other",),
-        "lt": ("other",),
-        "le": ("other",),
-        "gt": ("other",),
-        "ge": ("other",),
-        "pow": ("self",),
-        "scatter": ("value",),
-        "index_fill": ("value",),
-        "scalar_tensor": ("s",),
-        "bernoulli": ("p",),
-        "normal": ("mean", "std"),
-        "uniform": ("from", "to"),
-        "_fused_adagrad": ("lr",),
-        "_fused_adam": ("lr", "beta1", "beta2"),
-        "_fused_adamw": ("lr", "beta1", "beta2"),
-        "_fused_sgd": ("lr",),
-    }.items()
+    name: frozenset(arguments.split()) for arguments, names in _BY_ARGUMENTS.items() for name in names.split()
 }
 
 
-def is_one_number(values: Sequence[Any]) -> bool:
+def is_one_number(values: Sequence[object]) -> bool:
     """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
 
     It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.

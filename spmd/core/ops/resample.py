@@ -14,7 +14,7 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .registry import as_promised, lower, present, zeros
+from .registry import as_promised, lower, present
 
 aten = torch.ops.aten
 
@@ -60,11 +60,17 @@ def _linear_taps(size, out, align_corners, factor, real):
     return np.stack([low, high]), np.stack([1 - weight, weight])
 
 
+def _cubic_near(x, a):
+    return ((a + 2) * x - (a + 3)) * x * x + 1
+
+
+def _cubic_far(x, a):
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+
 def _cubic_weight(distance, a):
     x = np.abs(distance)
-    near = ((a + 2) * x - (a + 3)) * x * x + 1
-    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+    return np.where(x <= 1, _cubic_near(x, a), np.where(x < 2, _cubic_far(x, a), 0))
 
 
 def _cubic_taps(size, out, align_corners, factor, real):
@@ -247,24 +253,15 @@ def _lookup(planes, positions, sizes):
 
 
 def _cubic_coefficients(t):
-    a = -0.75
-
-    def near(x):
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x):
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
+    return [_cubic_far(t + 1, -0.75), _cubic_near(t, -0.75), _cubic_near(1 - t, -0.75), _cubic_far(2 - t, -0.75)]
 
 
 def _bicubic_axis(source, size, padding_mode, align_corners):
     """[(positions, weights)] of four taps; torch pads each tap by itself."""
     low = jnp.floor(source)
-    weights = _cubic_coefficients(source - low)
     return [
-        (_padded(lax.stop_gradient(low) + place - 1, size, padding_mode, align_corners), weights[place])
-        for place in range(4)
+        (_padded(lax.stop_gradient(low) + tap - 1, size, padding_mode, align_corners), weight)
+        for tap, weight in enumerate(_cubic_coefficients(source - low))
     ]
 
 
@@ -298,20 +295,15 @@ def _linear_axis_taps(source):
     return [(low, (low + 1) - source), (low + 1, source - low)]
 
 
-@lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners, *, returns):
-    if not input.size or 0 in returns.shape:
-        return zeros(returns)
+@lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, empty=True)
+def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
     return _sampled(widened(input), widened(grid), interpolation_mode, padding_mode, align_corners).astype(input.dtype)
 
 
-@lower(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
+@lower(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default, empty=True)
 def aten_grid_sampler_backward(
     grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, returns
 ):
-    if not input.size or not grad_output.size:
-        return zeros(returns)
-
     def sample(x, places):
         return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
 

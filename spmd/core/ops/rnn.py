@@ -84,8 +84,8 @@ def _gru_backward(grad, h, saved):
 
 
 def _summed(*parts):
-    given = [_wide(part) for part in parts if part is not None]
-    return sum(given[1:], given[0])
+    first, *others = (_wide(part) for part in parts if part is not None)
+    return sum(others, first)
 
 
 @lower(aten._thnn_fused_lstm_cell.default)
@@ -136,13 +136,13 @@ def _hidden_gates(h, weight, bias):
 def _forward_step(mode, weight, bias, projection):
     def step(state, inputs):
         gates, mask = inputs
-        h, *rest = state
+        h, *c_before = state
         hidden = _hidden_gates(h, weight, bias)
         if mode == "lstm":
-            new, c, saved = _lstm_forward(_wide(gates) + hidden, _wide(rest[0]))
+            new, c, saved = _lstm_forward(_wide(gates) + hidden, _wide(c_before[0]))
             if projection is not None:
                 new = jnp.matmul(_stored(new, h), projection.T, preferred_element_type=new.dtype)
-            state = (_kept(mask, _stored(new, h), h), _kept(mask, _stored(c, h), rest[0]))
+            state = (_kept(mask, _stored(new, h), h), _kept(mask, _stored(c, h), c_before[0]))
             return state, (*state, _stored(saved, gates))
         if mode == "gru":
             new, saved = _gru_forward(_wide(gates), hidden, _wide(h))
@@ -170,28 +170,30 @@ def _before(sequence, initial, reverse):
     return jnp.concatenate([initial[None], sequence[:-1]])
 
 
-def _backward_step(mode, weight, projection, mask):
+def _split(active, grad):
+    """(the gradient of rows that take the step, that of rows which are kept)."""
+    return (grad, 0) if active is None else (jnp.where(active[:, None], grad, 0), jnp.where(active[:, None], 0, grad))
+
+
+def _backward_step(mode, weight, projection):
     """One step of the gradient: the carry is the gradient of the state, in the wide dtype."""
 
     def back_h(grad_hidden):
         return jnp.matmul(_stored(grad_hidden, weight), weight, preferred_element_type=grad_hidden.dtype)
 
     def step(carry, inputs):
-        grad_output, active, h, *rest = inputs
-        total = carry[0] + _wide(grad_output)
-        grad = total if active is None else jnp.where(active[:, None], total, 0)
-        passed = 0 if active is None else jnp.where(active[:, None], 0, total)
+        grad_output, active, h, *saved = inputs
+        grad, passed = _split(active, carry[0] + _wide(grad_output))
         if mode == "lstm":
-            c, new, saved = rest
-            grad_c = carry[1] if active is None else jnp.where(active[:, None], carry[1], 0)
-            passed_c = 0 if active is None else jnp.where(active[:, None], 0, carry[1])
+            c, new, gates = saved
+            grad_c, passed_c = _split(active, carry[1])
             inner = grad if projection is None else jnp.matmul(grad, _wide(projection))
-            grad_gates, grad_c = _lstm_backward(inner, grad_c, _wide(c), _wide(new), _wide(saved))
+            grad_gates, grad_c = _lstm_backward(inner, grad_c, _wide(c), _wide(new), _wide(gates))
             return (back_h(grad_gates) + passed, grad_c + passed_c), (grad_gates, grad)
         if mode == "gru":
-            grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(rest[0]))
+            grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(saved[0]))
             return (back_h(grad_hidden) + grad_h + passed,), (grad_input, grad_hidden)
-        result = _wide(rest[0])
+        result = _wide(saved[0])
         grad_gates = grad * (1 - result * result) if mode == "tanh" else jnp.where(result > 0, grad, 0)
         return (back_h(grad_gates) + passed,), (grad_gates,)
 
@@ -201,19 +203,19 @@ def _backward_step(mode, weight, projection, mask):
 @lower(RECURRENCE_BACKWARD)
 def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns):
     grad_output, *grad_state = grads
-    before = _before(output, state[0], reverse)
-    sequences = [before]
+    h_before = _before(output, state[0], reverse)
+    sequences = [h_before]
     if mode == "lstm":
         sequences += [_before(saved[0], state[1], reverse), saved[0], saved[1]]
     else:
         sequences += [saved[0] if mode == "gru" else output]
-    step = _backward_step(mode, weight, projection, mask)
+    step = _backward_step(mode, weight, projection)
     carry = tuple(_wide(grad) for grad in grad_state)
     carry, result = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
     grad_gates = result[0]
     grad_hidden = result[1] if mode == "gru" else grad_gates
     # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing here.
-    grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(before))
+    grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(h_before))
     results = [grad_gates, *carry, grad_weight]
     if bias is not None:
         results.append(grad_hidden.sum((0, 1)))

@@ -356,31 +356,20 @@ def aten_expand(self, size, *, implicit=False, returns):
     return jnp.broadcast_to(self, returns.shape)
 
 
-@lower(aten.view_as_real.default)
-def aten_view_as_real(self):
-    return jnp.stack([self.real, self.imag], axis=-1)
+def _as_real(array: jax.Array) -> jax.Array:
+    return jnp.stack([array.real, array.imag], axis=-1)
 
 
-@lower(aten.view_as_complex.default)
-def aten_view_as_complex(self):
-    return jax.lax.complex(self[..., 0], self[..., 1])
+def _as_complex(array: jax.Array) -> jax.Array:
+    return jax.lax.complex(array[..., 0], array[..., 1])
 
 
-@lower(aten._conj.default)
-def aten__conj(self):
-    return jnp.conj(self)
-
-
-@lower(aten._neg_view.default)
-def aten__neg_view(self):
-    return -self
-
-
-# Each of these views is undone by the rule of one of them.
-for _view, _inverse in (
-    (aten.view_as_real.default, aten_view_as_complex), (aten.view_as_complex.default, aten_view_as_real),
-    (aten._conj.default, aten__conj), (aten._neg_view.default, aten__neg_view),
+# Views of one operand, each with the function that undoes it.
+for _view, _read, _inverse in (
+    (aten.view_as_real.default, _as_real, _as_complex), (aten.view_as_complex.default, _as_complex, _as_real),
+    (aten._conj.default, jnp.conj, jnp.conj), (aten._neg_view.default, jnp.negative, jnp.negative),
 ):  # fmt: skip
+    lower(_view)(lambda self, read=_read: read(self))
     write_back(_view)(lambda base, new, inverse=_inverse: inverse(new))
 
 

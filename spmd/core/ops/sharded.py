@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..base.jax_private import is_reordered
 
+AnyMesh = Mesh | AbstractMesh
 Axes = tuple[str, ...]
 # The parts of a dim that a reshape has merged, the major one first: (size, axes that shard it), none of size 1. Empty:
 # no axis is known to shard the dim.
@@ -33,7 +34,7 @@ class Facts(NamedTuple):
     program's. num_devices: of its inputs. platform: of these devices, which need not be this host's.
     """
 
-    mesh: Any = None
+    mesh: AnyMesh | None = None
     num_devices: int = 1
     platform: str | None = None
 
@@ -58,39 +59,39 @@ class Values(NamedTuple):
     regions: "dict[tuple[Any, int], Values]"
 
 
-class _Thread(threading.local):
+class _Tracing(threading.local):
     facts: Facts = Facts()
     # By id, the arrays of the op that is lowered, themselves (which keeps the ids theirs) and their dims.
-    arrays: dict[int, tuple[Any, Dims]] | None = None
+    arrays: dict[int, tuple[object, Dims]] | None = None
     op: Any = None
     # By (kind, sentence), the place of the op: axes that an op cannot use, exchanges.
     unused: dict[tuple[str, str], str] | None = None
 
 
-_thread = _Thread()
+_thread = _Tracing()
 
 
 @contextlib.contextmanager
 def tracing(facts: Facts) -> Iterator[None]:
     """A context in which a program is traced."""
-    before, _thread.facts = _thread.facts, facts
+    outer, _thread.facts = _thread.facts, facts
     try:
         yield
     finally:
-        _thread.facts = before
+        _thread.facts = outer
 
 
 @contextlib.contextmanager
-def call(operands: Sequence[Any], dims: Sequence[Dims | None], op: Any = None) -> Iterator[None]:
+def call(operands: Sequence[object], dims: Sequence[Dims | None], op: object = None) -> Iterator[None]:
     """A context in which an op is lowered, with the known dims of its operands."""
-    before = _thread.arrays, _thread.op
+    outer = _thread.arrays, _thread.op
     pairs = zip(operands, dims, strict=True)
     _thread.arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
     _thread.op = op
     try:
         yield
     finally:
-        _thread.arrays, _thread.op = before
+        _thread.arrays, _thread.op = outer
 
 
 def facts() -> Facts:
@@ -103,7 +104,7 @@ def num_devices() -> int:
     return _thread.facts.num_devices
 
 
-def mesh() -> Any:
+def mesh() -> AnyMesh | None:
     """The mesh with most devices among those of the program's inputs; None where all are on one device."""
     return _thread.facts.mesh
 
@@ -116,9 +117,10 @@ def platform() -> str | None:
 # --- the dims of arrays -----------------------------------------------------------------------------------------------
 
 
-def dims_of(array: Any) -> Dims | None:
+def dims_of(array: object) -> Dims | None:
     """The known dims of an operand of the op that is lowered, or of what its rule made of one; None: unknown."""
-    return (_thread.arrays or {}).get(id(array), (None, None))[1]
+    entry = (_thread.arrays or {}).get(id(array))
+    return entry[1] if entry is not None else None
 
 
 def op() -> Any:
@@ -126,14 +128,14 @@ def op() -> Any:
     return _thread.op
 
 
-def note(array: Any, dims: Dims | None) -> Any:
+def note(array: jax.Array, dims: Dims | None) -> jax.Array:
     """The array, which the rule of an op has made, with its known dims."""
     if dims is not None and _thread.arrays is not None:
         _thread.arrays[id(array)] = array, dims
     return array
 
 
-def same(array: Any, source: Any) -> Any:
+def same(array: jax.Array, source: jax.Array) -> jax.Array:
     """The array, its dims known as those of its source: a cast, or a part of it."""
     dims = dims_of(source)
     if array is source or dims is None or array.ndim != source.ndim:
@@ -142,7 +144,7 @@ def same(array: Any, source: Any) -> Any:
     return note(array, tuple(factors if before == after else () for factors, before, after in sizes))
 
 
-def reshaped(array: Any, source: Any) -> Any:
+def reshaped(array: jax.Array, source: jax.Array) -> jax.Array:
     """The array, a reshape of its source, known as that is."""
     dims = dims_of(source)
     if array is source or dims is None:
@@ -150,7 +152,7 @@ def reshaped(array: Any, source: Any) -> Any:
     return note(array, reshaped_dims(dims, source.shape, array.shape))
 
 
-def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[Any, list[Axes]] | None:
+def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tuple[AnyMesh, list[Axes]] | None:
     """The mesh, and the axes that shard each of these dims; None where no axis is known.
 
     An axis is assigned to the first dim that it shards. uneven: the place of the dim whose shards need not be equal.
@@ -168,18 +170,18 @@ def axes_of_dims(*dims: tuple[jax.Array, int], uneven: int | None = None) -> tup
     return mesh, split
 
 
-def axes_of(array: jax.Array) -> tuple[Any, list[Axes]] | None:
+def axes_of(array: jax.Array) -> tuple[AnyMesh, list[Axes]] | None:
     """The mesh, and the axes that shard each dim of an array; None where no axis is known."""
     return axes_of_dims(*zip(itertools.repeat(array), range(array.ndim), strict=False))
 
 
-def is_split_inside(array: Any, dim: int) -> bool:
+def is_split_inside(array: object, dim: int) -> bool:
     """True if a dim is merged from several of which a later one is known to be sharded."""
     dims = dims_of(array)
     return dims is not None and any(axes for _, axes in dims[dim][1:])
 
 
-def axes_at(array: Any, dim: int) -> Axes:
+def axes_at(array: object, dim: int) -> Axes:
     """The known axes of a dim of an array, of its first part: only their shards are shards of the whole dim."""
     dims = dims_of(array)
     return dims[dim][0][1] if dims is not None and dims[dim] else ()
@@ -193,7 +195,7 @@ def dims_in(sharding: NamedSharding, shape: Sequence[int]) -> Dims | None:
     return dims if any(dims) else None
 
 
-def _factors(size: int, entry: Any) -> Factors:
+def _factors(size: int, entry: str | Axes | None) -> Factors:
     """The factors of an unmerged dim, its axes as an entry of jax's PartitionSpec."""
     if size == 1 or entry is None or entry is PartitionSpec.UNCONSTRAINED:
         return ()
@@ -225,18 +227,18 @@ def reshaped_dims(dims: Dims, before: Sequence[int], after: Sequence[int]) -> Di
 
 def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[tuple[int, Axes]]]:
     """The factors of a dim of this size, of the first parts of a dim that is split; and the parts that are left."""
-    factors, left, has_axes = list[tuple[int, Axes]](), list(parts), False
-    while size != 1 and left:
-        part, axes = left.pop(0)
+    factors, others, has_axes = list[tuple[int, Axes]](), list(parts), False
+    while size != 1 and others:
+        part, axes = others.pop(0)
         common = part if size % part == 0 else size
         factors.append((common, axes))
         has_axes |= bool(axes)
         size //= common
         if part % common:
-            left = []  # neither divides the other: nothing is known of the rest
+            others = []  # neither divides the other: nothing is known of the rest
         elif part > common:
-            left.insert(0, (part // common, ()))
-    return tuple(factors) if has_axes else (), left
+            others.insert(0, (part // common, ()))
+    return tuple(factors) if has_axes else (), others
 
 
 # --- axes that an op cannot use ---------------------------------------------------------------------------------------
@@ -245,17 +247,17 @@ def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[
 @contextlib.contextmanager
 def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
     """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
-    before, unused = _thread.unused, dict[tuple[str, str], str]()
+    outer, unused = _thread.unused, dict[tuple[str, str], str]()
     _thread.unused = unused
     try:
         yield unused
     finally:
-        _thread.unused = before
+        _thread.unused = outer
 
 
-def note_unused(sentence: str, mesh: Any, axes: Axes) -> None:
+def note_unused(sentence: str, mesh: AnyMesh | None, axes: Axes) -> None:
     """Notes axes that an op cannot use. sentence: with {axes} and {devices}, which are inserted."""
-    if axes:
+    if axes and mesh is not None:
         note_finding(sentence.format(axes=" x ".join(map(repr, axes)), devices=num_shards(mesh, axes)))
 
 
@@ -274,7 +276,7 @@ def place_unused(describe: Callable[[Any], str], op: Any) -> None:
 # --- specs ------------------------------------------------------------------------------------------------------------
 
 
-def num_shards(mesh: Any, axes: Axes) -> int:
+def num_shards(mesh: AnyMesh, axes: Axes) -> int:
     return math.prod(map(mesh.shape.__getitem__, axes))
 
 
@@ -283,13 +285,13 @@ def spec(*dims: Axes) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in dims))
 
 
-def placed(array: jax.Array, mesh: Any, *dims: Axes) -> jax.Array:
+def placed(array: jax.Array, mesh: AnyMesh, *dims: Axes) -> jax.Array:
     """The array, each dim sharded over these axes."""
     sharding = NamedSharding(mesh, spec(*dims))
     return note(jax.lax.with_sharding_constraint(array, sharding), dims_in(sharding, array.shape))
 
 
-def in_front(array: jax.Array, mesh: Any, axes: Axes) -> jax.Array:
+def in_front(array: jax.Array, mesh: AnyMesh, axes: Axes) -> jax.Array:
     """The array, its first dim sharded over these axes; the partitioner chooses for the others."""
     spec = PartitionSpec(axes, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1))
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
@@ -310,23 +312,16 @@ def blocks(array, dim, sizes, kept):
 
 # The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in float32.
 SUMS: dict[str, tuple[int, ...]] = {
-    "aten.mm": (0,),
-    "aten.bmm": (0,),
-    "aten.linear_backward": (1, 2),
-    "aten.convolution_backward": (1, 2),
-    "aten.embedding_dense_backward": (0,),
-    "aten.native_layer_norm_backward": (1, 2),
-    "aten.native_group_norm_backward": (1, 2),
-    "aten.native_batch_norm_backward": (1, 2),
+    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.embedding_dense_backward", "aten.sum", "aten.sum.dim_IntList"), (0,)),
+    **dict.fromkeys(("aten.linear_backward", "aten.convolution_backward"), (1, 2)),
+    **{f"aten.native_{kind}_norm_backward": (1, 2) for kind in ("layer", "group", "batch")},
     "aten._fused_rms_norm_backward": (1,),
-    "aten.sum": (0,),
-    "aten.sum.dim_IntList": (0,),
 }
 
 
 def is_narrowed(operand, dtype):
     """True if an op's sum is to be narrower than its operand: devices then exchange the narrow partial sums."""
-    is_floating = all(jnp.issubdtype(one, jnp.floating) for one in (operand.dtype, dtype))
+    is_floating = all(jnp.issubdtype(kind, jnp.floating) for kind in (operand.dtype, dtype))
     return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and num_devices() > 1
 
 
@@ -338,7 +333,7 @@ def is_rounded(operand, dtype):
 def shards(array, mesh, axes):
     """An array whose first dims are sharded over these axes, one entry a dim, as its shards: [shards, ...]."""
     count = len(axes)
-    cut = [num_shards(mesh, one) for one in axes]
+    cut = [num_shards(mesh, of_dim) for of_dim in axes]
     sizes = [size for ways, whole in zip(cut, array.shape, strict=False) for size in (ways, whole // ways)]
     apart = array.reshape(*sizes, *array.shape[count:])
     order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2), *range(2 * count, apart.ndim))

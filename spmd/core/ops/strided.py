@@ -1,6 +1,5 @@
 """Elements by stride and offset in memory, and writes at computed positions."""
 
-import itertools
 import math
 
 import jax
@@ -34,7 +33,8 @@ def write_at(
         write = getattr(array.at[index], method)
         return write(values, mode=mode, wrap_negative_indices=wrap_negative_indices)
     starts, window = [], []
-    for size, entry in itertools.zip_longest(array.shape, index, fillvalue=slice(None)):
+    for axis, size in enumerate(array.shape):
+        entry = index[axis] if axis < len(index) else slice(None)
         is_slice = isinstance(entry, slice)
         start = jnp.zeros((), jnp.int64) if is_slice else jnp.asarray(entry).reshape(()).astype(jnp.int64)
         starts.append(jnp.where(start < 0, start + size, start) if wrap_negative_indices else start)

@@ -75,8 +75,8 @@ def _strided_places(axis, size, window, stride, padding, dilation, count):
     """The places of a sliding window, each a strided slice of the padded axis."""
     places = []
     high = max(0, (count - 1) * stride + (window - 1) * dilation - padding - size + 1)
-    for place in range(window):
-        start = place * dilation
+    for offset in range(window):
+        start = offset * dilation
         positions = np.arange(count) * stride + start - padding
 
         def take(x, start=start):
@@ -92,9 +92,9 @@ def _adaptive_places(axis, size, count):
     """The places of windows whose starts and sizes vary: each a gather with known indices."""
     bounds = adaptive_bounds(size, count)
     places = []
-    for place in range(max((end - start for start, end in bounds), default=0)):
-        positions = np.array([start + place for start, _ in bounds])
-        inside = np.array([start + place < end for start, end in bounds])
+    for offset in range(max((end - start for start, end in bounds), default=0)):
+        positions = np.array([start + offset for start, _ in bounds])
+        inside = np.array([start + offset < end for start, end in bounds])
         kept = np.minimum(positions, size - 1)
         places.append((lambda x, kept=kept: jnp.take(x, kept, axis=axis), kept, inside))
     return places
@@ -161,11 +161,11 @@ def aten_max_pool_with_indices_backward(
     sizes, counts = self.shape[lead:], grad_output.shape[lead:]
     wide, total = widened(grad_output), None
     zero = jnp.zeros((), wide.dtype)
-    for place in np.ndindex(*window):
+    for offset in np.ndindex(*window):
         # Where this place of the window has the maximum, its gradient goes to one position; strides spread them.
         position, gaps, pads = jnp.zeros((), indices.dtype), [(0, 0, 0)] * lead, [(0, 0, 0)] * lead
         for dim in range(rank):
-            start = place[dim] * dilation[dim] - padding[dim]
+            start = offset[dim] * dilation[dim] - padding[dim]
             along = np.arange(counts[dim]) * stride[dim] + start
             along = np.where((along >= 0) & (along < sizes[dim]), along * math.prod(sizes[dim + 1 :]), -(2**40))
             position = position + _along(along, lead + dim, self.ndim)
@@ -241,26 +241,22 @@ def _average(x, kernel_size, stride, padding, count_include_pad, override, rank,
     return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
 
 
-@lower(aten.avg_pool2d.default, rank=2)
-@lower(aten.avg_pool3d.default, rank=3)
+@lower(aten.avg_pool2d.default, rank=2, empty=True)
+@lower(aten.avg_pool3d.default, rank=3, empty=True)
 def aten_avg_pool(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None,
     *, rank, returns,
 ):  # fmt: skip
-    if 0 in returns.shape:
-        return zeros(returns)
     windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
     total, divisors = _average(self, *windows, returns.shape)
     return _divided(total(widened(self)), divisors).astype(self.dtype)
 
 
-@lower(aten.avg_pool2d_backward.default, rank=2)
-@lower(aten.avg_pool3d_backward.default, rank=3)
+@lower(aten.avg_pool2d_backward.default, rank=2, empty=True)
+@lower(aten.avg_pool3d_backward.default, rank=3, empty=True)
 def aten_avg_pool_backward(
     grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, *, rank
 ):
-    if grad_output.size == 0:
-        return jnp.zeros(self.shape, self.dtype)
     wide = widened(grad_output)
     windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
     total, divisors = _average(self, *windows, grad_output.shape)
@@ -292,18 +288,14 @@ def _adaptive_average(x, output_size):
     return x
 
 
-@lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def aten_adaptive_avg_pool(self, output_size, *, returns):
-    if 0 in returns.shape:
-        return zeros(returns)
+@lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, empty=True)
+def aten_adaptive_avg_pool(self, output_size):
     return _adaptive_average(widened(self), tuple(output_size)).astype(self.dtype)
 
 
-@lower(aten._adaptive_avg_pool2d_backward.default, rank=2)
-@lower(aten._adaptive_avg_pool3d_backward.default, rank=3)
+@lower(aten._adaptive_avg_pool2d_backward.default, rank=2, empty=True)
+@lower(aten._adaptive_avg_pool3d_backward.default, rank=3, empty=True)
 def aten_adaptive_avg_pool_backward(grad_output, self, *, rank):
-    if grad_output.size == 0:
-        return jnp.zeros(self.shape, grad_output.dtype)
     wide, sizes = widened(grad_output), grad_output.shape[grad_output.ndim - rank :]
     like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
     (result,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
@@ -319,8 +311,8 @@ def _windows(x, kernel_size, dilation, padding, stride):
     padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
     counts = [(padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)]
     parts = []
-    for place in np.ndindex(*kernel_size):
-        start = [0, 0] + [place[d] * dilation[d] for d in range(2)]
+    for offset in np.ndindex(*kernel_size):
+        start = [0, 0] + [offset[d] * dilation[d] for d in range(2)]
         stop = list(x.shape[:2]) + [start[2 + d] + (counts[d] - 1) * stride[d] + 1 for d in range(2)]
         parts.append(lax.slice(padded, start, stop, (1, 1, *stride)).reshape(*x.shape[:2], -1))
     return jnp.stack(parts, axis=2)
@@ -330,21 +322,17 @@ def _of_planes(*parameters):
     return (per_dim(values, 2) for values in parameters)
 
 
-@lower(aten.im2col.default)
+@lower(aten.im2col.default, empty=True)
 def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
-    if 0 in returns.shape:
-        return zeros(returns)
     batched = self.reshape(-1, *self.shape[-3:])
     result = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
     return result.reshape(returns.shape)
 
 
-@lower(aten.col2im.default)
+@lower(aten.col2im.default, empty=True)
 def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, returns):
     kernel_size, dilation, padding, stride = _of_planes(kernel_size, dilation, padding, stride)
     shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
-    if self.size == 0:
-        return zeros(returns)
     wide = widened(self)
     like = jax.ShapeDtypeStruct(shape, wide.dtype)
     function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731

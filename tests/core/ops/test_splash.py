@@ -215,9 +215,9 @@ class TestInLoops:
 
     @pytest.mark.parametrize("checkpointed", [False, True])
     def test_batch_is_found(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch, checkpointed: bool) -> None:
-        places: list[splash.Place | None] = []
-        find = splash.Place.of
-        monkeypatch.setattr(splash.Place, "of", lambda *arrays: places.append(find(*arrays)) or places[-1])
+        places: list[splash.AttentionDevices | None] = []
+        find = splash.AttentionDevices.of
+        monkeypatch.setattr(splash.AttentionDevices, "of", lambda *arrays: places.append(find(*arrays)) or places[-1])
         config = GPTConfig(layers=4, width=16, heads=2, sequence=512, vocabulary=16)
         model = GPT(config)
         if checkpointed:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Jaxpr, Literal, Primitive, Var
 
 from .. import sharded
 
@@ -28,50 +29,56 @@ _SAME = frozenset(("sharding_constraint", "copy", "copy_p", "optimization_barrie
 class Block:
     """Rows and columns of the last two dims, from (row, column) on; both may be traced."""
 
-    row: Any
-    column: Any
+    row: int | jax.Array
+    column: int | jax.Array
     rows: int
     columns: int
 
     def of(self, matrix: jax.Array) -> jax.Array:
         """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1 broadcasts."""
-        return _made(matrix, self) if is_computed(matrix) else _cut(matrix, self)
+        return _block_of(matrix, self) if is_computed(matrix) else _cut(matrix, self)
 
 
 @dataclass(frozen=True, slots=True)
 class _InnerLoop:
     """A value inside a jitted function."""
 
-    var: Any
+    var: Var
     scope: "_Scope"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.var.aval.shape)
+        aval = self.var.aval
+        return tuple(aval.shape) if isinstance(aval, jax.core.ShapedArray) else ()
 
 
 class _Scope:
     """The equations of a jitted function, by their results, and the operands of its call."""
 
-    def __init__(self, jaxpr: Any, operands: Sequence[Any]):
+    def __init__(self, jaxpr: Jaxpr, operands: "Sequence[Value]"):
         self.made_by = {out: eqn for eqn in jaxpr.eqns for out in eqn.outvars}
         self.operands = dict(zip(jaxpr.invars, operands, strict=True))
 
-    def value(self, atom: Any) -> Any:
-        if hasattr(atom, "val"):
+    def value(self, atom: Var | Literal) -> "Value":
+        if isinstance(atom, Literal):
             return atom.val
-        return self.operands.get(atom) if atom in self.operands else _InnerLoop(atom, self)
+        return self.operands[atom] if atom in self.operands else _InnerLoop(atom, self)
 
 
-def _producer(value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
+# An array of the program, also a constant, or a value inside a jitted function.
+Value = jax.Array | _InnerLoop
+Produced = tuple[Primitive, dict[str, Any], list[Value]]
+
+
+def _producer(value: Value) -> Produced | None:
     """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or one of several
     results."""
     if isinstance(value, _InnerLoop):
-        eqn: Any = value.scope.made_by.get(value.var)
-        operands = [] if eqn is None else [value.scope.value(atom) for atom in eqn.invars]
+        eqn = value.scope.made_by.get(value.var)
+        operands = [] if eqn is None else list(map(value.scope.value, eqn.invars))
     else:
         eqn = getattr(value, "parent", None)
-        operands = [] if eqn is None else list(eqn.in_tracers)
+        operands = list(getattr(eqn, "in_tracers", ()))
     if eqn is None or len(eqn.outvars) != 1:
         return None
     if eqn.primitive.name not in ("jit", "pjit"):
@@ -82,22 +89,22 @@ def _producer(value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
     return _producer(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]))
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _shape(value: Value) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
 
-def _is_matrix(value: Any) -> bool:
+def _is_matrix(value: Value) -> bool:
     """True if a value has rows and columns: a value with only one of them is small."""
     shape = _shape(value)
     return len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
 
 
-def _parts(value: Any) -> list[Any] | None:
+def _parts(value: Value) -> list[Value] | None:
     """The operands, with rows and columns, of which a block of the value needs the same block; None if unknown."""
-    found = _producer(value)
-    if found is None:
+    produced = _producer(value)
+    if produced is None:
         return None
-    primitive, params, operands = found
+    primitive, params, operands = produced
     shape = _shape(value)
     match primitive.name:
         case name if name in _ELEMENTWISE:
@@ -116,7 +123,7 @@ def _parts(value: Any) -> list[Any] | None:
     return None
 
 
-def is_computed(matrix: Any) -> bool:
+def is_computed(matrix: Value) -> bool:
     """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
     if not _is_matrix(matrix) or _parts(matrix) is None:
         return False
@@ -124,7 +131,7 @@ def is_computed(matrix: Any) -> bool:
     while todo:
         value = todo.pop()
         is_inner = isinstance(value, _InnerLoop)
-        name = (value.var, id(value.scope)) if is_inner else id(value)
+        name: object = (value.var, id(value.scope)) if isinstance(value, _InnerLoop) else id(value)
         if name in seen or not (is_inner or _is_matrix(value)):
             continue
         seen.add(name)
@@ -135,20 +142,22 @@ def is_computed(matrix: Any) -> bool:
     return True
 
 
-def _full(value: Any) -> Any:
+def _full(value: Value) -> jax.Array:
     """All of a value that is no matrix."""
     if not isinstance(value, _InnerLoop):
         return value
-    primitive, params, operands = _producer(value)  # type: ignore[misc]  # as was seen
+    produced = _producer(value)
+    assert produced is not None, "is_computed has seen it"
+    primitive, params, operands = produced
     return primitive.bind(*map(_full, operands), **params)
 
 
-def _made(value: Any, block: Block) -> Any:
+def _block_of(value: Value, block: Block) -> jax.Array:
     """The block of a value; of a value that is no matrix, the part that the block needs."""
-    parts = _parts(value) if _is_matrix(value) else None
-    if parts is None:
+    produced = _producer(value) if _is_matrix(value) and _parts(value) is not None else None
+    if produced is None:
         return _cut(_full(value), block)
-    primitive, params, operands = _producer(value)  # type: ignore[misc]  # a value with parts has an equation
+    primitive, params, operands = produced
     shape = (*_shape(value)[:-2], block.rows, block.columns)
     match primitive.name:
         case "iota":
@@ -157,21 +166,21 @@ def _made(value: Any, block: Block) -> Any:
             is_placed = params["dimension"] >= len(shape) - 2
             return result + lax.convert_element_type(start, params["dtype"]) if is_placed else result
         case "reshape":
-            return lax.reshape(_made(operands[0], block), shape)
+            return lax.reshape(_block_of(operands[0], block), shape)
         case "broadcast_in_dim":
             places = params["broadcast_dimensions"]
             source = (
-                _made(operands[0], block)
+                _block_of(operands[0], block)
                 if _is_matrix(operands[0])
                 else _cut_along(_full(operands[0]), places, len(shape), block)
             )
             return lax.broadcast_in_dim(source, shape, places)
         case name if name in _SAME:
-            return _made(operands[0], block)
-    return primitive.bind(*(_made(x, block) for x in operands), **params)
+            return _block_of(operands[0], block)
+    return primitive.bind(*(_block_of(x, block) for x in operands), **params)
 
 
-def _cut(array: Any, block: Block) -> Any:
+def _cut(array: jax.Array, block: Block) -> jax.Array:
     if array.dtype == jnp.bool_ and _is_matrix(array) and sharded.platform() == "tpu":
         # XLA would change the layout of all of the booleans for each block; a cast to bytes it would move into the
         # loop.
@@ -180,10 +189,10 @@ def _cut(array: Any, block: Block) -> Any:
     return _cut_along(array, range(rank), rank, block)
 
 
-def _cut_along(array: Any, places: Sequence[int], rank: int, block: Block) -> Any:
-    """The part of an array that a block needs; `places` are the array's dims in the block's matrix of `rank` dims."""
+def _cut_along(array: jax.Array, dims: Sequence[int], rank: int, block: Block) -> jax.Array:
+    """The part of an array that a block needs; `dims` are the array's in the block's matrix of `rank` dims."""
     runs = {rank - 2: (block.row, block.rows), rank - 1: (block.column, block.columns)}
-    for dim, place in enumerate(places):
-        if place in runs and array.shape[dim] > 1:
-            array = lax.dynamic_slice_in_dim(array, *runs[place], dim)
+    for axis, dim in enumerate(dims):
+        if dim in runs and array.shape[axis] > 1:
+            array = lax.dynamic_slice_in_dim(array, *runs[dim], axis)
     return array

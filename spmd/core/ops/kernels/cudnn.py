@@ -7,13 +7,13 @@ operations behind it are bound here, under a partitioning of our own.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ...base.jax_private import cudnn_attention as kernel
@@ -51,12 +51,14 @@ def backward(
     return *_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale), None
 
 
-def _kernel(primitive: Any, qkv: Arrays, rest: Arrays, is_causal: bool, scale: float, **options: Any) -> Arrays:
+def _kernel(
+    primitive: Primitive, qkv: Arrays, others: Arrays, is_causal: bool, scale: float, **options: object
+) -> Arrays:
     """One of the two operations; the seven operands between are for masks and for packed sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
     assert kernel is not None, "`takes` was called first"
     result = primitive.bind(
-        *qkv, *empty, *rest, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
+        *qkv, *empty, *others, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
         layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None,
         **cudnn_attention_options, **options,
@@ -71,11 +73,11 @@ def _forward(query, key, value, is_causal, scale):
 
 @partial(custom_partitioning, static_argnums=(6, 7))
 def _backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
-    rest = logsumexp, out, grad_out
-    return _kernel(kernel._dot_product_attention_bwd_p, (query, key, value), rest, is_causal, scale)
+    saved = logsumexp, out, grad_out
+    return _kernel(kernel._dot_product_attention_bwd_p, (query, key, value), saved, is_causal, scale)
 
 
-def _split(mesh: Mesh, operands: Any) -> NamedSharding:
+def _split(mesh: Mesh, operands: Sequence[jax.ShapeDtypeStruct]) -> NamedSharding:
     """The sharding of every operand and result: batch and heads as of the queries, where that divides the keys evenly.
 
     Each of them is [batch, heads, ...], and a device with some heads of the keys needs only their queries.

@@ -169,11 +169,11 @@ def forward(
 
     def step(carry, start):
         row, column = start[0], start[1]
-        before, total, output = (scores.rows(x, row) for x in carry)
+        highest, total, output = (scores.rows(x, row) for x in carry)
         block = scores.of(row, column)
-        largest = jnp.maximum(before, jnp.max(block, axis=-1))
+        largest = jnp.maximum(highest, jnp.max(block, axis=-1))
         base = _no_infinity(largest)
-        weights, decay = jnp.exp(block - base[..., None]), jnp.exp(before - base)
+        weights, decay = jnp.exp(block - base[..., None]), jnp.exp(highest - base)
         total = total * decay + jnp.sum(weights, axis=-1)
         if dropout is not None:
             kept = dropout.rows(lambda words: scores.rows(words, row))
@@ -209,8 +209,8 @@ def backward(
         operands = grad_output, scores.columns(value, column)
         kept, grad_weights = weights, jnp.einsum("bkgsd,bkld->bkgsl", *operands, preferred_element_type=dtype)
         if dropout is not None:
-            here = dropout.rows(lambda words: scores.rows(words, row))
-            kept, grad_weights = (here.apply(x, scores.first_column(column)) for x in (kept, grad_weights))
+            of_rows = dropout.rows(lambda words: scores.rows(words, row))
+            kept, grad_weights = (of_rows.apply(x, scores.first_column(column)) for x in (kept, grad_weights))
         grad_scores = weights * (grad_weights - scores.rows(delta, row)[..., None])
         grad_query, grad_key, grad_value, grad_bias = carry
         to_query = grad_scores.astype(query.dtype), scores.columns(key, column)
@@ -244,8 +244,8 @@ def _add_to_bias(
     grad_bias: jax.Array, grad_scores: jax.Array, scores: _Scores, row: jax.Array, column: jax.Array
 ) -> jax.Array:
     """grad_bias with a block's scores added, summed over the dims along which the bias was broadcast."""
-    here = scores.columns(scores.rows(grad_bias, row), column, 4)
-    axes = tuple(axis for axis, size in enumerate(here.shape) if size == 1 and grad_scores.shape[axis] != 1)
-    block = here + jnp.sum(grad_scores, axis=axes, keepdims=True)
-    starts = [0, 0, 0, row if here.shape[3] != 1 else 0, column if here.shape[4] != 1 else 0]
+    part = scores.columns(scores.rows(grad_bias, row), column, 4)
+    axes = tuple(axis for axis, size in enumerate(part.shape) if size == 1 and grad_scores.shape[axis] != 1)
+    block = part + jnp.sum(grad_scores, axis=axes, keepdims=True)
+    starts = [0, 0, 0, row if part.shape[3] != 1 else 0, column if part.shape[4] != 1 else 0]
     return lax.dynamic_update_slice(grad_bias, block.astype(grad_bias.dtype), [jnp.int32(i) for i in starts])

@@ -6,7 +6,7 @@ XLA's own computes that of a weight's gradient from all rows for every group.
 """
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +47,9 @@ def sizes_of(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
 
 
 def of_rows(
-    rows: jax.Array, weights: jax.Array, sizes: jax.Array, dtype: Any, *, is_transposed: bool = False, computed: int
-) -> jax.Array:
+    rows: jax.Array, weights: jax.Array, sizes: jax.Array, dtype: jnp.dtype, *, is_transposed: bool = False,
+    computed: int,
+) -> jax.Array:  # fmt: skip
     """Rows in consecutive groups of these sizes times weights [groups, in, out], transposed [groups, out, in].
 
     Rows behind the last group are undefined. computed: their number, if groups are as large as is expected.
@@ -61,8 +62,9 @@ def of_rows(
 
 
 def of_groups(
-    left: jax.Array, right: jax.Array, sizes: jax.Array, dtype: Any, so_far: jax.Array | None = None, *, computed: int
-) -> jax.Array:
+    left: jax.Array, right: jax.Array, sizes: jax.Array, dtype: jnp.dtype, so_far: jax.Array | None = None, *,
+    computed: int,
+) -> jax.Array:  # fmt: skip
     """left [m, n] times right [n, k], one product for the n of each group, added to those so far: [groups, m, k]."""
     if not _has_kernel(left, right):
         total = _ragged(left, right, sizes).astype(dtype)
@@ -101,8 +103,9 @@ def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
 
 
 def _kernel(
-    name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, sides: tuple[int, ...], computed: int, how: Any
-) -> jax.Array:
+    name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, sides: tuple[int, ...], computed: int,
+    how: Mapping[str, object],
+) -> jax.Array:  # fmt: skip
     # Imported here, as few programs are for TPUs.
     kernel = getattr(importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm"), name)
     most = _COLUMNS if left.dtype == jnp.bfloat16 else _COLUMNS // 2

@@ -11,8 +11,10 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -26,7 +28,8 @@ from ..partition import per_shard
 from ..registry import Function
 
 Arrays = tuple[jax.Array, ...]
-Otherwise = Callable[..., Any]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+Otherwise = Callable[..., tuple[jax.Array | None, ...]]
 
 # Rows and columns of one block, the largest of these that divides the length: measured in docs/decisions/attention.md.
 # A width above the second number, or float32, takes the next smaller, or it would not fit.
@@ -56,38 +59,40 @@ COMPUTED_BY_ALL = "attention over {axes} is computed on all {devices} devices"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttentionDevices:
     """The devices of a program: the mesh (None: one device, or unknown) and the axes that shard batch, heads and rows
     of queries."""
 
-    mesh: Any
+    mesh: sharded.AnyMesh | None
     batch: sharded.Axes = ()
     heads: sharded.Axes = ()
     rows: sharded.Axes = ()
 
     @staticmethod
-    def of(query: jax.Array, key: jax.Array) -> "Place | None":
+    def of(query: jax.Array, key: jax.Array) -> "AttentionDevices | None":
         """The devices as far as the sharding of the queries is known, else None.
 
         Axes that shard the heads must divide the keys' heads evenly, too: a device with some of them needs only their
         queries. Axes that don't shard the rows instead.
         """
-        known = sharded.axes_of_dims((query, 0), (query, 1), (query, 2), uneven=2)
-        if known is None:
+        split = sharded.axes_of_dims((query, 0), (query, 1), (query, 2), uneven=2)
+        if split is None:
             return None
-        mesh, (batch, heads, rows) = known
+        mesh, (batch, heads, rows) = split
         uneven = heads if key.shape[1] % sharded.num_shards(mesh, heads) else ()
         named, length = (*rows, *uneven), query.shape[2]
         rows = next(axes for axes in (named, rows, uneven, ()) if length % sharded.num_shards(mesh, axes) == 0)
         unused = tuple(axis for axis in named if axis not in rows)
         sharded.note_unused(f"{COMPUTED_BY_ALL} (they do not divide {length} rows)", mesh, unused)
-        return Place(mesh, batch, () if uneven else heads, rows)
+        return AttentionDevices(mesh, batch, () if uneven else heads, rows)
 
     @property
     def num_row_shards(self) -> int:
-        return sharded.num_shards(self.mesh, self.rows) if self.rows else 1
+        return sharded.num_shards(self.mesh, self.rows) if self.mesh is not None and self.rows else 1
 
-    def run(self, body: Callable[..., Any], *arrays: Any, bias: Any = None, is_backward: bool = False) -> Any:
+    def run(
+        self, body: Function, *arrays: jax.Array, bias: jax.Array | None = None, is_backward: bool = False
+    ) -> tuple[jax.Array | None, ...]:
         """`body(*arrays, bias, row shard)` of each device's batch, heads and rows; keys and values are gathered.
 
         arrays: query, key, value, then arrays with the rows of the queries. bias: of four dims, or None. The results
@@ -110,28 +115,28 @@ class Place:
 
 def forward(
     query: jax.Array, key: jax.Array, value: jax.Array,
-    *, is_causal: bool, scale: float, place: Place, otherwise: Otherwise,
+    *, is_causal: bool, scale: float, devices: AttentionDevices, otherwise: Otherwise,
 ) -> Arrays:  # fmt: skip
     """(output, logsumexp of the scores in float32). otherwise: computes the same, for a jax that has no such kernel."""
     output = jax.ShapeDtypeStruct((*query.shape[:3], value.shape[-1]), query.dtype)
     logsumexp = jax.ShapeDtypeStruct(query.shape[:3], jnp.float32)
-    body = partial(_forward, is_causal=is_causal, scale=scale, num_row_shards=place.num_row_shards)
-    return _when_lowered(partial(place.run, body), otherwise, (output, logsumexp), query, key, value)
+    body = partial(_forward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
+    return _when_lowered(partial(devices.run, body), otherwise, (output, logsumexp), query, key, value)
 
 
 def backward(
     query: jax.Array, key: jax.Array, value: jax.Array, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array,
-    *, is_causal: bool, scale: float, place: Place, otherwise: Otherwise,
+    *, is_causal: bool, scale: float, devices: AttentionDevices, otherwise: Otherwise,
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
     """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
-    body = partial(_backward, is_causal=is_causal, scale=scale, num_row_shards=place.num_row_shards)
-    run = partial(place.run, body, is_backward=True)
+    body = partial(_backward, is_causal=is_causal, scale=scale, num_row_shards=devices.num_row_shards)
+    run = partial(devices.run, body, is_backward=True)
     return *_when_lowered(run, otherwise, results, query, key, value, grad_out, out, logsumexp), None
 
 
-def _when_lowered(body: Any, otherwise: Otherwise, results: tuple[Any, ...], *operands: jax.Array) -> Arrays:
-    def run(*operands: jax.Array) -> Any:
+def _when_lowered(body: Function, otherwise: Otherwise, results: Shapes, *operands: jax.Array) -> Arrays:
+    def run(*operands: jax.Array) -> tuple[jax.Array | None, ...]:
         return (body if _is_there() else otherwise)(*operands)[: len(results)]
 
     return late(run, results, *operands)
@@ -198,7 +203,7 @@ class _Case:
     def _of_shard(self, info: Any, shard: jax.Array) -> Any:
         """The mask's blocks of one shard's rows; the masks of single blocks are those of all shards."""
 
-        def cut(name: str, dim: int) -> Any:
+        def cut(name: str, dim: int) -> jax.Array | None:
             blocks = getattr(info, name)
             size = 0 if blocks is None else blocks.shape[dim] // self.num_row_shards
             return None if blocks is None else lax.dynamic_slice_in_dim(blocks, shard * size, size, dim)
@@ -226,7 +231,7 @@ class _Case:
         ends = range(last - length + height, last + 1, height) if self.is_causal else [columns] * (length // height)
         return sum(-(-min(end, columns) // width) for end in ends) * height * width
 
-    def scope(self, width: int = 0) -> Any:
+    def scope(self, width: int = 0) -> AbstractContextManager[None]:
         """The scope that says in the compiled program what is computed (`costs.kernel_flops` reads it)."""
         return jax.named_scope(f"scores={self.num_scores(width or self.block[1])}")
 
@@ -249,15 +254,15 @@ def _run_backward(query, key, value, grad_out, out, logsumexp, shard, *, case):
     options = {**kernel.kwargs, "save_residuals": False}
 
     def pull(query, key, value, grad_out, out, logsumexp):
-        known = query, key, value, None, None, out, logsumexp, kernel.dq_mask_info, kernel.dkv_mask_info
-        return _module("kernel")._splash_attention_bwd(res=known, do=grad_out, **options)[3:6]
+        saved = query, key, value, None, None, out, logsumexp, kernel.dq_mask_info, kernel.dkv_mask_info
+        return _module("kernel")._splash_attention_bwd(res=saved, do=grad_out, **options)[3:6]
 
     with case.scope(case.joined_columns):
         grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
     return case.scaled(grad_query), *grads
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     """A module of jax's kernel, imported here, as few programs are for TPUs."""
     return importlib.import_module(f"jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_{name}")
 
@@ -276,28 +281,26 @@ _late_p = Primitive("spmd_late")
 _late_p.multiple_results = True
 
 
-def late(function: Function, results: Any, *operands: Any) -> Any:
-    """function(*operands), both pytrees; `results` has a `jax.ShapeDtypeStruct` for each array that it returns.
+def late(function: Function, results: Shapes, *operands: object) -> Arrays:
+    """function(*operands), which are pytrees; `results` has the shape and dtype of each array that it returns.
 
     The function must not hold arrays of the program other than its operands.
     """
     arrays, tree = jax.tree.flatten(operands)
-    promised, shape = jax.tree.flatten(results)
 
-    def flat(*arrays: jax.Array) -> Any:
-        return jax.tree.flatten(function(*jax.tree.unflatten(tree, arrays)))[0]
+    def flat(*arrays: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(function(*jax.tree.unflatten(tree, arrays)))
 
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
-    result = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)
-    return jax.tree.unflatten(shape, result)
+    return tuple(_late_p.bind(*arrays, function=flat, results=results, precision=precision))
 
 
-def _run(*arrays: jax.Array, function: Function, results: Any, precision: Any) -> Any:
+def _run(*arrays: jax.Array, function: Function, results: Shapes, precision: str | None) -> list[jax.Array]:
     with jax.default_matmul_precision(precision):
         return function(*arrays)
 
 
-def _shapes(*arrays: Any, function: Function, results: Any, precision: Any) -> Any:
+def _shapes(*arrays: object, function: Function, results: Shapes, precision: str | None) -> list[jax.core.ShapedArray]:
     return [jax.core.ShapedArray(result.shape, result.dtype) for result in results]
 
 
