@@ -2,7 +2,6 @@
 
 from . import bounds as bounds
 from . import fallback as fallback
-from . import library_ops as library_ops
 from . import lists as lists
 from . import out as out
 from . import refusals as refusals

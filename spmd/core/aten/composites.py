@@ -1,10 +1,11 @@
 """Ops written with other torch ops: they need a tensor's layout or the host, or are a block of a model."""
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from ..ops.registry import present
@@ -49,9 +50,9 @@ def _slogdet(matrix: Tensor) -> tuple[Tensor, ...]:
     return sign, diagonal.abs().log().sum(-1), packed, pivots
 
 
-def _check_errors(info: Tensor, *args: Any, **kwargs: Any) -> None:
+def _check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
     """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
-    aten._linalg_check_errors(info.cpu(), *args, **kwargs)
+    aten._linalg_check_errors(info.cpu(), api_name, is_matrix=is_matrix)
 
 
 def _cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
@@ -71,8 +72,8 @@ def _assert_async(
         raise RuntimeError(message)
 
 
-def _sample_dirichlet(*args: Any, **kwargs: Any) -> Tensor:
-    drawn = aten._standard_gamma(*args, **kwargs)
+def _sample_dirichlet(self: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    drawn = aten._standard_gamma(self, generator)
     return drawn / drawn.sum(-1, keepdim=True)
 
 
@@ -99,12 +100,12 @@ def _cauchy_(
     return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
 
 
-def _new_zeros_with_same_feature(tangent: Any, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
+def _new_zeros_with_same_feature(tangent: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
     """The tangent of `other`, with the batch dims of the tangent `self` in front."""
     return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
 
 
-def _embedding_renorm_(weight: Tensor, indices: Any, max_norm: float, norm_type: float) -> Tensor:
+def _embedding_renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
@@ -169,12 +170,7 @@ def _encoder_block(
     return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
 
 
-def _is_left_aligned(*args: Any) -> bool:
-    """True if an encoder may pack its batch into a nested tensor: never on this device."""
-    return False
-
-
-_FUNCTIONS: dict[torch._ops.OpOverload, Any] = {
+_FUNCTIONS: dict[OpOverload, Callable[..., object]] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten._linalg_det.default: _det,
     aten._linalg_slogdet.default: _slogdet,
@@ -190,7 +186,8 @@ _FUNCTIONS: dict[torch._ops.OpOverload, Any] = {
     aten.embedding_renorm_.default: _embedding_renorm_,
     aten._native_multi_head_attention.default: _attention_block,
     aten._transformer_encoder_layer_fwd.default: _encoder_block,
-    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+    # An encoder never packs its batch into a nested tensor on this device.
+    aten._nested_tensor_from_mask_left_aligned.default: lambda *args: False,
 }
 # torch 2.15 has no such op: there `torch.cholesky` raises an error that names `torch.linalg.cholesky`.
 _FUNCTIONS |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)

@@ -1,23 +1,24 @@
 """Copies between host and device, and reads: the calls by which data enters and leaves the device."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from ..base import counters, observation
 from ..graph.graph import DeviceData
+from ..graph.meta import Meta
 from ..graph.source import user_frame
 from ..passes.nans import check_cast, is_integer
 from ..record.constraints import sharding_now, with_sharding
 from ..record.deterministic import filled
 from ..record.memory_formats import refuse_layout, refuse_tensor
 from ..record.overlap import check_target
-from ..record.overloads import Args, Kwargs
+from ..record.overloads import Args, Handler, Kwargs
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
-from ..record.views import shown, write
+from ..record.views import View, shown, write
 from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
@@ -27,7 +28,7 @@ from .naming import only_device
 aten = torch.ops.aten
 
 
-def changes_values(view: Any) -> bool:
+def changes_values(view: View | None) -> bool:
     """True if a view in the chain has other numbers than its memory (a conjugate, a negative)."""
     return any(isinstance(sign, str) for sign in shown(view))
 
@@ -66,7 +67,7 @@ def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
 after_upload: list[Callable[[XlaTensor, torch.Tensor], None]] = []
 
 
-def _copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     target, source = args[0], args[1]
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
@@ -94,7 +95,7 @@ def _copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return target
 
 
-def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> Any:
+def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kwargs) -> object:
     """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
     storage, sharding = target._storage, target._storage.sharding
     if source._view is target._view is None and source._meta is target._meta:
@@ -120,7 +121,7 @@ def _sharding_of(source: XlaTensor) -> Sharding | None:
     return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
 
 
-def _foreach_copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _foreach_copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
     guard distinguishes these by op."""
     targets, sources = args[:2]
@@ -128,7 +129,7 @@ def _foreach_copy_(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> A
         sharding = target._storage.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
         met = None if sharding is None else _sharding_of(source)
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
-        if is_cast or (met is not None and met.devices != sharding.devices):  # type: ignore[union-attr]  # there is one
+        if is_cast or (sharding is not None and met is not None and met.devices != sharding.devices):
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
@@ -141,7 +142,7 @@ def _number(value: complex) -> torch.Tensor:
     return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
 
 
-def _dense(target: XlaTensor) -> Any:
+def _dense(target: XlaTensor) -> Meta:
     return target._meta if target._view is None else target._view.meta.layout
 
 
@@ -156,31 +157,28 @@ def _is_here(device: torch.types.Device) -> bool:
     return True
 
 
-def _to_copy(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _to_copy(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     device = kwargs.get("device")
     if _is_here(device):
         return NotImplemented
     result = host_copy(args[0], "cpu() or to()")
-    rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
-    return result.to(device).to(rest.get("dtype") or result.dtype)
+    return result.to(device).to(kwargs.get("dtype") or result.dtype)
 
 
-def _item(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _item(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     return host_copy(args[0], "item() or bool()").item()
 
 
-def _equal(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> bool:
-    left, right = args
-    if left.shape != right.shape:
-        return False
-    return bool((left == right).all().item())
+def _equal(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
+    tensor, other = args
+    return tensor.shape == other.shape and bool((tensor == other).all().item())
 
 
-def _allclose(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> bool:
+def _allclose(func: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     return bool(torch.isclose(*args, **kwargs).all().item())
 
 
-def _elsewhere(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
     device = kwargs.get("device")
     if _is_here(device):
@@ -190,7 +188,7 @@ def _elsewhere(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return func(like, *args[1:], **kwargs)
 
 
-def _on_host(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _on_host(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """Runs an op whose result's shape depends on data on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
     counters.add("host_ops")
@@ -198,12 +196,23 @@ def _on_host(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
 
 
-def _repeats(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _repeats(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """`repeat_interleave` of counts: a static program where the caller passes their sum."""
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 
 
-HANDLERS: dict[torch._ops.OpOverload, Any] = {
+# Ops whose result has a shape that depends on data.
+_OF_DATA = (
+    aten.nonzero.default, aten.masked_select.default, aten._unique.default, aten._unique2.default,
+    aten.unique_dim.default, aten.unique_consecutive.default, aten.unique_dim_consecutive.default,
+    aten.bincount.default,
+)  # fmt: skip
+_FACTORIES = (
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
+    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+    aten.empty_like.default,
+)  # fmt: skip
+HANDLERS: dict[OpOverload, Handler] = {
     aten.copy_.default: _copy_,
     aten._foreach_copy_.default: _foreach_copy_,
     aten._to_copy.default: _to_copy,
@@ -211,23 +220,10 @@ HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.item.default: _item,  # `.item()` below autograd, inside another handler
     aten.equal.default: _equal,
     aten.allclose.default: _allclose,
-    aten.nonzero.default: _on_host,
-    aten.masked_select.default: _on_host,
-    aten._unique.default: _on_host,
-    aten._unique2.default: _on_host,
-    aten.unique_dim.default: _on_host,
-    aten.unique_consecutive.default: _on_host,
-    aten.unique_dim_consecutive.default: _on_host,
-    aten.bincount.default: _on_host,
     aten.repeat_interleave.Tensor: _repeats,
+    **dict.fromkeys(_OF_DATA, _on_host),
+    **dict.fromkeys(_FACTORIES, _elsewhere),
 }
-
-for _overload in (
-    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
-    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
-    aten.empty_like.default,
-):  # fmt: skip
-    HANDLERS[_overload] = _elsewhere
 
 # The handlers above that take data to the host, for `python -m spmd where`.
 HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

@@ -4,9 +4,12 @@ torch decomposes a composite op before the device sees it. The kernels here are 
 autograd's key.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
@@ -14,12 +17,24 @@ from ..base.config import config
 from ..graph.source import at_user_line
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from ..record.overloads import by_arguments
+from ..record.overloads import Handler, by_arguments
 from ..record.tensor import XlaTensor
+from .bounds import on_host
 from .refusals import refusal
-from .values import on_host
 
 aten = torch.ops.aten
+
+Maybe = Tensor | None
+
+
+class _Context(Protocol):
+    """The values that a loss's forward keeps for its backward."""
+
+    settings: tuple
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Maybe) -> None: ...
 
 
 def _takes_torchs_ops() -> bool:
@@ -42,7 +57,7 @@ _BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor)
 )
 
 
-def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
     """torch's `linear`: one op for the usual operands, for which torch's formula is right."""
     is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
     if not is_usual or _takes_torchs_ops():
@@ -57,14 +72,14 @@ class _CrossEntropy(torch.autograd.Function):
     """`spmd::cross_entropy` with its gradient, which reads the logits and one number per target."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Any, target: Any, weight: Any, *settings: Any) -> torch.Tensor:
+    def forward(ctx: _Context, logits: Tensor, target: Tensor, weight: Maybe, *settings: object) -> Tensor:
         loss, logsumexp, total_weight = CROSS_ENTROPY(logits, target, weight, *settings)
         ctx.settings = settings
         ctx.save_for_backward(logits, target, weight, logsumexp, total_weight)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+    def backward(ctx: _Context, grad_output: Tensor) -> tuple[Maybe, ...]:
         logits, target, weight, logsumexp, total_weight = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = aten.cross_entropy_loss.default.decompose(logits, target, weight, *ctx.settings)
@@ -75,9 +90,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(
-    self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
+    self: Tensor, target: Tensor, weight: Maybe = None, reduction: int = 1, ignore_index: int = -100,
     label_smoothing: float = 0.0,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """torch's `cross_entropy_loss`: one op where targets are class indices."""
     args = (self, target, weight, reduction, ignore_index, label_smoothing)
     if target.is_floating_point() and target.shape != self.shape:
@@ -99,24 +114,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """`spmd::linear_cross_entropy` with its gradient, which computes the logits again from the layer's operands."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> torch.Tensor:
-        loss, logsumexp, total_weight = LINEAR_CROSS_ENTROPY(*args)
-        ctx.settings = args[5:]
-        ctx.save_for_backward(*args[:5], logsumexp, total_weight)
+    def forward(
+        ctx: _Context, input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Maybe, weight: Maybe,
+        *settings: object,
+    ) -> Tensor:  # fmt: skip
+        operands = input, linear_weight, target, linear_bias, weight
+        loss, logsumexp, total_weight = LINEAR_CROSS_ENTROPY(*operands, *settings)
+        ctx.settings = settings
+        ctx.save_for_backward(*operands, logsumexp, total_weight)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
-        *operands, logsumexp, total_weight = ctx.saved_tensors
-        wanted = [ctx.needs_input_grad[place] for place in _DIFFERENTIABLE]
+    def backward(ctx: _Context, grad_output: Tensor) -> tuple[Maybe, ...]:
+        input, linear_weight, target, linear_bias, weight, logsumexp, total_weight = ctx.saved_tensors
+        operands = input, linear_weight, target, linear_bias, weight
+        wanted = [ctx.needs_input_grad[index] for index in _DIFFERENTIABLE]
         if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = _in_torchs_ops(*operands, *ctx.settings)
-            of = [operands[place] for place, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
-            result = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
+            inputs = [operands[index] for index, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
+            result = iter(torch.autograd.grad(loss, inputs, grad_output, create_graph=True))
             grads = [next(result) if want else None for want in wanted]
         else:
-            rest = *operands, *ctx.settings, logsumexp, total_weight, wanted
-            grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *rest)
+            saved = *operands, *ctx.settings, logsumexp, total_weight, wanted
+            grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *saved)
         return grads[0], grads[1], None, grads[2], None, *[None] * len(ctx.settings)
 
 
@@ -124,9 +144,9 @@ _DIFFERENTIABLE = 0, 1, 3  # input, linear_weight, linear_bias
 
 
 def _in_torchs_ops(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: int, ignore_index: int,
-    label_smoothing: float, logits_dtype: torch.dtype, max_bytes: int,
-) -> torch.Tensor:  # fmt: skip
+    input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Maybe, weight: Maybe, reduction: int,
+    ignore_index: int, label_smoothing: float, logits_dtype: torch.dtype, max_bytes: int,
+) -> Tensor:  # fmt: skip
     logits = aten.linear.default.decompose(input, linear_weight, linear_bias).to(logits_dtype).flatten(0, -2)
     settings = weight, reduction, ignore_index, label_smoothing
     loss = aten.cross_entropy_loss.default.decompose(logits, target.flatten(), *settings)
@@ -134,10 +154,10 @@ def _in_torchs_ops(
 
 
 def linear_cross_entropy(
-    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, *,
-    linear_bias: torch.Tensor | None = None, weight: torch.Tensor | None = None, reduction: str = "mean",
+    input: Tensor, linear_weight: Tensor, target: Tensor, *,
+    linear_bias: Maybe = None, weight: Maybe = None, reduction: str = "mean",
     ignore_index: int = -100, label_smoothing: float = 0.0, max_bytes: int | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """The cross entropy of `F.linear(input, linear_weight, linear_bias)` without all of these logits in memory.
 
     The classes are processed in chunks, in the forward and again in the backward pass; where the tensors are sharded,
@@ -201,7 +221,7 @@ def linear_cross_entropy(
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def one_hot(self: Any, num_classes: int = -1) -> torch.Tensor:
+def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
     """torch's `one_hot`; of classes that the host knows, one that is out of range is its error."""
     classes = on_host(self) if self.dtype == torch.int64 else None
     if classes is not None and classes.size:
@@ -218,22 +238,22 @@ def one_hot(self: Any, num_classes: int = -1) -> torch.Tensor:
 
 
 def ctc_loss(
-    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
-    zero_infinity: bool = False,
-) -> torch.Tensor:  # fmt: skip
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int = 0,
+    reduction: int = 1, zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
     """torch's `ctc_loss` of lengths as tensors, also of CPU tensors, as torch's GPU kernels require them."""
-    lengths = (given.to(log_probs.device) for given in (input_lengths, target_lengths))
+    lengths = (x.to(log_probs.device) for x in (input_lengths, target_lengths))
     return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
 
 # --- normalization ----------------------------------------------------------------------------------------------------
 
 
-def _checked(name: str) -> Any:
+def _checked(name: str) -> Callable[..., Tensor]:
     """A composite of torch, whose own checks of shapes are before any op: their errors are in the words of dispatch."""
     overload = getattr(aten, name).default
 
-    def layer(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def layer(*args: object, **kwargs: object) -> Tensor:
         try:
             return overload._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         except RuntimeError as error:
@@ -245,12 +265,12 @@ def _checked(name: str) -> Any:
 
 
 # By torch's name of the overload; autograd is inside.
-KERNELS: dict[str, Any] = {
+KERNELS: dict[str, Callable[..., Tensor]] = {
     **{name: _checked(name) for name in ("batch_norm", "group_norm", "rms_norm", "prelu")},
     "linear": linear, "cross_entropy_loss": cross_entropy, "one_hot": one_hot, "ctc_loss.Tensor": ctc_loss,
 }  # fmt: skip
 # The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
-HANDLERS: dict[torch._ops.OpOverload, Any] = {
+HANDLERS: dict[OpOverload, Handler] = {
     aten.cross_entropy_loss.default: by_arguments(cross_entropy),
     aten.one_hot.default: by_arguments(one_hot),
     aten.ctc_loss.Tensor: by_arguments(ctc_loss),

@@ -1,7 +1,7 @@
 """Names of the device: there is one logical device, xla:0, which stands for all physical devices."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -15,12 +15,13 @@ def only_device(device: torch.device | None) -> None:
         )
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., object])
+_Class = TypeVar("_Class", bound=type)
 
 
 def unseen(function: _Function) -> _Function:
     """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns it."""
-    frames: Any = torch._C._dynamo.eval_frame
+    frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
         frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
@@ -41,20 +42,20 @@ def check_index(device: torch.types.Device, call: str) -> int:
     return 0
 
 
-def choosing(torchs: Any, ours: Any, is_ours: Callable[..., bool]) -> Any:
+def choosing(torchs: _Class, ours: type, is_ours: Callable[..., bool]) -> _Class:
     """Returns a class that makes `ours` of arguments for which `is_ours` is true, and is torch's class otherwise."""
 
     class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, *args: object, **kwargs: object) -> object:
             if cls is not chooser:
                 return super().__call__(*args, **kwargs)
             return (ours if is_ours(*args, **kwargs) else torchs)(*args, **kwargs)
 
-        def __instancecheck__(cls, instance: Any) -> bool:
+        def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, torchs) if cls is chooser else super().__instancecheck__(instance)
 
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, torchs) if cls is chooser else super().__subclasscheck__(subclass)
 
-    chooser = Chooser(torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__})
+    chooser: _Class = Chooser(torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__})
     return chooser

@@ -1,7 +1,6 @@
 """`out=`: the dtypes and shapes that torch's CPU kernels take as `out`, and the write of the result into it."""
 
 import warnings
-from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -90,24 +89,24 @@ def _out_form(plan: Plan) -> Handler | None:
     if twin is None and factory is None:
         return None
 
-    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-        given = [kwargs[where] for where in plan.mutated if where in outs]
-        targets = [target for each in given for target in as_list(each)]
-        rest = {name: value for name, value in kwargs.items() if name not in outs}
+    def handler(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
+        passed = [kwargs[where] for where in plan.mutated if where in outs]
+        targets = [target for each in passed for target in as_list(each)]
+        keywords = {name: value for name, value in kwargs.items() if name not in outs}
         for target in targets:
-            _check_out(plan, target, (*args, *rest.values()))
-        if base_name(plan.overload) in COMPUTES_IN_OUT and rest.get("dtype") is None:
-            rest["dtype"] = targets[0].dtype
+            _check_out(plan, target, (*args, *keywords.values()))
+        if base_name(plan.overload) in COMPUTES_IN_OUT and keywords.get("dtype") is None:
+            keywords["dtype"] = targets[0].dtype
         if twin is not None:
-            result = twin(*args, **rest)
+            result = twin(*args, **keywords)
         else:
             assert factory is not None
-            result = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
+            result = factory(*args, **{"dtype": targets[0].dtype, **keywords, "device": targets[0].device})
         for target, value in zip(targets, result if isinstance(result, (tuple, list)) else (result,), strict=True):
             fill_out(plan.overload, plan.name, target, value)
         if not plan.returns_targets:
             return None
-        return given[0] if len(given) == 1 else tuple(given)
+        return passed[0] if len(passed) == 1 else tuple(passed)
 
     return handler
 
@@ -117,15 +116,16 @@ def _factory_of(overload: OpOverload) -> OpOverload | None:
     arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
     packet = getattr(aten, base_name(overload), None)
     for name in packet.overloads() if packet is not None else ():
-        found = getattr(packet, name)
-        rest = PLACEMENT_ARGUMENTS | {"dtype"}
-        placed = [(a.name, str(a.type)) for a in found._schema.arguments if a.name not in rest]
-        if makes_tensors(found) and placed == arguments:
-            return found
+        factory = getattr(packet, name)
+        operands = [
+            (a.name, str(a.type)) for a in factory._schema.arguments if a.name not in PLACEMENT_ARGUMENTS | {"dtype"}
+        ]
+        if makes_tensors(factory) and operands == arguments:
+            return factory
     return None
 
 
-def _check_out(plan: Plan, target: torch.Tensor, operands: tuple[Any, ...]) -> None:
+def _check_out(plan: Plan, target: torch.Tensor, operands: Args) -> None:
     if type(target) is not XlaTensor:
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
     base = base_name(plan.overload)

@@ -1,14 +1,27 @@
 """Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and direction."""
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
+from torch._ops import OpOverload
 from torch.nn import functional as F
 
 from ..ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
-from ..record.overloads import by_arguments
+from ..record.overloads import Handler, by_arguments
 
 aten = torch.ops.aten
+
+Maybe = Tensor | None
+
+
+class _Context(torch.autograd.function.FunctionCtx):
+    """The values that the forward keeps for the backward."""
+
+    mode: str
+    reverse: bool
+    num_state: int
+    saved_tensors: tuple[Tensor, ...]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -16,68 +29,43 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        mode: str,
-        reverse: bool,
-        gates: torch.Tensor,
-        h: torch.Tensor,
-        c: torch.Tensor | None,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        projection: torch.Tensor | None,
-        mask: torch.Tensor | None,
-    ):
+        mode: str, reverse: bool, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe,
+        mask: Maybe,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         state = [h] if c is None else [h, c]
-        result = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
-        return tuple(result)
+        return tuple(RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask = inputs
-        num_state = 1 if c is None else 2
-        ctx.num_state, ctx.num_saved = num_state, len(output) - 1 - num_state
-        ctx.mark_non_differentiable(*output[1 + num_state :])
-        ctx.save_for_backward(gates, h, c, weight, bias, projection, mask, output[0], *output[1 + num_state :])
+    def setup_context(ctx: _Context, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+        ctx.mode, ctx.reverse, gates, h, c, *operands = inputs
+        ctx.num_state = 1 if c is None else 2
+        saved = output[1 + ctx.num_state :]
+        ctx.mark_non_differentiable(*saved)
+        ctx.save_for_backward(gates, h, c, *operands, output[0], *saved)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        if torch.is_grad_enabled():
-            return _Recurrence._differentiable(ctx, *grads[: 1 + ctx.num_state])
-        _, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Maybe, ...]:
+        grads = grads[: 1 + ctx.num_state]
+        gates, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
+        inputs = gates, h, c, weight, bias, projection
+        if torch.is_grad_enabled():  # create_graph: the gradients of the unrolled layer
+            result = _unrolled(ctx.mode, ctx.reverse, *inputs, mask=mask)
+            differentiated = [value for value in inputs if value is not None and value.requires_grad]
+            values = torch.autograd.grad(result, differentiated, grads, create_graph=True)
+            by_input = {id(value): grad for value, grad in zip(differentiated, values, strict=True)}
+            return None, None, *(by_input.get(id(value)) for value in inputs), None
         state = [h] if c is None else [h, c]
-        result = RECURRENCE_BACKWARD(
-            ctx.mode,
-            list(grads[: 1 + ctx.num_state]),
-            state,
-            weight,
-            bias,
-            projection,
-            mask,
-            output,
-            saved,
-            ctx.reverse,
-        )
-        gates, *rest = result
-        grad_state, rest = rest[: ctx.num_state], rest[ctx.num_state :]
-        grad_c = grad_state[1] if ctx.num_state == 2 else None
-        optional = iter(rest[1:])
-        grad_bias = None if bias is None else next(optional)
-        grad_projection = None if projection is None else next(optional)
-        return None, None, gates, grad_state[0], grad_c, rest[0], grad_bias, grad_projection, None
-
-    @staticmethod
-    def _differentiable(ctx: Any, *grads: torch.Tensor) -> Any:
-        """With create_graph: the gradients of the unrolled layer."""
-        inputs = gates, h, c, weight, bias, projection = ctx.saved_tensors[:6]
-        result = _unrolled(ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
-        wanted = [value for value in inputs if value is not None and value.requires_grad]
-        found = iter(torch.autograd.grad(result, wanted, grads, create_graph=True))
-        return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None
+        operands = weight, bias, projection, mask, output, saved, ctx.reverse
+        of_inputs: Iterator[Tensor] = iter(RECURRENCE_BACKWARD(ctx.mode, list(grads), state, *operands))
+        return None, None, *(None if value is None else next(of_inputs) for value in inputs), None
 
 
-def _step(mode: str, gates: Any, h: Any, c: Any, weight: torch.Tensor, bias: Any, projection: Any) -> tuple[Any, Any]:
+def _step(
+    mode: str, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe
+) -> tuple[Tensor, Maybe]:
     """(h, c) after one step, in torch's ops."""
     hidden = F.linear(h, weight, bias)
-    if mode == "lstm":
+    if c is not None:  # LSTM
         i, f, g, o = (gates + hidden).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
@@ -90,15 +78,16 @@ def _step(mode: str, gates: Any, h: Any, c: Any, weight: torch.Tensor, bias: Any
 
 
 def _unrolled(
-    mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: torch.Tensor, bias: Any, projection: Any, mask: Any
-) -> tuple[torch.Tensor, ...]:
+    mode: str, reverse: bool, gates: Tensor, h: Tensor, c: Maybe, weight: Tensor, bias: Maybe, projection: Maybe,
+    mask: Maybe,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """`_Recurrence` one step after the other, which can be differentiated any number of times."""
     outputs = []
     for step in reversed(range(len(gates))) if reverse else range(len(gates)):
         new_h, new_c = _step(mode, gates[step], h, c, weight, bias, projection)
-        kept = None if mask is None else mask[step][:, None]
-        h = new_h if kept is None else torch.where(kept, new_h, h)
-        c = new_c if kept is None or c is None else torch.where(kept, new_c, c)
+        is_active = None if mask is None else mask[step][:, None]
+        h = new_h if is_active is None else torch.where(is_active, new_h, h)
+        c = new_c if is_active is None or c is None or new_c is None else torch.where(is_active, new_c, c)
         outputs.append(h)
     output = torch.stack(outputs[::-1] if reverse else outputs)
     return (output, h) if c is None else (output, h, c)
@@ -107,26 +96,25 @@ def _unrolled(
 class _Packed:
     """The places of a packed sequence's rows in a padded one: the batch sizes are known on the host."""
 
-    def __init__(self, batch_sizes: torch.Tensor, device: torch.device):
+    def __init__(self, batch_sizes: Tensor, device: torch.device):
         sizes = batch_sizes.cpu()
         steps, batch = sizes.numel(), int(sizes[0])
         mask = torch.arange(batch, device="cpu")[None] < sizes[:, None]
         self.shape = (steps, batch)
         self.mask = mask.to(device)
-        places = (mask.reshape(-1).cumsum(0) - 1).clamp(min=0)
-        self.to_padded = places.to(device)
+        self.to_padded = (mask.reshape(-1).cumsum(0) - 1).clamp(min=0).to(device)
         self.to_packed = mask.reshape(-1).nonzero()[:, 0].to(device)
 
-    def pad(self, rows: torch.Tensor) -> torch.Tensor:
+    def pad(self, rows: Tensor) -> Tensor:
         """The packed rows as [T, B, ...]; the mask excludes the places without a row."""
         return rows.index_select(0, self.to_padded).reshape(*self.shape, *rows.shape[1:])
 
-    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+    def pack(self, padded: Tensor) -> Tensor:
         """The rows of a padded sequence that are filled, in the packed order."""
         return padded.flatten(0, 1).index_select(0, self.to_packed)
 
 
-def _batch_sizes(lengths: torch.Tensor, batch: int) -> torch.Tensor:
+def _batch_sizes(lengths: Tensor, batch: int) -> Tensor:
     """The number of sequences with a row at each step; refuses what torch refuses."""
     if lengths.numel() != batch:
         raise RuntimeError(
@@ -141,7 +129,7 @@ def _batch_sizes(lengths: torch.Tensor, batch: int) -> torch.Tensor:
     return (torch.arange(int(lengths[0]), device="cpu")[:, None] < lengths).sum(1)
 
 
-def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
     sizes = _batch_sizes(lengths.cpu(), padded.shape[1])
@@ -149,32 +137,33 @@ def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tup
 
 
 def _direction(
-    mode: str, x: torch.Tensor, state: list[Any], weights: Any, has_biases: bool, reverse: bool, packed: Any
-):
+    mode: str, x: Tensor, state: list[Tensor], weights: Sequence[Tensor], has_biases: bool, reverse: bool,
+    packed: _Packed | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """(output, final state) of one layer in one direction; x is [T, B, F], or packed rows."""
-    w_ih, w_hh, *rest = weights
-    b_ih, b_hh = (rest.pop(0), rest.pop(0)) if has_biases else (None, None)
+    w_ih, w_hh, *others = weights
+    b_ih, b_hh = (others.pop(0), others.pop(0)) if has_biases else (None, None)
     gates = F.linear(x, w_ih, b_ih)  # one product for all steps
     gates = gates if packed is None else packed.pad(gates)
-    recurrent = [w_hh, b_hh, rest[0] if rest else None]
-    h, c, w_hh, b_hh, projection = (
+    recurrent = [w_hh, b_hh, others[0] if others else None]
+    h, c, weight, bias, projection = (
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
-    result = _Recurrence.apply(mode, reverse, gates, h, c, w_hh, b_hh, projection, mask)
+    result = _Recurrence.apply(mode, reverse, gates, h, c, weight, bias, projection, mask)
     output = result[0] if packed is None else packed.pack(result[0])
     return output, result[1 : 1 + len(state)]
 
 
 def _layers(
-    mode: str, x: torch.Tensor, states: list[Any], params: torch.Tensor, has_biases: bool, num_layers: int, dropout:
-    float, train: bool,
-    bidirectional: bool, packed: Any = None,
-) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
-    """(output, final states): states are [layers * directions, B, H] each."""
+    mode: str, x: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, packed: _Packed | None = None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(output, *final states): states are [layers * directions, B, H] each."""
+    states = [hx] if isinstance(hx, Tensor) else hx
     directions = 2 if bidirectional else 1
     per_direction = len(params) // (num_layers * directions)
-    finals: list[list[torch.Tensor]] = []
+    finals: list[tuple[Tensor, ...]] = []
     for layer in range(num_layers):
         if layer and dropout and train:
             x = F.dropout(x, dropout, True)
@@ -185,37 +174,33 @@ def _layers(
             state = [part[index] for part in states]
             output, last = _direction(mode, x, state, weights, has_biases, direction == 1, packed)
             outputs.append(output)
-            finals.append(list(last))
+            finals.append(last)
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
-    return x, [torch.stack(parts) for parts in zip(*finals, strict=True)]
+    return x, *(torch.stack(parts) for parts in zip(*finals, strict=True))
 
 
-def _on_inputs(mode: str) -> Any:
+Layer = Callable[..., tuple[Tensor, ...]]
+
+
+def _on_inputs(mode: str) -> Layer:
     def layer(
-        input: torch.Tensor, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int, dropout: float,
-        train: bool,
-        bidirectional: bool, batch_first: bool,
-    ) -> Any:  # fmt: skip
+        input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         x = input.transpose(0, 1) if batch_first else input
-        states = list(hx) if mode == "lstm" else [hx]
-        output, finals = _layers(mode, x, states, params, has_biases, num_layers, dropout, train, bidirectional)
+        output, *finals = _layers(mode, x, hx, params, has_biases, num_layers, dropout, train, bidirectional)
         return output.transpose(0, 1) if batch_first else output, *finals
 
     return layer
 
 
-def _on_packed(mode: str) -> Any:
+def _on_packed(mode: str) -> Layer:
     def layer(
-        data: torch.Tensor, batch_sizes: Any, hx: torch.Tensor, params: torch.Tensor, has_biases: bool, num_layers: int,
-        dropout: float,
-        train: bool, bidirectional: bool,
-    ) -> Any:  # fmt: skip
-        states = list(hx) if mode == "lstm" else [hx]
+        data: Tensor, batch_sizes: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
+        num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         packed = _Packed(batch_sizes, data.device)
-        output, finals = _layers(
-            mode, data, states, params, has_biases, num_layers, dropout, train, bidirectional, packed
-        )
-        return output, *finals
+        return _layers(mode, data, hx, params, has_biases, num_layers, dropout, train, bidirectional, packed)
 
     return layer
 
@@ -223,17 +208,15 @@ def _on_packed(mode: str) -> Any:
 _MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 
 # By torch's name of the overload; autograd is inside.
-KERNELS: dict[str, Any] = {
+KERNELS: dict[str, Layer] = {
     **{f"{name}.input": _on_inputs(mode) for name, mode in _MODES.items()},
     **{f"{name}.data": _on_packed(mode) for name, mode in _MODES.items()},
 }
 
 
 # The layers, for calls that arrive undecomposed (in inference mode), and packing.
-HANDLERS: dict[torch._ops.OpOverload, Any] = {
+HANDLERS: dict[OpOverload, Handler] = {
     aten._pack_padded_sequence.default: by_arguments(_pack),
-    **{
-        getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): by_arguments(kernel)
-        for name, kernel in KERNELS.items()
-    },
-}
+    **{getattr(getattr(aten, name), form): by_arguments(KERNELS[f"{name}.{form}"])
+       for name in _MODES for form in ("input", "data")},
+}  # fmt: skip

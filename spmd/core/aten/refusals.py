@@ -1,7 +1,5 @@
 """Errors of torch's meta kernels, in the words of its CPU kernels and with the names and shapes of the arguments."""
 
-from typing import Any
-
 import torch
 from torch._ops import OpOverload
 
@@ -25,27 +23,22 @@ _FACTORS = {
 
 
 def refusal(
-    overload: OpOverload,
-    error: Exception,
-    args: Args,
-    kwargs: Kwargs,
-    twin: OpOverload | None = None,
+    overload: OpOverload, error: Exception, args: Args, kwargs: Kwargs, twin: OpOverload | None = None
 ) -> Exception:
     """The error of the same class that names the arguments: what came, and what was expected. twin: runs on the CPU."""
     name = overload._schema.name.partition("::")[2]
-    given = {**{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)}, **kwargs}
-    shapes = {argument: shape for argument, value in given.items() if (shape := _shape(value))}
+    arguments = {**{a.name: v for a, v in zip(overload._schema.arguments, args, strict=False)}, **kwargs}
+    shapes = {argument: shape for argument, value in arguments.items() if (shape := _shape(value))}
     if name in _FACTORS:
-        left, dim, what, right, other, there = _FACTORS[name]
-        a, b = shapes[left], shapes.get(right, [])
+        first, dim, unit, second, other, expected = _FACTORS[name]
+        a, b = shapes[first], shapes.get(second, [])
         if len(a) > max(dim, 0) and len(b) > other and a[dim] != b[other]:
-            return type(error)(f"{name}: {left} {a} has {a[dim]} {what}, {right} {b} {there.format(b[other])}")
+            return type(error)(f"{name}: {first} {a} has {a[dim]} {unit}, {second} {b} {expected.format(b[other])}")
     words = str(error)
     if words.partition(": ")[0].isidentifier():
         return error  # words of this library
-    if overload not in META_FUNCTIONS and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
-        overload.name(), "CPU"
-    ):
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    if overload not in META_FUNCTIONS and has_kernel(overload.name(), "CPU"):
         try:
             run_on_cpu(twin or overload, *args, **kwargs)
         except type(error) as on_cpu:
@@ -54,7 +47,7 @@ def refusal(
     return type(error)(f"{name}: {words.splitlines()[0].strip()} ({shown})")
 
 
-def _shape(value: torch.Tensor) -> Any:
+def _shape(value: object) -> list | None:
     """The shape of a tensor, or the shapes of those in a list; None for another argument."""
     if isinstance(value, (list, tuple)):
         return [shape for item in value if (shape := _shape(item)) is not None]

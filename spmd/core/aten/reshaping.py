@@ -4,9 +4,10 @@ One of the last kind makes the tensor the view that the op without underscore ma
 """
 
 import functools
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import torch
+from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
 from ..graph.meta import Meta, meta_of
@@ -14,30 +15,32 @@ from ..graph.source import user_frame
 from ..ops.shape import PARTS, part
 from ..record import rebased
 from ..record.deterministic import fill_of
-from ..record.overloads import Args, Kwargs, by_arguments
+from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, alias, no_bytes
 from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
 
 aten = torch.ops.aten
 
+Sizes = Sequence[int]
 
-def _split(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> list[Any]:
+
+def _split(func: OpOverload, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
     count = _part_count(func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments))
     parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
-    return [overload(base, *given) for overload, given in parts]
+    return [overload(base, *static) for overload, static in parts]
 
 
 @functools.lru_cache(4096)
-def _part_count(func: torch._ops.OpOverload, meta: Meta, *arguments: Any) -> int:
+def _part_count(func: OpOverload, meta: Meta, *arguments: Hashable) -> int:
     """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
     return len(func(meta.make(), *arguments))
 
 
-def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | None = None) -> XlaTensor:
+def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int | None = None) -> XlaTensor:
     meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
     with LOCK:
         code, instruction = user_frame(2)
@@ -54,12 +57,12 @@ def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | N
         return result
 
 
-def _detach(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:
+def _detach(func: OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:
     tensor = args[0]
     return alias(tensor, tensor._meta, tensor._view)
 
 
-def _set_(tensor: XlaTensor, source: Any = None) -> XlaTensor:
+def _set_(tensor: XlaTensor, source: torch.Tensor | None = None) -> XlaTensor:
     """Makes the tensor an alias of its source."""
     source = tensor.new_empty(0) if source is None else source
     if type(source) is not XlaTensor or source.dtype != tensor.dtype:
@@ -79,7 +82,8 @@ def _same_storage_numel(*tensors: torch.Tensor) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
+def _become(tensor: XlaTensor, new: torch.Tensor) -> XlaTensor:
+    assert isinstance(new, XlaTensor)
     rebased.before_write(tensor)
     # torch's sizes and strides of the tensor; its gradient and version stay.
     torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
@@ -87,11 +91,11 @@ def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
     return tensor
 
 
-def _view_in_place(view: Any) -> Any:
+def _view_in_place(view: OpOverload) -> Handler:
     return lambda func, args, kwargs: _become(args[0], view(*args, **kwargs))
 
 
-def _resize_(tensor: Any, size: Any, *, memory_format: Any = None) -> XlaTensor:
+def _resize_(tensor: XlaTensor, size: Sizes, *, memory_format: torch.memory_format | None = None) -> XlaTensor:
     """Gives the tensor's memory, from its first element on, another shape. New elements are zeros, or torch's fill
     value under deterministic algorithms."""
     size = torch.Size(size)
@@ -114,14 +118,16 @@ def _resize_(tensor: Any, size: Any, *, memory_format: Any = None) -> XlaTensor:
     return _become(tensor, flat.as_strided(size, strides))
 
 
-def _resize_as_(tensor: XlaTensor, template: torch.Tensor, *, memory_format: Any = None) -> XlaTensor:
+def _resize_as_(
+    tensor: XlaTensor, template: torch.Tensor, *, memory_format: torch.memory_format | None = None
+) -> XlaTensor:
     if memory_format is torch.preserve_format:
         memory_format = suggest_memory_format(template)
     return _resize_(tensor, template.shape, memory_format=memory_format)
 
 
 def _as_strided_scatter(
-    tensor: XlaTensor, source: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    tensor: XlaTensor, source: torch.Tensor, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> torch.Tensor:
     """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
@@ -131,7 +137,7 @@ def _as_strided_scatter(
     return result.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
 
 
-HANDLERS: dict[torch._ops.OpOverload, Any] = {
+HANDLERS: dict[OpOverload, Handler] = {
     **dict.fromkeys(PARTS, _split),
     aten.detach.default: _detach,
     aten.alias.default: _detach,
@@ -139,9 +145,9 @@ HANDLERS: dict[torch._ops.OpOverload, Any] = {
     aten.is_set_to.default: by_arguments(_is_set_to),
     aten.set_.default: by_arguments(_set_),
     aten.set_.source_Tensor: by_arguments(_set_),
-    aten.squeeze_.default: _view_in_place(aten.squeeze.default),
-    aten.squeeze_.dim: _view_in_place(aten.squeeze.dim),
-    aten.squeeze_.dims: _view_in_place(aten.squeeze.dims),
+    **{
+        getattr(aten.squeeze_, form): _view_in_place(getattr(aten.squeeze, form)) for form in ("default", "dim", "dims")
+    },
     aten.unsqueeze_.default: _view_in_place(aten.unsqueeze.default),
     aten.transpose_.default: _view_in_place(aten.transpose.int),
     aten.t_.default: _view_in_place(aten.t.default),

@@ -3,27 +3,29 @@
 Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch._ops import OpOverload
 
+from ..base import counters
 from ..record import deterministic
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.resolve import SPECIALS
-from . import composites, copies, fused, masks, recurrent, reshaping
+from ..record.resolve import BY_NAME, SPECIALS
+from ..run.pjrt.host import leaving
+from . import composites, copies, fused, recurrent, reshaping
 
 aten = torch.ops.aten
 
 
-def _by_torchs_kernel(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def _by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """An op as torch's own kernel for every backend composes it of others."""
     return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, *,
-    scale: float | None = None, enable_gqa: bool = False,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`scaled_dot_product_attention` as torch's fused op for other backends, which has a derivative formula."""
     if min(query.dim(), key.dim(), value.dim()) < 2:
@@ -41,15 +43,14 @@ def attention(
             f"enable_gqa=True (shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)})"
         ) from None
     query, key, value = (tensor.expand(*outer, *tensor.shape[-kept:]) for tensor in (query, key, value))
-    full_query = query
-    batch = query.shape[:-3]
+    shape = query.shape
     if query.dim() != 4:
         query, key, value = (_to_4d(tensor) for tensor in (query, key, value))
         attn_mask = attn_mask if attn_mask is None or attn_mask.dim() <= 2 else _to_4d(attn_mask)
     output = aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, attn_mask, dropout_p, is_causal, False, scale=scale
     )[0]
-    return output if output.dim() == len(batch) + 3 and len(batch) == 1 else _from_4d(output, full_query)
+    return output if len(shape) == 4 else output.reshape(*shape[:-1], output.shape[-1])
 
 
 def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
@@ -58,22 +59,12 @@ def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)
 
 
-def _from_4d(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    return output.reshape(*query.shape[:-1], output.shape[-1])
-
-
 def _batch_norm(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> Any:
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None, training: bool, momentum: float, eps: float,
+) -> object:  # fmt: skip
     """`native_batch_norm` writes its running statistics, which its schema does not declare."""
-    if running_mean is None or not training:
+    if running_mean is None or running_var is None or not training:
         return NotImplemented
     *result, new_mean, new_var = aten._native_batch_norm_legit_functional(
         input, weight, bias, running_mean, running_var, training, momentum, eps
@@ -95,20 +86,100 @@ def _rrelu(
     return self * slopes
 
 
-def _rrelu_(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return self.copy_(_rrelu(self, *args, **kwargs))
-
-
-def _check_chance(self: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None) -> Any:
+def _check_chance(self: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None) -> object:
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     return NotImplemented
 
 
-def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
     """`_aminmax`, the older name of `aminmax`, whose dim is positional."""
     return tuple(torch.aminmax(self, dim=dim, keepdim=keepdim))
 
+
+# --- indexing by tensors: torch's refusals, and masks, whose hits the host counts -------------------------------------
+
+Indices = Sequence[torch.Tensor | None]
+_MASKS = (torch.bool, torch.uint8)
+_KINDS = (*_MASKS, torch.int64, torch.int32)
+
+
+def _check(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor]:
+    """The masks among the indices; IndexError, as torch's, where one does not fit or has no index dtype."""
+    masks, dim = [], 0
+    for index in indices:
+        if index is None:
+            dim += 1
+            continue
+        if index.dtype not in _KINDS:
+            raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors, got {index.dtype}")
+        if index.dtype not in _MASKS:
+            dim += 1
+            continue
+        if index.shape != tensor.shape[dim : dim + index.dim()]:
+            raise IndexError(
+                f"The shape of the mask {list(index.shape)} at index {dim} does not match the shape of the indexed "
+                f"tensor {list(tensor.shape)} at index {dim}"
+            )
+        dim += index.dim()
+        masks.append(index)
+    return masks
+
+
+def _index(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """Indexing by a boolean mask: the result has one element per True, a number that only the host can know."""
+    tensor, indices = args[0], args[1]
+    if not _check(tensor, indices):
+        return NotImplemented
+    return func(tensor, _as_integers(tensor, indices), *args[2:], **kwargs)
+
+
+def _as_integers(tensor: torch.Tensor, indices: Indices) -> list[torch.Tensor | None]:
+    """The indices with each mask replaced by the positions of its hits, which the host counts."""
+    expanded: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype in _MASKS:
+            leaving("a boolean index", f"a mask of shape {list(index.shape)}")
+            counters.add("host_ops")
+            expanded.extend(index.cpu().nonzero().unbind(1))
+        else:
+            expanded.append(index)
+    return expanded
+
+
+def _index_put(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """A write of several values through masks; one value for all hits of one mask stays on the device."""
+    tensor, indices, values = args[:3]
+    masks = _check(tensor, indices)
+    num_indices = sum(index is not None for index in indices)
+    if not masks or (num_indices == 1 and masks[0].dtype == torch.bool and values.dim() == 0):
+        return NotImplemented
+    return func(tensor, _as_integers(tensor, indices), values, *args[3:], **kwargs)
+
+
+# --- custom ops of other libraries whose own kernel reads a value: the same computation without a read ----------------
+
+
+def _grouped(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Rows in groups that end at `offs`, each times its group's weight."""
+    return aten._grouped_mm(input, weight, offs.int())
+
+
+def _grouped_backward(
+    input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor, grad_output: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    ends = offs.int()
+    return aten._grouped_mm(grad_output, weight.mT, ends), aten._grouped_mm(input.mT, grad_output, ends)
+
+
+# transformers multiplies experts' rows by these in a graph of Dynamo, where their dtype is not bfloat16.
+BY_NAME |= {
+    "transformers::grouped_mm_fallback": by_arguments(_grouped),
+    "transformers::grouped_mm_fallback_backward": by_arguments(_grouped_backward),
+}
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
 
 _BY_TORCHS_KERNEL = (
     # Those with a generator are newer than the oldest torch that is taken.
@@ -117,7 +188,7 @@ _BY_TORCHS_KERNEL = (
     aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
 )  # fmt: skip
 
-_SPECIALS: dict[torch._ops.OpOverload, Handler] = {
+_SPECIALS: dict[OpOverload, Handler] = {
     **dict.fromkeys(_BY_TORCHS_KERNEL, _by_torchs_kernel),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
     aten._pin_memory.default: lambda func, args, kwargs: args[0],
@@ -129,16 +200,22 @@ _SPECIALS: dict[torch._ops.OpOverload, Handler] = {
     aten.native_batch_norm.default: by_arguments(_batch_norm),
     aten._native_batch_norm_legit.default: lambda func, args, kwargs: aten.native_batch_norm.default(*args, **kwargs),
     aten.rrelu_with_noise.default: by_arguments(_rrelu),
-    aten.rrelu_with_noise_.default: by_arguments(_rrelu_),
+    aten.rrelu_with_noise_.default: lambda func, args, kwargs: args[0].copy_(_rrelu(*args, **kwargs)),
     aten.bernoulli_.float: by_arguments(_check_chance),
     aten.bernoulli.p: by_arguments(_check_chance),
     aten._weight_norm_interface_backward.default: lambda func, args, kwargs: (
         aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
     ),
+    aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten._index_put_impl.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
 }
 
 for _table in (
-    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, deterministic.HANDLERS, masks.HANDLERS,
+    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, deterministic.HANDLERS,
     recurrent.HANDLERS, fused.HANDLERS,
 ):  # fmt: skip  # a later table may refine an earlier one
     SPECIALS.update(_table)

@@ -23,8 +23,8 @@ SPECIALS: dict[OpOverload, Handler] = {}
 BY_NAME: dict[str, Handler] = {}
 # What gives the handler of an `out=` overload, or None.
 OUT_FORMS: list[Callable[[Plan], Handler | None]] = []
-# The check of the data among an op's arguments, by the op's name and whether it is in place; None where there is none.
-DATA_CHECKS: list[Callable[[str, bool], Callable[..., None] | None]] = []
+# The check of the data among an op's arguments, by the op's name, or by its in-place form's where that has others.
+DATA_CHECKS: dict[str, Callable[..., None]] = {}
 # What runs an op that has neither a rule nor a decomposition, or returns NotImplemented.
 WITHOUT_RULE: list[Handler] = []
 
@@ -58,8 +58,8 @@ def new_plan(op: Op) -> Plan:
     if isinstance(op, tuple):
         return _less_precise(*op)
     plan = Plan(op)
-    in_place = op._schema.name.endswith("_")
-    plan.bounds = next(filter(None, (check_of(base_name(op), in_place) for check_of in DATA_CHECKS)), None)
+    base, in_place = base_name(op), op._schema.name.endswith("_")
+    plan.bounds = DATA_CHECKS.get(f"{base}_" if in_place else base) or DATA_CHECKS.get(base)
     plan.is_plain &= plan.bounds is None
     plan.handler = _handler(plan)
     if plan.handler is None and precision.is_product(plan):

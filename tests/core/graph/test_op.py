@@ -12,7 +12,7 @@ from programs import check_together, on_cpu
 from support import run_script
 
 import spmd
-from spmd.core.aten.lists import Each
+from spmd.core.aten.lists import EachElement
 from spmd.core.graph.graph import Graph, Node, origin, walk
 from spmd.core.graph.meta import dense_meta
 from spmd.core.graph.op import Lowering, OpSpec, digest, encode
@@ -94,7 +94,7 @@ class TestInterned:
         x = [torch.ones(4, device="xla") for _ in range(3)]
         y = [torch.ones(4, device="xla") for _ in range(3)]
         op = op_of(torch._foreach_mul(x, y)[0])
-        assert isinstance(op.lowering, Each)
+        assert isinstance(op.lowering, EachElement)
         assert [part.operands for part in op.lowering.parts] == [(0, 3), (1, 4), (2, 5)]
         assert {part.op.name for part in op.lowering.parts} == {"aten.mul.Tensor"}
         assert op_of(torch._foreach_mul(y, x)[0]) is op
