@@ -6,10 +6,10 @@ This is its door: what the library takes. Packages that record ops or change gra
 from . import checks as _checks  # noqa: F401  # joins programs and run
 from . import loop as _loop  # noqa: F401  # joins lower
 from .aten.fused import linear_cross_entropy as linear_cross_entropy
+from .base.compile_record import Collective as Collective
+from .base.compile_record import CompileRecord as CompileRecord
+from .base.compile_record import Move as Move
 from .base.config import config as config
-from .base.counters import Collective as Collective
-from .base.counters import CompileRecord as CompileRecord
-from .base.move import Move as Move
 from .graph.errors import AbstractError as AbstractError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta

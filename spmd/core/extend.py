@@ -1,17 +1,16 @@
 """The extension door: what packages take that record ops, change graphs or read programs."""
 
+from .base.counters import PREFIX as PREFIX
+from .base.counters import pace as pace
 from .base.jax_private import compile_lowered as compile_lowered
 from .base.jax_private import distributed_state as distributed_state
 from .base.jax_private import use_shardy_partitioner as use_shardy_partitioner
 from .base.jax_private import without_shardings as without_shardings
-from .base.observation import DrawNumber as DrawNumber
-from .base.observation import Observation as Observation
-from .base.observation import Scalar as Scalar
-from .base.pace import pace as pace
-from .base.samples import CostlyPlace as CostlyPlace
 from .base.seed import Draw as Draw
 from .base.seed import Iteration as Iteration
-from .base.spans import PREFIX as PREFIX
+from .base.state import DrawNumber as DrawNumber
+from .base.state import Observation as Observation
+from .base.state import Scalar as Scalar
 from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned

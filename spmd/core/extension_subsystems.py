@@ -2,10 +2,10 @@
 
 from . import ops as _ops
 from .aten import copies as _copies
+from .base import counters as _counters
 from .base import in_flight as _in_flight
 from .base import interrupt as _interrupt
 from .base import sealed_json as _sealed_json
-from .base import spans as _spans
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import module_paths as _module_paths
@@ -195,8 +195,7 @@ class running:  # used as a module is
     make_room = _in_flight.make_room
     spare = _lent.spare
     parsed, text = _sealed_json.parsed, _sealed_json.text
-    keep_programs, kept_programs = _spans.keep_programs, _spans.kept_programs
-    end_recording = _spans.end_recording
+    end_recording = _counters.end_recording
 
 
 class rules:  # used as a module is

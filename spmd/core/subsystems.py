@@ -9,11 +9,9 @@ from .base import dtypes as _dtypes
 from .base import forking as _forking
 from .base import in_flight as _in_flight
 from .base import jax_private as _jax_private
-from .base import joins as _joins
 from .base import messages as _messages
-from .base import observation as _observation
-from .base import samples as _samples
 from .base import seed as _seed
+from .base import state as _state
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
 from .ops import create as _create
@@ -72,7 +70,8 @@ class points:  # used as a module is
     after_move = _modules.after_move
     AT_FIRST_USE = _threads.AT_FIRST_USE
     PASSES, COMPILE_PASSES = _passes.PASSES, _passes.COMPILE_PASSES
-    join_while = _joins.join_while
+    join_while = _config.join_while
+    when_cleared = _counters.when_cleared
 
 
 class processes:  # used as a module is
@@ -90,18 +89,18 @@ class counters:  # used as a module is
 
     add, add_note, clear = _counters.add, _counters.add_note, _counters.clear
     clear_counters, compiles, counter = _counters.clear_counters, _counters.compiles, _counters.counter
-    counter_names, explain, fallback_ops = _counters.counter_names, _counters.explain, _counters.fallback_ops
+    counter_names, fallback_ops = _counters.counter_names, _counters.fallback_ops
     now, num_compiles, num_loaded = _counters.now, _counters.num_compiles, _counters.num_loaded
-    num_logged, report, silent = _counters.num_logged, _counters.report, _counters.silent
-    timer = _counters.timer
+    num_logged, place_of_code, report = _counters.num_logged, _counters.place_of_code, _counters.report
+    silent, timer = _counters.silent, _counters.timer
     trivial_dispatch_seconds = _cache.trivial_dispatch_seconds
 
 
 class samples:  # used as a module is
-    """Samples of metrics, and of places that cost time."""
+    """Samples of metrics."""
 
-    add, clear_metrics, metric, names = _samples.add, _samples.clear_metrics, _samples.metric, _samples.names
-    note, places = _samples.note, _samples.places
+    add, clear_metrics = _counters.add_sample, _counters.clear_metrics
+    metric, names = _counters.metric, _counters.metric_names
 
 
 class seed:  # used as a module is
@@ -220,7 +219,7 @@ class options:  # used as a module is
 class observation:  # used as a module is
     """The observation of a call that is replayed later."""
 
-    active, derived, observed = _observation.active, _observation.derived, _observation.observed
+    active, derived, observed = _state.active_observation, _state.derived, _state.observed
 
 
 class module_moves:  # used as a module is

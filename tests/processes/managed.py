@@ -12,7 +12,7 @@ import torch
 
 import fsdp
 import spmd
-from spmd.core.base import samples
+from spmd.core.base import counters
 from spmd.jobs.checkpoint import staged_state, step_folder, step_reader
 from tests.jobs.checkpoint.object_store import ObjectStore  # noqa: F401  # store://
 from tests.processes.checkpoints import made, train
@@ -37,7 +37,7 @@ def count_reads() -> dict[tuple[str, int], int]:
 
 def uploaded() -> int:
     """The bytes that this process's devices have received so far."""
-    metric = samples.metric("OutboundData")
+    metric = counters.metric("OutboundData")
     return 0 if metric is None else int(metric.total)
 
 

@@ -6,7 +6,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from ..base import counters, observation
+from ..base import counters
+from ..base.state import active_observation
 from ..graph.graph import DeviceData
 from ..graph.meta import Meta
 from ..graph.source import user_frame
@@ -84,7 +85,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
-    observing = observation.active()
+    observing = active_observation()
     if observing is not None:
         observing.uploads.append((source, device_data))
     with LOCK:
@@ -104,7 +105,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
         with LOCK:
             data = source._storage.value
             # Not uploaded yet: no program is needed to take it. A replay repeats programs.
-            if type(data) is DeviceData and data.host is not None and observation.active() is None:
+            if type(data) is DeviceData and data.host is not None and active_observation() is None:
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
     met = None if sharding is None else _sharding_of(source)

@@ -9,160 +9,92 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+Setting = bool | int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its name, type, default, permitted values (all when empty) and one line of help."""
+    """One flag: its name, default, whose type its values have, one line of help, and permitted values (empty: all)."""
 
     name: str
-    type: type
-    default: Any
+    default: Setting
     help: str
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Setting, ...] = ()
 
     @property
     def variable(self) -> str:
         return f"SPMD_{self.name.upper()}"
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> Setting:
         """Returns the value of an environment variable's text."""
-        if self.type is bool:
+        kind = type(self.default)
+        if kind is bool:
             return self.check({"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text))
-        try:
-            return self.check(self.type(text))
-        except ValueError as error:
-            raise ValueError(str(error)) from None
+        return self.check(kind(text))
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: Setting) -> Setting:
         """Returns `value`, or raises an error that names the permitted values."""
-        if type(value) is not self.type:
-            raise TypeError(f"config.{self.name}: expected {self.type.__name__}, got {value!r}")
+        kind = type(self.default)
+        if type(value) is not kind:
+            raise TypeError(f"config.{self.name}: expected {kind.__name__}, got {value!r}")
         if self.choices and value not in self.choices:
             raise ValueError(f"config.{self.name}: expected one of {', '.join(map(repr, self.choices))}, got {value!r}")
         return value
 
 
 EXCHANGES = ("auto", "off", "ring", "gathered", "all-to-all")
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 FLAGS = (
-    Flag("partitioner", str, "gspmd", "the partitioner of XLA; results are the same", ("gspmd", "shardy")),
-    Flag(
-        "sync_on_read",
-        str,
-        "all",
+    Flag("partitioner", "gspmd", "the partitioner of XLA; results are the same", ("gspmd", "shardy")),
+    Flag("sync_on_read", "all",
         "the ops that a read (item, cpu, print) runs: everything pending, or only those that it needs",
-        ("all", "needed"),
-    ),
-    Flag(
-        "max_pending_ops",
-        int,
-        100_000,
-        "an unsynced graph runs by itself at this many ops (counted from the next sync on)",
-    ),
-    Flag(
-        "loop_search_ops",
-        int,
-        1_024,
-        "at this many ops without a sync, the finished iterations of a loop are run; 0: never",
-    ),
-    Flag(
-        "max_program_ops",
-        int,
-        2_048,
-        "a longer graph, equal layers counted once, is cut into programs of at most this many ops",
-    ),
-    Flag("program_cache", bool, True, "keep compiled programs on disk, so that a second start compiles nothing"),
-    Flag(
-        "program_cache_dir",
-        str,
-        str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "spmd"),
-        "the folder of these programs, which only the user may enter; empty: none",
-    ),
-    Flag("program_cache_bytes", int, 2 << 30, "their largest size on disk; the least recently used are deleted first"),
-    Flag(
-        "calibration_file",
-        str,
-        str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "spmd-calibration.json"),
-        "constants of devices, measured by `python -m spmd calibrate`, by which plans estimate times",
-    ),
-    Flag("slow_compile_seconds", int, 2, "compiling or planning for longer is said on stderr, in a line; 0: never"),
-    Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
-    Flag("op_table_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
-    Flag(
-        "fallback",
-        str,
-        "error",
-        "an op without a lowering rule: raises, or runs on the CPU and is counted",
-        ("error", "cpu"),
-    ),
-    Flag(
-        "compiler_options",
-        str,
-        "auto",
-        "options of XLA's for each compile, name=value separated by blanks; auto: those that the program needs, too",
-    ),
-    Flag(
-        "pad_lengths",
-        bool,
-        True,
-        "take a slice whose length changes from run to run padded, its length an operand, where all its users can",
-    ),
-    Flag(
-        "scan_layers",
-        str,
-        "auto",
-        "scan over equal layers: where it costs nothing, wherever possible, or never",
-        ("auto", "always", "never"),
-    ),
-    Flag("parallel", str, "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
-    Flag("record_modules", bool, True, "replay a module's call without gradients that writes a cache in place"),
-    Flag(
-        "max_logits_bytes",
-        int,
-        4 << 30,
-        "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never",
-    ),
-    Flag(
-        "num_slices",
-        int,
-        0,
-        "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist",
-    ),
-    Flag(
-        "check_graphs", bool, False, "check after each pass that its graph is legal, to find an error of this library"
-    ),
-    Flag("print_graphs", bool, False, "print each graph that a pass has changed, on stderr, in short"),
-    Flag(
-        "module_paths",
-        bool,
-        False,
-        "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)",
-    ),
-    Flag(
-        "hints", int, 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)
-    ),
-    Flag("graphs_file", str, "", "append each graph that gets a program to this file, as text with your lines"),
-    Flag(
-        "moves_above",
-        int,
-        1 << 16,
-        "say which values the partitioner moved unrequested, where a collective of it has more than this many bytes",
-    ),
-    Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
-    Flag(
-        "process_timeout_seconds",
-        int,
-        300,
-        "time for which a process waits for others at a new program (or another collective call); then an error",
-    ),
-    Flag(
-        "hang_seconds",
-        int,
-        120,
+        ("all", "needed")),
+    Flag("max_pending_ops", 100_000,
+        "an unsynced graph runs by itself at this many ops (counted from the next sync on)"),
+    Flag("loop_search_ops", 1_024,
+        "at this many ops without a sync, the finished iterations of a loop are run; 0: never"),
+    Flag("max_program_ops", 2_048,
+        "a longer graph, equal layers counted once, is cut into programs of at most this many ops"),
+    Flag("program_cache", True, "keep compiled programs on disk, so that a second start compiles nothing"),
+    Flag("program_cache_dir", str(_CACHE / "spmd"),
+        "the folder of these programs, which only the user may enter; empty: none"),
+    Flag("program_cache_bytes", 2 << 30, "their largest size on disk; the least recently used are deleted first"),
+    Flag("calibration_file", str(_CACHE / "spmd-calibration.json"),
+        "constants of devices, measured by `python -m spmd calibrate`, by which plans estimate times"),
+    Flag("slow_compile_seconds", 2, "compiling or planning for longer is said on stderr, in a line; 0: never"),
+    Flag("program_cache_size", 512, "compiled programs kept; the least recently used is dropped"),
+    Flag("op_table_size", 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
+    Flag("fallback", "error",
+        "an op without a lowering rule: raises, or runs on the CPU and is counted", ("error", "cpu")),
+    Flag("compiler_options", "auto",
+        "options of XLA's for each compile, name=value separated by blanks; auto: those that the program needs, too"),
+    Flag("pad_lengths", True,
+        "take a slice whose length changes from run to run padded, its length an operand, where all its users can"),
+    Flag("scan_layers", "auto",
+        "scan over equal layers: where it costs nothing, wherever possible, or never", ("auto", "always", "never")),
+    Flag("parallel", "auto", "how keys reach queries over a sharded sequence; off: as the core does", EXCHANGES),
+    Flag("record_modules", True, "replay a module's call without gradients that writes a cache in place"),
+    Flag("max_logits_bytes", 4 << 30,
+        "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never"),
+    Flag("num_slices", 0,
+        "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist"),
+    Flag("check_graphs", False, "check after each pass that its graph is legal, to find an error of this library"),
+    Flag("print_graphs", False, "print each graph that a pass has changed, on stderr, in short"),
+    Flag("module_paths", False,
+        "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)"),
+    Flag("hints", 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)),
+    Flag("graphs_file", "", "append each graph that gets a program to this file, as text with your lines"),
+    Flag("moves_above", 1 << 16,
+        "say which values the partitioner moved unrequested, where a collective of it has more than this many bytes"),
+    Flag("check_shardings", True, "after each compile, compare the requested shardings with the chosen ones"),
+    Flag("process_timeout_seconds", 300,
+        "time for which a process waits for others at a new program (or another collective call); then an error"),
+    Flag("hang_seconds", 120,
         "after this time each of several processes says which program has not ended, and which have not come; 0: never",
     ),
-)
+)  # fmt: skip
 
 # Flags by their former names: a program that still sets one gets an error with the new name.
 RENAMED = {"roll_layers": "scan_layers", "entry_cache_size": "op_table_size"}
@@ -176,7 +108,7 @@ _THEIRS = {
 }
 
 
-def _start_of(flag: Flag) -> Any:
+def _start_of(flag: Flag) -> Setting:
     """The first value of a flag: of its variable, else of PyTorch/XLA's, else its default."""
     for variable in (flag.variable, *_THEIRS.get(flag.name, ())):
         text = os.environ.get(variable)
@@ -214,7 +146,7 @@ class Config:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: Setting) -> None:
         for flag in FLAGS:
             if flag.name == name:
                 object.__setattr__(self, name, flag.check(value))
@@ -230,7 +162,22 @@ class Config:
 
 
 config = Config()
-WHEN_SET: dict[str, list[Callable[[Any], None]]] = {}  # by a flag's name, what is called with its new value
+WHEN_SET: dict[str, list[Callable[[Setting], None]]] = {}  # by a flag's name, what is called with its new value
+_F = TypeVar("_F")
+
+
+def join_while(flag: str, point: list[_F], function: _F) -> None:
+    """Keeps a function in a registration point while a flag is on, or always ("")."""
+
+    def follow(value: Setting) -> None:
+        if function in point:
+            point.remove(function)
+        if value:
+            point.append(function)
+
+    WHEN_SET.setdefault(flag, []).append(follow)
+    follow(getattr(config, flag, True))
+
 
 # Devices wait on each other in collectives. With more simulated devices than cores the waits are long and normal, so
 # XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. An unknown name
@@ -388,12 +335,12 @@ def compiler_flags() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
-def is_terminal(file: Any) -> bool:
+def is_terminal(file: TextIO) -> bool:
     """True if a file is a terminal whose last line can be written over."""
     return os.environ.get("TERM") != "dumb" and bool(file.isatty())
 
 
-def wants_color(file: Any) -> bool:
+def wants_color(file: TextIO) -> bool:
     """True if text printed to a file may be coloured: it is a terminal, and the environment does not forbid it."""
     return not os.environ.get("NO_COLOR") and is_terminal(file)
 

@@ -1,168 +1,131 @@
-"""Counters, timers and the compile log: the library's work, and the causes of its compilations."""
+"""Notes on the library's own work: counters, timers, samples, trace rows, the compile log, the pace of recording."""
 
 import contextlib
-import functools
-import inspect
 import itertools
 import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from types import CodeType
-from typing import Any
 
 import jax
+import torch
 
-from . import samples
+from .compile_record import CompileRecord
+from .config import config
 from .forking import survives_fork
-from .move import Move
-from .pace import pace
-from .state import held
+from .state import PerThread, held
+
+KEPT = 1024  # samples of a metric; their number and sum go on
+PREFIX = "spmd::"  # of the names of trace rows
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One row of a program's table of collectives.
+class Pace:
+    """The number of recorded ops, and the number at which the recorder looks for ops that must run.
 
-    Attributes:
-        kind: XLA's name of it: "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", ...
-        axes: the mesh axes of its devices. devices: the number that exchange data with each other.
-        bytes: of the arrays that they gather, reduce or exchange, on one device: the gathered, the unreduced array.
-        count: its number in one run; in a loop it counts once for each iteration.
-        op: the recorded op that it came from; of collectives that XLA has combined the number of arrays and the op of
-            the first, whose line it has; line: the user's line of that op; path: the module or parameter it
-            belongs to, as `named_modules` names it ("" except in `spmd.plan`, which reads the modules).
-        is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other, implements a
-            reduce-scatter so.
-        link: its network, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
-        is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore" where these cores of a
-            TPU run it, next to the others.
-        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that nothing covers.
+    Plain numbers: the recorder adds to them under its own lock. recorded_ops: since the start. synced_ops: their number
+    at the last sync. look_at: the number at which the recorder looks. wait: from the last look to this one. longest: of
+    the graphs that were synced: a step of this length has no loop in it. has_cut: whether finished iterations of a loop
+    have run since the last sync. early: ops of two iterations of the loop found last, 0 since a look found none: so
+    many may be the loop again. decodes: whether a thread decodes tokens (see `record.host_lists`).
     """
 
-    kind: str
-    axes: tuple[str, ...]
-    devices: int
-    bytes: int
-    count: int
-    op: str = ""
-    line: str = ""
-    path: str = ""
-    is_sliced: bool = False
-    link: str = ""
-    is_async: bool = False
-    core: str = ""
-    seconds: float = 0.0
-    waiting: float = 0.0
+    __slots__ = ("decodes", "early", "has_cut", "longest", "look_at", "recorded_ops", "synced_ops", "wait")
 
-    @property
-    def moved_bytes(self) -> int:
-        """The bytes that each device sends in one run, all counts together, by a ring: (n - 1) / n of the bytes, of an
-        all-reduce twice that, of a permutation all."""
-        share = {"all-reduce": 2 * (self.devices - 1), "collective-permute": self.devices}
-        return self.count * self.bytes * share.get(self.kind, self.devices - 1) // self.devices
+    def __init__(self) -> None:
+        self.recorded_ops = self.synced_ops = self.look_at = self.wait = self.longest = self.early = 0
+        self.has_cut = self.decodes = False
 
-    def __str__(self) -> str:
-        kind = f"{self.kind} and slice" if self.is_sliced else self.kind
-        overlap = " overlapped with other work" if self.is_async else ""
-        where = f" | {self.path}" if self.path else ""
-        link = f", {self.link}" if self.link else ""
-        return (
-            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
-            f"moves {self.moved_bytes:,} B{overlap}{where} | {self.op}, {self.line}"
-        )
+    def look_after(self, num_ops: int) -> None:
+        """Has the recorder look again after so many ops, at the latest `config.max_pending_ops` after the last sync."""
+        self.wait = num_ops
+        limit = self.synced_ops + config.max_pending_ops
+        self.look_at = min(self.recorded_ops + num_ops, limit) if config.loop_search_ops else limit
+
+    def rest(self, num_ops: int, *, had_loop: bool) -> None:
+        """Resets the counts after a sync over the first `num_ops` ops. A step is as long as the longest so far; only
+        one of three times that length may have a loop in it."""
+        self.has_cut = False
+        if not had_loop:
+            self.longest = max(self.longest, num_ops - self.synced_ops)
+        self.synced_ops = num_ops
+        self.look_after(self.early or max(config.loop_search_ops, 3 * self.longest))
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Restores the counts at the end."""
+        return held(self, **{name: getattr(self, name) for name in self.__slots__})
 
 
-@dataclass(frozen=True, slots=True)
-class CompileRecord:
-    """One compiled program: a line of the compile log. Bytes are per device.
+class Metric:
+    """The samples of one metric: their number, their sum, and the newest as (seconds since the epoch, value)."""
 
-    Attributes:
-        name: "step", "init" or another name of the program. cause: the reason to compile it, or to load it from disk.
-        line: the user's line whose sync needed it. seconds: tracing, lowering and XLA together, or loading.
-        nodes: recorded ops in it. loops: (trip count, ops of an iteration) where isomorphic layers became a loop of the
-            program, which were lowered once instead of once an iteration (`config.scan_layers`). flops: XLA's own
-            count, per device, products in loops times their trip counts (0 where the backend gives none).
-        collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
-            bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
-            recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
-            of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
-            annotation requests, those of more than `config.moves_above` bytes (see `Move`).
-    """
+    __slots__ = ("count", "samples", "total")
 
-    name: str
-    cause: str
-    line: str
-    seconds: float
-    nodes: int
-    argument_bytes: int
-    output_bytes: int
-    temp_bytes: int
-    alias_bytes: int
-    flops: float
-    collectives: dict[str, int] = field(default_factory=dict)
-    traffic: tuple[Collective, ...] = ()
-    loops: tuple[tuple[int, int], ...] = ()
-    functions: tuple[str, ...] = ()
-    passes: tuple[tuple[str, str], ...] = ()
-    moves: tuple[Move, ...] = ()
-
-    @property
-    def unused_axes(self) -> tuple[str, ...]:
-        """Sentences on the mesh axes of a mark that an op cannot use."""
-        return tuple(words for name, words in self.passes if name == "unused axis")
-
-    def __str__(self) -> str:
-        moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
-        if self.moves:
-            sent = sum(move.bytes for move in self.moves)
-            moved += f" ({len(self.moves)} moves of {sent:,} B that no annotation requests)"
-        moved += "".join(f"; {words}" for words in self.unused_axes)
-        iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
-        spared = sum((iterations - 1) * ops for iterations, ops in self.loops)
-        scanned = f" ({self.nodes - spared} lowered: {iterations} in loops)" if self.loops else ""
-        return (
-            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{scanned}, {moved} | "
-            f"per device: arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B "
-            f"({self.alias_bytes:,} B in place), temporary {self.temp_bytes:,} B"
-        )
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.samples: deque[tuple[float, float]] = deque(maxlen=KEPT)
 
 
-class _Thread(threading.local):
-    is_silent = False  # this thread's programs are not counted
+pace = Pace()
+when_cleared: list[Callable[[], None]] = []  # called by `clear`: tables of packages
 
-
-_thread = _Thread()
+_is_silent = PerThread(False)  # this thread's programs are not counted
 _forgotten_ops = 0  # recorded before the last `clear`
 
 _lock = survives_fork(threading.Lock())
 _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
+_metrics: defaultdict[str, Metric] = defaultdict(Metric)
 _compile_log: deque[CompileRecord] = deque(maxlen=10_000)
-_logged_before = 0  # the length of the log when counters were cleared
+_num_logged_at_clear = 0
 _fallbacks: Counter[str] = Counter()
 _notes: deque[str] = deque(maxlen=100)
 
 
 def add(name: str, amount: int = 1) -> None:
     """Adds to a counter."""
-    if not _thread.is_silent:
+    if not _is_silent.value:
         with _lock:
             _counters[name] += amount
 
 
 def add_time(name: str, seconds: float) -> None:
     """Adds to a timer."""
-    if not _thread.is_silent:
+    if not _is_silent.value:
         with _lock:
             _timers[name] += seconds
 
 
 def add_sample(name: str, value: float) -> None:
-    """Adds a sample to a metric of PyTorch/XLA's (`spmd.torch_xla.xla_metrics`)."""
-    if not _thread.is_silent:
-        samples.add(name, value)
+    """Adds a sample to a metric of PyTorch/XLA's (`spmd.torch_xla.xla_metrics`); times in ns, sizes in bytes."""
+    if not _is_silent.value:
+        with _lock:
+            metric = _metrics[name]
+            metric.count += 1
+            metric.total += value
+            metric.samples.append((time.time(), value))
+
+
+class Transfer:
+    """A context that adds its time to a metric, and the bytes to another; nothing where it raises.
+
+    No generator: raised through one, an error's frames hold each other in Python 3.13.
+    """
+
+    __slots__ = ("data", "metric", "num_bytes", "started")
+
+    def __init__(self, metric: str, data: str, num_bytes: int):
+        self.metric, self.data, self.num_bytes = metric, data, num_bytes
+
+    def __enter__(self) -> None:
+        self.started = time.perf_counter_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            add_sample(self.metric, time.perf_counter_ns() - self.started)
+            add_sample(self.data, self.num_bytes)
 
 
 def add_fallback(op: str) -> None:
@@ -185,8 +148,8 @@ def fallback_ops() -> dict[str, int]:
 
 def record_compile(record: CompileRecord) -> None:
     """Writes a line of the compile log."""
-    if not _thread.is_silent:
-        samples.add("CompileTime", record.seconds * 1e9)
+    if not _is_silent.value:
+        add_sample("CompileTime", record.seconds * 1e9)
         with _lock:
             _compile_log.append(record)
 
@@ -248,64 +211,44 @@ def num_loaded() -> int:
 
 
 def clear() -> None:
-    """Empties counters, timers and compile log."""
-    samples.clear()
+    """Empties counters, timers, samples, compile log, and the tables of packages."""
     with _lock:
-        _timers.clear()
-        _compile_log.clear()
-        _notes.clear()
+        for table in (_timers, _metrics, _compile_log, _notes):
+            table.clear()
     clear_counters()
+    for forget in when_cleared:
+        forget()
+
+
+def clear_metrics() -> None:
+    """Drops the samples of metrics."""
+    with _lock:
+        _metrics.clear()
+
+
+def metric_names() -> list[str]:
+    """The metrics that have samples."""
+    return sorted(_metrics)
+
+
+def metric(name: str) -> Metric | None:
+    """The samples of a metric; None where it has none."""
+    return _metrics.get(name)
 
 
 def clear_counters() -> None:
     """Empties the counters alone."""
-    global _forgotten_ops, _logged_before
+    global _forgotten_ops, _num_logged_at_clear
     _forgotten_ops = pace.recorded_ops
     with _lock:
-        _logged_before = len(_compile_log)
+        _num_logged_at_clear = len(_compile_log)
         _counters.clear()
         _fallbacks.clear()
 
 
 def num_logged() -> int:
     """The programs in the compile log since counters were cleared."""
-    return len(_compile_log) - _logged_before
-
-
-def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
-    """Describes a program: its line of the compile log, then its collectives and the moves that no annotation
-    requests (`Move`), a line each.
-
-    Args:
-        step: None: the program that was compiled last. A function (or method, module, partial): the last one that has
-            ops recorded in it, or whose sync is called in it. A text: the last one whose name, cause or sync's line
-            contains it.
-        passes: a line more for each pass over its graph that changed it, or says why it did not.
-
-    Raises TypeError for another step.
-
-    >>> import torch, spmd
-    >>> y = torch.ones(2, device="xla") + 1
-    >>> spmd.sync()
-    >>> "per device" in spmd.metrics.explain()
-    True
-    """
-    records = compiles()
-    if not records:
-        return "nothing was compiled"
-    if step is None:
-        record: CompileRecord | None = records[-1]
-    elif isinstance(step, str):
-        texts = [(record, f"{record.name}: {record.cause} | {record.line}") for record in records]
-        record = next((record for record, text in reversed(texts) if step in text), None)
-    else:
-        places = _places_of(step)
-        record = next((record for record in reversed(records) if not places.isdisjoint(record.functions)), None)
-    if record is None:
-        what = repr(step) if isinstance(step, str) else " or ".join(sorted(places))
-        return f"none of the {len(records):,} programs in the compile log is of {what}"
-    said = [f"    pass {name}: {what}" for name, what in record.passes] if passes else []
-    return "\n".join([str(record), *(f"    {row}" for row in (*record.traffic, *record.moves)), *said])
+    return len(_compile_log) - _num_logged_at_clear
 
 
 def place_of_code(code: CodeType) -> str:
@@ -313,38 +256,20 @@ def place_of_code(code: CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
-def _places_of(step: Any) -> set[str]:
-    """The places of a function and of the functions defined inside it."""
-    while isinstance(step, functools.partial):
-        step = step.func
-    function: Any = step
-    if not inspect.isroutine(step):  # a module, or another object that is called
-        function = getattr(step, "forward", None) or inspect.getattr_static(type(step), "__call__", None)
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(step) else None
-    if code is None:
-        raise TypeError(f"explain: expected a function written in Python, a text or None, got {step!r}")
-    found, waiting = set(), [code]
-    while waiting:
-        code = waiting.pop()
-        found.add(place_of_code(code))
-        waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-    return found
-
-
 @contextlib.contextmanager
 def unchanged() -> Iterator[None]:
     """Restores counters, timers, compile log and fallbacks at the end."""
-    kept = [(box, box.copy()) for box in (_counters, _timers, _fallbacks)]
-    lines = list(_compile_log)
+    copies = [(table, table.copy()) for table in (_counters, _timers, _fallbacks)]
+    records = list(_compile_log)
     try:
         yield
     finally:
         with _lock:
-            for box, before in kept:
-                box.clear()
-                box.update(before)
+            for table, copy in copies:
+                table.clear()
+                table.update(copy)
             _compile_log.clear()
-            _compile_log.extend(lines)
+            _compile_log.extend(records)
 
 
 def report() -> str:
@@ -359,7 +284,7 @@ def report() -> str:
 
 def silent() -> contextlib.AbstractContextManager[None]:
     """Excludes programs that this thread compiles inside from the counters and the compile log."""
-    return held(_thread, is_silent=True)
+    return _is_silent.held(True)
 
 
 def _on_duration(event: str, duration_secs: float, **_: object) -> None:
@@ -370,3 +295,39 @@ def _on_duration(event: str, duration_secs: float, **_: object) -> None:
 jax.monitoring.register_event_duration_secs_listener(_on_duration)
 
 now = time.perf_counter
+
+
+# --- trace rows: spans of the host's work in jax's traces and in torch.profiler's; nothing where neither is on -------
+
+_NOTHING: AbstractContextManager[object] = contextlib.nullcontext()
+_is_jax_on = jax.profiler.TraceAnnotation.is_enabled
+_is_torch_on = torch.autograd._profiler_enabled
+
+
+def span(name: str, about: Callable[[], dict[str, str]] = dict) -> AbstractContextManager[object]:
+    """A context that is a row of the traces that are on. about: makes its arguments, only where it is one."""
+    if not _is_jax_on():
+        return torch.profiler.record_function(PREFIX + name) if _is_torch_on() else _NOTHING
+    stack = contextlib.ExitStack()
+    stack.enter_context(jax.profiler.TraceAnnotation(PREFIX + name, **about()))
+    if _is_torch_on():
+        stack.enter_context(torch.profiler.record_function(PREFIX + name))
+    return stack
+
+
+# The row of a thread's recording that is open, since the first op after a sync.
+_recording = PerThread[jax.profiler.TraceAnnotation | None](None)
+
+
+def note_op() -> None:
+    """Opens the row of this thread's recording, unless it is open."""
+    if _recording.value is None and _is_jax_on():
+        _recording.value = jax.profiler.TraceAnnotation(f"{PREFIX}record")
+        _recording.value.__enter__()
+
+
+def end_recording() -> None:
+    """Closes the row of this thread's recording: a sync begins."""
+    if _recording.value is not None:
+        _recording.value.__exit__(None, None, None)
+        _recording.value = None

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from . import forking, spans
+from . import counters, forking
 from .state import held
 
 
@@ -95,7 +95,7 @@ def is_done(array: jax.Array) -> bool:
 
 def _wait(array: jax.Array | None) -> None:
     if array is not None:
-        waiting = spans.span("wait", lambda: {"for": "room among the programs in flight"})
+        waiting = counters.span("wait", lambda: {"for": "room among the programs in flight"})
         with waiting, contextlib.suppress(jax.errors.JaxRuntimeError):
             array.block_until_ready()
 
@@ -146,7 +146,7 @@ def started() -> list[Started]:
 
 def wait() -> None:
     """Waits until every program that was started is done; raises the error of the first that failed."""
-    with spans.span("wait", lambda: {"for": "all programs"}):
+    with counters.span("wait", lambda: {"for": "all programs"}):
         for run in started():
             if not run.result.is_deleted():
                 run.result.block_until_ready()

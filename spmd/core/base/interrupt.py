@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from torch.utils import weak
 
-from .pace import pace
+from .counters import pace
 
 # Seconds after which a signal that no op has taken is handled anywhere in the program: in a sleep, in a compilation.
 PATIENCE = 0.05

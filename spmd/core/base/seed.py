@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from . import forking, observation
-from .state import held
+from . import forking
+from .state import active_observation, held
 
 Draw = tuple[int, int]
 
@@ -46,7 +46,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
     if draw is None:
         num_shared = _thread.num_shared
         draw = _new_draw(generator)
-        observing = observation.active()
+        observing = active_observation()
         if observing is not None and _thread.num_shared > num_shared and not _thread.num_forks:
             draw = observing.draw(draw)
         elif observing is not None:
@@ -143,7 +143,7 @@ def noted() -> Iterator[list[Draw]]:
 
 def apart(draw: Draw) -> int:
     """Returns a seed for a loop of unknown trip count: iteration t has the key (seed, t)."""
-    observing = observation.active()
+    observing = active_observation()
     if observing is not None:  # a replay has the draw, and not what is made of it
         observing.other_draws = True
     mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15

@@ -1,18 +1,122 @@
-"""State of a thread that holds for a block, as the op whose body is recorded or the shard that is traced."""
+"""State of a thread: values that hold for a block, and the observation of a call that is recorded for a replay."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, SupportsFloat, TypeVar
+
+_T = TypeVar("_T")
 
 
 @contextlib.contextmanager
-def held(state: Any, **values: Any) -> Iterator[None]:
-    """Gives attributes of an object, of a `threading.local` say, these values inside, and after it those of before."""
-    before = {name: getattr(state, name) for name in values}
+def held(owner: object, **values: object) -> Iterator[None]:
+    """Gives attributes of an object these values inside, and after it their former ones."""
+    former = {name: getattr(owner, name) for name in values}
     for name, value in values.items():
-        setattr(state, name, value)
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(state, name, value)
+        for name, value in former.items():
+            setattr(owner, name, value)
+
+
+class PerThread(threading.local, Generic[_T]):
+    """A value of each thread: the one that it was made with, until the thread has another."""
+
+    def __init__(self, value: _T):  # called again in each thread, with the same argument
+        self.value = value
+
+    def held(self, value: _T) -> AbstractContextManager[None]:
+        """Gives this thread a value inside."""
+        return held(self, value=value)
+
+
+class Scalar(float):
+    """A scalar argument that Python computed from numbers that may change, as a float with the place of its formula."""
+
+    __slots__ = ("place",)
+
+    place: int
+
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
+        return float, (float(self),)
+
+
+class DrawNumber(int):
+    """The count of a random draw, with its place among the draws of the call; or its seed, with place -1."""
+
+    place: int
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+class Observation:
+    """The notes on one call of one thread.
+
+    reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over its graph, in
+    order. num_runs: of all programs, initialization included. uploads: the host data that was made of CPU tensors, each
+    as (CPU tensor, device data). derived: the device data that was made of other device data by no program: from which,
+    and by which function. filled: the numbers that fill new device data. draws: the draws from the shared
+    stream. other_draws: whether there were others.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.reads: list[str] = []
+        self.ran: list[Any] = []  # classes of floors above
+        self.num_runs = 0
+        self.uploads: list[tuple[object, object]] = []
+        self.derived: dict[object, tuple[Any, Callable[[Any], object]]] = {}
+        self.filled: dict[object, complex] = {}
+        self.draws: list[tuple[int, int]] = []
+        self.other_draws = False
+
+    def plain(self, value: object) -> object:
+        """A number that Python computed from ones that may change as the number that it is now; else the value."""
+        return value
+
+    def scalar(self, value: SupportsFloat) -> object:
+        """Such a number as a scalar argument of an op."""
+        return float(value)
+
+    def scalars(self, values: Sequence[object]) -> Sequence[object]:
+        """A list of scalar arguments, with such numbers among them."""
+        return values
+
+    def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
+        """Notes a draw from the shared stream; returns it with its place."""
+        seed, count = map(DrawNumber, draw)
+        seed.place, count.place = -1, len(self.draws)
+        self.draws.append(draw)
+        return seed, count
+
+
+_active: Observation | None = None
+
+
+def active_observation() -> Observation | None:
+    """The observation of a call of this thread, or None."""
+    return _active if _active is not None and _active.thread == threading.get_ident() else None
+
+
+def derived(result: _T, source: object, function: Callable[[Any], object]) -> _T:
+    """Notes that a function made this device data of other data, of which a replay has another value; returns it."""
+    observing = active_observation()
+    if observing is not None:
+        observing.derived[result] = source, function
+    return result
+
+
+@contextlib.contextmanager
+def observed(observation: Observation) -> Iterator[None]:
+    """Has the core note what this thread does inside; one call at a time in a process."""
+    global _active
+    assert _active is None, "one call at a time is observed"
+    _active = observation
+    try:
+        yield
+    finally:
+        _active = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ..base import counters
-from ..base.observation import Scalar
+from ..base.state import Scalar
 from ..graph.graph import DeviceData, Node, Value, origin, result_index, results
 from ..graph.meta import Meta
 from ..graph.op import OpSpec

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ..base import counters, spans
+from ..base import counters
 from ..base.config import config
 from ..base.state import held
 from ..graph.graph import Graph
@@ -256,7 +256,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
     if program is None:
         with (
             contextlib.ExitStack() as around,
-            spans.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
+            counters.span("compile", lambda: {"cause": cause, "line": str(line), "ops": str(len(graph.nodes))}),
         ):
             for context in while_compiling:
                 around.enter_context(context(len(graph.nodes), line, cause))

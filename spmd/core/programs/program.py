@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from ..base import counters
+from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.config import config, is_known_to_libtpu
-from ..base.move import Move
 from ..base.state import held
 from ..graph.graph import SETTINGS, Graph, Node, Port, TupleElement, Value, origin, pack_numbers, walk
 from ..graph.meta import Meta
@@ -81,8 +81,8 @@ class Program:
         self.is_planned = self.is_loaded = self.is_unrolled = False
         self.bytes_needed = 0
         self.fingerprint = b""
-        self.record: counters.CompileRecord | None = None
-        self.exchanges: tuple[tuple[counters.Collective, int | None], ...] = ()
+        self.record: CompileRecord | None = None
+        self.exchanges: tuple[tuple[Collective, int | None], ...] = ()
         self.moves: tuple[tuple[Move, int], ...] = ()
         self.paths: tuple[str, ...] = ()
 
@@ -166,7 +166,7 @@ def _op(op: OpSpec) -> list[str]:
 _REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
 Notes = tuple[tuple[str, str], ...]
 Reader = Callable[[Program, Graph], dict[str, Any]]
-# What packages read from an executable, as fields of its line (`counters.CompileRecord`): of the program once it is
+# What packages read from an executable, as fields of its line (`CompileRecord`): of the program once it is
 # compiled; of a run, for the graph, as it was recorded, that needs the program.
 of_program: list[Reader] = []
 of_run: list[Reader] = []
@@ -174,7 +174,7 @@ of_run: list[Reader] = []
 
 def record(
     program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
-) -> counters.CompileRecord:
+) -> CompileRecord:
     """Returns a program's line of the compile log."""
     memory = program.executable.memory_analysis()
     fields: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def record(
         fields |= read(program, graph)
     if "flops" not in fields:  # a reader that counts loops has XLA's count already
         fields["flops"] = num_flops(program.executable)
-    return counters.CompileRecord(
+    return CompileRecord(
         **fields,
         **_of_run(program, graph.recorded or graph, name, cause, line),
         seconds=seconds,

@@ -14,8 +14,8 @@ import jax
 from jax.experimental import serialize_executable
 
 from ..base import counters, messages
+from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.jax_private import dump_executable, initialize_lapack
-from ..base.move import Move
 from ..graph.graph import Graph, walk
 from ..graph.op import digest
 from ..graph.source import Line
@@ -115,11 +115,11 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
     program.exchanges = tuple(
-        (counters.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
+        (Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
     )
     program.moves = tuple((Move.of(fields), node) for fields, node in facts["moves"])
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
-    program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
+    program.record = CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]
     program.fingerprint = bytes.fromhex(facts["fingerprint"])
     return program

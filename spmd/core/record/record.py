@@ -6,7 +6,7 @@ from types import CodeType, FrameType
 import torch
 
 from ..base.config import config
-from ..base.pace import pace
+from ..base.counters import pace
 from ..graph import module_paths
 from ..graph.graph import Node, Value
 from ..graph.op import OpSpec

@@ -7,7 +7,7 @@ from types import CodeType
 import jax
 from torch._ops import OpOverload
 
-from ..base.pace import pace
+from ..base.counters import pace
 from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta

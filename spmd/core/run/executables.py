@@ -10,8 +10,9 @@ from weakref import ref
 import jax
 import numpy as np
 
-from ..base import counters, in_flight, observation, spans
+from ..base import counters, in_flight
 from ..base.config import config
+from ..base.state import active_observation
 from ..graph import lent, module_paths, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
@@ -62,7 +63,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     failing.check_memory(program, graph)
     if config.module_paths and not any(program.paths):
         program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
-    observing = observation.active()
+    observing = active_observation()
     if observing is not None:
         observing.num_runs += 1
     floats, integers = pack_numbers(graph.nodes)
@@ -107,11 +108,11 @@ def launch(
         buffers[i] = transfer.respelled(buffers[i], sharding)
     # Unbounded, a fast loop would queue programs, and each holds its inputs.
     in_flight.make_room(num_devices)
-    with spans.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
+    with counters.span("dispatch", lambda: _row(program)), jax.enable_x64(True):
         result = list(program.executable(*buffers, *vectors))
     # An error that its Python raises must come before its inputs are given up.
     if program.calls_host:
-        with spans.span("wait", lambda: {"for": "a program that calls Python"}):
+        with counters.span("wait", lambda: {"for": "a program that calls Python"}):
             jax.block_until_ready(result)
     for i, sharding in program.respelled:
         result[i] = transfer.respelled(result[i], sharding)
@@ -128,7 +129,7 @@ def launch(
 def _row(program: Program) -> dict[str, str]:
     """The arguments of a program's dispatch in a trace; a text keeps all digits of the number."""
     return {
-        "program": str(spans.note_program(program)), "name": program.name, "ops": str(len(program.entries)),
+        "program": str(id(program)), "name": program.name, "ops": str(len(program.entries)),
         "line": str(program.line),
     }  # fmt: skip
 

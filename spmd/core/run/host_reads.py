@@ -13,9 +13,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base import counters, interrupt, observation, spans
+from ..base import counters, interrupt
 from ..base.config import config
-from ..base.pace import pace
+from ..base.counters import pace
+from ..base.state import active_observation
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
 from ..graph.lent import READERS, Lender
@@ -155,7 +156,7 @@ def leased(
     on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
     `host_value`.
     """
-    observing = observation.active()
+    observing = active_observation()
     if observing is not None and (storage.meta.numel > 1 or on_host.constant(storage.value) is None):
         observing.reads.append(f"{call} at {user_line()}")
     lease = None
@@ -250,7 +251,7 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         counters.add("host_reads")
         device_data, line, started = lease.device_data, user_line(), counters.now()
         try:
-            with spans.span("wait", lambda: {"for": f"{call} at {line}"}):
+            with counters.span("wait", lambda: {"for": f"{call} at {line}"}):
                 array = _download(lease, storage, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             # The program that failed was launched earlier; its error comes out at the first read of a result.

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Hashable, Sequence
 from types import CodeType
 
-from ..base import observation
+from ..base.state import active_observation
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
 from ..graph.source import Line
 from ..programs import cache
@@ -59,7 +59,7 @@ def initialize_state(
                 continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
             initialized[node] = DeviceData(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
-            observing = observation.active()
+            observing = active_observation()
             if observing is not None:
                 observing.filled[initialized[node]] = constant
         for part in _programs(computed, mesh):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..base import counters, in_flight
-from ..base.pace import pace
+from ..base.counters import pace
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..graph.op import OpSpec

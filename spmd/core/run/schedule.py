@@ -12,9 +12,9 @@ Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..base import observation
+from ..base.counters import pace
 from ..base.dtypes import is_exact
-from ..base.pace import pace
+from ..base.state import derived
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Node, Value, origin, topological, value_name
 from ..graph.source import describe, user_line
@@ -316,7 +316,7 @@ def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
         result = DeviceData(
             device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
         )
-    return observation.derived(result, device_data, lambda now: moved(now, target))
+    return derived(result, device_data, lambda now: moved(now, target))
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..base import counters, in_flight, interrupt, spans
-from ..base.pace import pace
+from ..base import counters, in_flight, interrupt
+from ..base.compile_record import CompileRecord
+from ..base.counters import pace
 from ..base.state import held
 from ..graph.graph import DeviceData, Graph, is_data, topological
 from ..graph.source import ends_at_user_line, user_line
@@ -43,7 +44,7 @@ class Synced:
     line: str
     num_tensors: int
     num_programs: int
-    compiled: tuple[counters.CompileRecord, ...]
+    compiled: tuple[CompileRecord, ...]
 
 
 # Called after each sync, in order, with its record.
@@ -86,8 +87,8 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     """
     refuse("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
     # The trace shows recording and sync as two rows; recording has no end of its own.
-    spans.end_recording()
-    with spans.span("sync"):
+    counters.end_recording()
+    with counters.span("sync"):
         _sync(wait=wait, for_read=for_read)
 
 

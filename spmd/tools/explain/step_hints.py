@@ -1,10 +1,13 @@
 """Hints: what costs a step time again and again, with cause, line and advice (as PyTorch/XLA's PT_XLA_DEBUG)."""
 
 import sys
+import threading
+from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...core import CompileRecord, config, counters, samples
-from ...core.extend import CostlyPlace, Graph, Line, Program
+from ...core import CompileRecord, config, counters, forking, points
+from ...core.extend import Graph, Line, Program
 from .difference import is_of_shapes
 
 _FIRST = "first program of this sync"
@@ -15,6 +18,20 @@ _ADVICE = {
     "compile": "with spmd.no_recompile(): makes it an error",
 }
 _READS = 3  # of one line, from which on they are said
+
+
+class CostlyLine(NamedTuple):
+    """A line of the user's that did something: its kind ("read", "fallback"), the call, the line."""
+
+    kind: str
+    call: str
+    line: str
+
+
+_lock = forking.survives_fork(threading.Lock())
+_counts: Counter[CostlyLine] = Counter()
+_seconds: Counter[CostlyLine] = Counter()  # in nanoseconds: whole numbers
+points.when_cleared += [_counts.clear, _seconds.clear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +71,7 @@ def hints() -> list[Hint]:
     [('read', 3)]
     """
     found = [
-        _of_place(place, count, seconds)
-        for place, count, seconds in samples.places()
-        if place.kind != "read" or count >= _READS
+        _of_line(costly) for costly, _ in _seconds.most_common() if costly.kind != "read" or _counts[costly] >= _READS
     ]
     again: dict[str, list[CompileRecord]] = {}
     for record in counters.compiles():
@@ -70,8 +85,9 @@ def _is_first(record: CompileRecord) -> bool:
     return record.name != "step" or _FIRST in record.cause
 
 
-def _of_place(place: CostlyPlace, count: int, seconds: float) -> Hint:
-    return Hint(place.kind, place.line, count, seconds, place.call, _ADVICE[place.kind])
+def _of_line(costly: CostlyLine) -> Hint:
+    kind, call, line = costly
+    return Hint(kind, line, _counts[costly], _seconds[costly] / 1e9, call, _ADVICE[kind])
 
 
 def _of_compiles(line: str, records: list[CompileRecord]) -> Hint:
@@ -82,19 +98,21 @@ def _of_compiles(line: str, records: list[CompileRecord]) -> Hint:
 
 def note_read(call: str, line: Line, seconds: float) -> None:
     """Notes a read that waited so long for the device."""
-    _note(CostlyPlace("read", call, str(line)), seconds, _READS)
+    _note(CostlyLine("read", call, str(line)), seconds, _READS)
 
 
 def note_fallback(op: str, line: Line, seconds: float) -> None:
     """Notes an op that ran on the CPU."""
-    _note(CostlyPlace("fallback", op, str(line)), seconds, 1)
+    _note(CostlyLine("fallback", op, str(line)), seconds, 1)
 
 
-def _note(place: CostlyPlace, seconds: float, first: int) -> None:
-    count = samples.note(place, seconds)
+def _note(costly: CostlyLine, seconds: float, first: int) -> None:
+    with _lock:
+        _counts[costly] += 1
+        _seconds[costly] += int(seconds * 1e9)
+    count = _counts[costly]
     if config.hints and (count == first or (count >= 10 and str(count).strip("0") == "1")):
-        total = next(seconds for one, _, seconds in samples.places() if one == place)
-        _say(str(_of_place(place, count, total)))
+        _say(str(_of_line(costly)))
 
 
 def note_compile(program: Program, graph: Graph, head: str) -> None:

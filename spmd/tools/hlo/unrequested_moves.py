@@ -1,4 +1,4 @@
-"""The moves of an optimised program that no annotation requests: a pass over its collectives (see `base.move`).
+"""The moves of an optimised program that no annotation requests: a pass over its collectives (see `Move`).
 
 Collectives of one op that follow each other are one move, from the layout of the first one's operand to that of the
 last one's result. The text of a partitioned program has the shapes of single shards, and a value's whole shape is that

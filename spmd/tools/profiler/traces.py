@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from ...core import config, hardware, processes
-from ...core.extend import held, running
+from ...core import config, hardware, points, processes
+from ...core.extend import Program, held, running
 from . import trace_files
 
 
@@ -45,6 +45,11 @@ class StepTrace(jax.profiler.StepTraceAnnotation):
 
 _lock = threading.Lock()
 _open: tuple[Path, AbstractContextManager[None]] | None = None
+_programs: dict[int, Program] = {}  # those that the trace has seen, by the numbers in its dispatch rows
+
+
+def _keep(program: Program) -> None:
+    _programs[id(program)] = program
 
 
 def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
@@ -69,7 +74,7 @@ def start_trace(folder: str | PathLike[str], *, python: bool = False) -> None:
         jax.profiler.start_trace(str(path), profiler_options=options)
         noting = held(config, module_paths=True)
         noting.__enter__()
-        running.keep_programs()
+        points.before_run.append(_keep)
         _open = path, noting
 
 
@@ -88,7 +93,9 @@ def stop_trace() -> Path:
         if _open is None:
             raise RuntimeError("stop_trace: no trace is on; call spmd.profiler.start_trace(folder) first")
         (path, noting), _open = _open, None
-        programs = running.kept_programs()
+        points.before_run.remove(_keep)
+        programs = _programs.copy()
+        _programs.clear()
         noting.__exit__(None, None, None)
         try:
             hardware.wait()

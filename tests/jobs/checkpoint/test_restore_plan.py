@@ -13,7 +13,7 @@ from support import ROOT
 from torch import nn
 
 import spmd
-from spmd.core.base import samples
+from spmd.core.base import counters
 from spmd.jobs.checkpoint import step_reader
 
 from .object_store import ObjectStore
@@ -22,7 +22,7 @@ from .states import MESHES, Run
 
 def uploaded() -> int:
     """The bytes that devices have received so far."""
-    metric = samples.metric("OutboundData")
+    metric = counters.metric("OutboundData")
     return 0 if metric is None else int(metric.total)
 
 

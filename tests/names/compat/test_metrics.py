@@ -85,7 +85,7 @@ class TestSamples:
     def test_newest_are_kept(self) -> None:
         spmd.metrics.clear()
         for value in range(1500):
-            spmd.core.base.samples.add("Some", value)
+            spmd.core.base.counters.add_sample("Some", value)
         count, total, newest = xla_metrics.metric_data("Some")
         assert (count, total) == (1500, sum(range(1500))) and [value for _, value in newest] == [*range(476, 1500)]
         spmd.metrics.clear()
@@ -108,7 +108,7 @@ class TestReport:
     def test_percentiles(self) -> None:
         spmd.metrics.clear()
         for value in np.random.default_rng(0).permutation(100):
-            spmd.core.base.samples.add("Some", float(value))
+            spmd.core.base.counters.add_sample("Some", float(value))
         report = xla_metrics.short_metrics_report([], ["Some"]).splitlines()
         assert report[:3] == ["Metric: Some", "  TotalSamples: 100", "  Accumulator: 4950.00"]
         parts = "1%=1.00; 5%=5.00; 10%=10.00; 20%=20.00; 50%=50.00; 80%=80.00; 90%=90.00; 95%=95.00; 99%=99.00"

@@ -13,7 +13,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 import fsdp
 import spmd
 from spmd.core.base import counters
-from spmd.core.base.pace import pace
+from spmd.core.base.counters import pace
 
 pytestmark = [
     # torch's own lines, at the import of inductor and in its trace of a tensor with a history

@@ -11,7 +11,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd import Mesh, P
-from spmd.core.base.move import Move
+from spmd.core.base.compile_record import Move
 from spmd.core.programs import cache
 from spmd.tools.planning.report import Plan
 from spmd.tools.profiler.labels import labels_of

@@ -12,8 +12,8 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.base import spans
-from spmd.tools.profiler import labels, summaries
+from spmd.core.base import counters
+from spmd.tools.profiler import labels, summaries, traces
 
 SIZE = 16
 
@@ -150,8 +150,8 @@ class TestHostRows:
         assert named["my block"] == {"part": "head"} and named["train 1"] == {"step_num": "1"}
 
     def test_nothing_without_a_trace(self) -> None:
-        assert spans.span("dispatch", lambda: pytest.fail("no trace is on")) is spans._NOTHING
-        assert spans._programs is None and not spmd.config.module_paths
+        assert counters.span("dispatch", lambda: pytest.fail("no trace is on")) is counters._NOTHING
+        assert traces._keep not in spmd.core.points.before_run and not spmd.config.module_paths
 
 
 class TestNoRecompile:

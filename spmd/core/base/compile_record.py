@@ -1,0 +1,169 @@
+"""`CompileRecord`: a line of the compile log, with its program's collectives and the moves that nothing requests."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A value of a program that the partitioner moved between devices, and no annotation requests it.
+
+    Attributes:
+        kind: "move"; "given up" where devices gather the value and keep a slice of it: XLA found no way from one layout
+            to the other ("involuntary full rematerialization"), or the value comes back to its layout.
+        op: the recorded op that reads or makes the value; line: the user's line of that op; path: the module it belongs
+            to ("" except in `spmd.plan`).
+        value: "operand 0" or "the result" of the op, or "" where the program's text does not say; shape: of the value,
+            unsharded.
+        before, after: the two layouts, as specs; "" where they are not known.
+        collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the bytes of the largest
+            one (`Collective.bytes`). bytes: those that each device sends for it in one run.
+        mark: the annotation to try. is_checked: the program was compiled with it, and has this move no more.
+    """
+
+    kind: str
+    op: str
+    value: str = ""
+    shape: tuple[int, ...] = ()
+    before: str = ""
+    after: str = ""
+    collectives: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+    largest: int = 0
+    bytes: int = 0
+    mark: str = ""
+    is_checked: bool = False
+    line: str = ""
+    path: str = ""
+
+    @staticmethod
+    def of(fields: dict[str, Any]) -> "Move":
+        """Returns the move with these fields, tuples of which JSON has made lists."""
+        return Move(**fields | {name: tuple(fields[name]) for name in ("shape", "collectives", "axes")})
+
+    @property
+    def text(self) -> str:
+        """The move in words, without its line."""
+        of = f"{self.value} {list(self.shape)}" if self.value else "a value"
+        known = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
+        layouts = f", {self.before} -> {self.after}" if self.before and self.after else known
+        how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
+        whole = "gathered and cut again, " if self.kind == "given up" else ""
+        return f"{of}{layouts}: {whole}{how}{f'; {self.advice}' if self.mark else ''}"
+
+    @property
+    def advice(self) -> str:
+        """The annotation to try, and how far it is known to help."""
+        return f"{self.mark} removes it (compiled)" if self.is_checked else f"{self.mark} may remove it"
+
+    def __str__(self) -> str:
+        where = f" | {self.path}" if self.path else ""
+        return f"{self.kind}: {self.op}, {self.text}{where} | {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One row of a program's table of collectives.
+
+    Attributes:
+        kind: XLA's name of it: "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", ...
+        axes: the mesh axes of its devices. devices: the number that exchange data with each other.
+        bytes: of the arrays that they gather, reduce or exchange, on one device: the gathered, the unreduced array.
+        count: its number in one run; in a loop it counts once for each iteration.
+        op: the recorded op that it came from; of collectives that XLA has combined the number of arrays and the op of
+            the first, whose line it has; line: the user's line of that op; path: the module or parameter it
+            belongs to, as `named_modules` names it ("" except in `spmd.plan`, which reads the modules).
+        is_sliced: each device keeps only a slice of this all-reduce. The CPU, which has no other, implements a
+            reduce-scatter so.
+        link: its network, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
+        is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore" where these cores of a
+            TPU run it, next to the others.
+        seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that nothing covers.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    devices: int
+    bytes: int
+    count: int
+    op: str = ""
+    line: str = ""
+    path: str = ""
+    is_sliced: bool = False
+    link: str = ""
+    is_async: bool = False
+    core: str = ""
+    seconds: float = 0.0
+    waiting: float = 0.0
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that each device sends in one run, all counts together, by a ring: (n - 1) / n of the bytes, of an
+        all-reduce twice that, of a permutation all."""
+        share = {"all-reduce": 2 * (self.devices - 1), "collective-permute": self.devices}
+        return self.count * self.bytes * share.get(self.kind, self.devices - 1) // self.devices
+
+    def __str__(self) -> str:
+        kind = f"{self.kind} and slice" if self.is_sliced else self.kind
+        overlap = " overlapped with other work" if self.is_async else ""
+        where = f" | {self.path}" if self.path else ""
+        link = f", {self.link}" if self.link else ""
+        return (
+            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
+            f"moves {self.moved_bytes:,} B{overlap}{where} | {self.op}, {self.line}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One compiled program: a line of the compile log. Bytes are per device.
+
+    Attributes:
+        name: "step", "init" or another name of the program. cause: the reason to compile it, or to load it from disk.
+        line: the user's line whose sync needed it. seconds: tracing, lowering and XLA together, or loading.
+        nodes: recorded ops in it. loops: (trip count, ops of an iteration) where isomorphic layers became a loop of the
+            program, which were lowered once instead of once an iteration (`config.scan_layers`). flops: XLA's own
+            count, per device, products in loops times their trip counts (0 where the backend gives none).
+        collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
+            bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
+            recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
+            of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
+            annotation requests, those of more than `config.moves_above` bytes (see `Move`).
+    """
+
+    name: str
+    cause: str
+    line: str
+    seconds: float
+    nodes: int
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    flops: float
+    collectives: dict[str, int] = field(default_factory=dict)
+    traffic: tuple[Collective, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()
+    functions: tuple[str, ...] = ()
+    passes: tuple[tuple[str, str], ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def unused_axes(self) -> tuple[str, ...]:
+        """Sentences on the mesh axes of a mark that an op cannot use."""
+        return tuple(words for name, words in self.passes if name == "unused axis")
+
+    def __str__(self) -> str:
+        moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        if self.moves:
+            sent = sum(move.bytes for move in self.moves)
+            moved += f" ({len(self.moves)} moves of {sent:,} B that no annotation requests)"
+        moved += "".join(f"; {words}" for words in self.unused_axes)
+        iterations = ", ".join(f"{iterations} times {ops}" for iterations, ops in self.loops)
+        spared = sum((iterations - 1) * ops for iterations, ops in self.loops)
+        scanned = f" ({self.nodes - spared} lowered: {iterations} in loops)" if self.loops else ""
+        return (
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{scanned}, {moved} | "
+            f"per device: arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B "
+            f"({self.alias_bytes:,} B in place), temporary {self.temp_bytes:,} B"
+        )
