@@ -1,18 +1,23 @@
 """Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one program."""
 
+# Why one loop, and not a Python loop of backward passes: the loop is lowered and compiled once whatever the number of
+# micro-batches, and the activations of one micro-batch are freed before the next one's are made.
+
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from einops import rearrange
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.hooks import RemovableHandle
 
 import spmd
 
-from .deferred import Deferred, Each, Once, once_over
-from .units import unit_of, units_in
-from .unsynced_gradients import loop_of_passes
+from .gradients import loop_of_passes
+from .units import root_of, spec_of_others
 
 
 def accumulate_gradients(
@@ -63,12 +68,16 @@ def accumulate_gradients(
     >>> loss.shape, model.weight.grad.shape
     (torch.Size([]), torch.Size([2, 4]))
     """
-    _check(batch, num_micro_batches)
-    once = once_over("accumulate_gradients", model, batch, reduce)
-    if once is not None:
-        _check_rows(batch, num_micro_batches, once)
+    rows = _checked_rows(batch, num_micro_batches)
+    once = _once(model, batch, reduce)
+    if once is not None and rows % once.ways:
+        raise ValueError(
+            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} "
+            f"devices along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or "
+            "num_micro_batches"
+        )
     parts = _parts(model, batch, num_micro_batches)
-    sums = Each(model) if once is None else Deferred("accumulate_gradients", model, once)
+    sums = ReducedSums(model) if once is None else UnreducedSums(model, once)
     return _accumulated("accumulate_gradients", loss_fn, parts, num_micro_batches, carried, sums)
 
 
@@ -97,29 +106,32 @@ def gradient_accumulation(
         raise ValueError(
             f"gradient_accumulation: expected tensors of one dim 0, the number of micro-batches, got {sizes or 'none'}"
         )
-
-    def of_rows(rows: tuple[torch.Tensor, ...], *state: Any) -> Any:
-        return train_step(*rows, *state)
-
-    return _accumulated("gradient_accumulation", of_rows, stacks, sizes[0], carried, Each(model))
+    return _accumulated(
+        "gradient_accumulation", lambda rows, *state: train_step(*rows, *state), stacks, sizes[0], carried,
+        ReducedSums(model),
+    )  # fmt: skip
 
 
 def _accumulated(
-    caller: str, loss_fn: Callable[..., Any], parts: Any, count: int, carried: Sequence[Any], sums: "Each | Deferred"
-) -> Any:
-    def iteration(carry: tuple[torch.Tensor, tuple[Any, ...]], part: Any) -> tuple[Any, None]:
+    caller: str, loss_fn: Callable[..., Any], parts: object, count: int, carried: Sequence[object],
+    sums: "ReducedSums | UnreducedSums",
+) -> Any:  # fmt: skip
+    """Adds up the gradients of micro-batches; returns the mean loss, or (loss, *carried)."""
+
+    def iteration(carry: tuple[torch.Tensor, tuple[object, ...]], part: object) -> tuple[object, None]:
         total, state = carry
         with torch.enable_grad():
             result = loss_fn(part, *state)
             loss, *new = result if state else (result,)
             if not isinstance(loss, torch.Tensor) or loss.dim():
-                what = f"one of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-                raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {what}")
+                kind = f"one of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+                raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {kind}")
             if len(new) != len(state):
                 raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
             share = loss / count
             share.backward()
         passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new))
+        # In float32: many losses of a narrow dtype would round the later ones away.
         return (total + sums.take(share.detach()).float(), passed_on), None
 
     with torch.no_grad(), loop_of_passes(), sums:
@@ -129,7 +141,8 @@ def _accumulated(
     return (total, *last) if carried else total
 
 
-def _check(batch: object, num_micro_batches: int) -> None:
+def _checked_rows(batch: object, num_micro_batches: int) -> int:
+    """The rows of a micro-batch; raises ValueError where the batch has no equal ones."""
     tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
     if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
         raise ValueError("accumulate_gradients: expected a batch of tensors on xla")
@@ -139,28 +152,177 @@ def _check(batch: object, num_micro_batches: int) -> None:
             "accumulate_gradients: expected num_micro_batches to divide dim 0 of every tensor of the batch, got "
             f"{num_micro_batches} for {', '.join(map(str, sizes))} row(s)"
         )
+    return sizes[0] // num_micro_batches
 
 
-def _check_rows(batch: object, count: int, once: Once) -> None:
-    rows = next(value.shape[0] for value in tree_leaves(batch) if isinstance(value, torch.Tensor)) // count
-    if rows % once.ways:
-        raise ValueError(
-            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} "
-            f"devices along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or "
-            "num_micro_batches"
-        )
-
-
-def _parts(model: nn.Module, batch: Any, count: int) -> Any:
+def _parts(model: nn.Module, batch: object, count: int) -> object:
     """The batch as a stack of micro-batches, each sharded over the batch axes as a unit shards its input."""
-    root = unit_of(model) or next(iter(units_in(model)), None)
+    root = root_of(model)
 
     def parts(value: torch.Tensor) -> torch.Tensor:
         if root is not None and spmd.get_sharding(value) is None:
             root.split(value)
+        # Every n-th row, not the next b: a device's rows of the batch stay on it.
         result: torch.Tensor = rearrange(value, "(b n) ... -> n b ...", n=count)
         if root is not None:
             root.split(result, dim=1)
         return result
 
     return tree_map_only(torch.Tensor, parts, batch)
+
+
+@dataclass(frozen=True)
+class Once:
+    """The axes over which gradients are reduced once (`over`), among those that shard the batch, in their order."""
+
+    mesh: spmd.Mesh
+    batch_axes: tuple[str, ...]
+    over: tuple[str, ...]
+
+    @property
+    def ways(self) -> int:
+        """The number of devices among which the batch is divided."""
+        return math.prod(self.mesh.shape()[axis] for axis in self.batch_axes)
+
+    @property
+    def count(self) -> int:
+        """The number of summands of a gradient."""
+        return math.prod(self.mesh.shape()[axis] for axis in self.over)
+
+
+class ReducedSums:
+    """Gradients that each backward pass inside of `with` adds to `.grad`; what has none at the end gets none."""
+
+    def __init__(self, model: nn.Module):
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._without = [parameter for parameter in trained if parameter.grad is None]
+        self._arrived: set[int] = set()
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> "ReducedSums":
+        for parameter in self._without:
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._arrive))
+            parameter.grad = torch.zeros_like(parameter)  # the loop adds to it
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._without:
+            if id(parameter) not in self._arrived:
+                parameter.grad = None
+
+    def _arrive(self, parameter: torch.Tensor) -> None:
+        self._arrived.add(id(parameter))
+
+    def take(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the loss of a backward pass as the loop adds it up."""
+        return loss
+
+    def reduced(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the sum of the losses."""
+        return loss
+
+
+class UnreducedSums:
+    """Gradients that are taken from `.grad` after each backward pass, inside of `with`, and added up unreduced: a stack
+    of summands a parameter, of which a device has one, in the size of the parameter over the other axes."""
+
+    # The stacks are added up without a collective: each device adds its own summand to its own row.
+
+    def __init__(self, model: nn.Module, once: Once):
+        self.once = once
+        self.parameters = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+
+    def __enter__(self) -> "UnreducedSums":
+        self._former = {name: parameter.grad for name, parameter in self.parameters.items()}
+        self._stacks = {name: self._zeros(parameter) for name, parameter in self.parameters.items()}
+        self._losses = self._zeros(torch.zeros((), device="xla"))
+        self._has_losses = False
+        self._arrived: set[str] = set()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name, parameter in self.parameters.items():
+            result, former = parameter.grad, self._former[name]
+            parameter.grad = former
+            if error[0] is None and result is not None:
+                parameter.grad = result if former is None else former.add_(result)
+
+    def _zeros(self, like: torch.Tensor) -> torch.Tensor:
+        """A stack of zeros: a row for each device along the axes that reduce once, sharded over them."""
+        dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32  # many summands would round a narrow sum
+        stack = torch.zeros(self.once.count, *like.shape, dtype=dtype, device="xla")
+        spec = spmd.PartitionSpec(self.once.over, *spec_of_others(like, self.once.mesh, *self.once.over))
+        return spmd.mark_sharding(stack, self.once.mesh, spec)
+
+    def take(self, loss: torch.Tensor) -> torch.Tensor:
+        """Adds up what a backward pass has left; returns the loss, or zero where it is added up unreduced, too."""
+        named = {name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None}
+        once = self.once
+        *result, of_loss = spmd.unreduced([*named.values(), loss], once.mesh, once.batch_axes, once.over)
+        for name, stack in zip(named, result, strict=True):
+            if isinstance(stack, NotImplementedError):
+                raise NotImplementedError(
+                    f"accumulate_gradients: the gradient of {name} cannot be reduced once over "
+                    f"{', '.join(map(repr, once.over))}; {stack}. Pass reduce='each'"
+                )
+            self._stacks[name].add_(stack)
+            self.parameters[name].grad = None
+        self._arrived.update(named)
+        if isinstance(of_loss, NotImplementedError):
+            return loss
+        self._has_losses = True
+        self._losses.add_(of_loss)
+        return torch.zeros_like(loss)
+
+    def reduced(self, loss: torch.Tensor) -> torch.Tensor:
+        """Reduces what was added up: gradients into `.grad`; returns the sum of the losses."""
+        for name in self._arrived:
+            parameter, sharding = self.parameters[name], spmd.get_sharding(self.parameters[name])
+            total = self._stacks[name].sum(0).to(parameter.dtype)
+            parameter.grad = total if sharding is None else spmd.mark_sharding(total, sharding)
+        return loss + self._losses.sum() if self._has_losses else loss
+
+
+def _once(model: nn.Module, batch: object, reduce: str | Mapping[str, str]) -> Once | None:
+    """Returns the axes over which gradients are reduced once, of the argument `reduce`; None: over none."""
+    words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
+    if any(word not in ("once", "each") for word in words):
+        raise ValueError(
+            "accumulate_gradients: expected reduce to be 'each', 'once', or one of these by mesh axis, as {'dcn': "
+            f"'once'}}; got {reduce!r}"
+        )
+    if "once" not in words:
+        return None
+    mesh, axes = _of_batch(model, batch)
+    if mesh is None:
+        raise ValueError(
+            f"accumulate_gradients: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the "
+            "model with fsdp, or call spmd.mark_sharding on the batch"
+        )
+    wanted = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(axes, reduce)
+    for axis in wanted:
+        if axis not in axes:
+            raise ValueError(
+                f"accumulate_gradients: reduce={reduce!r} names {axis!r}, but dim 0 of the batch is sharded over "
+                f"{', '.join(map(repr, axes))}"
+            )
+    over = tuple(axis for axis in axes if wanted.get(axis) == "once" and mesh.shape()[axis] > 1)
+    return Once(mesh, axes, over) if over else None
+
+
+def _of_batch(model: nn.Module, batch: object) -> tuple[spmd.Mesh | None, tuple[str, ...]]:
+    """The mesh and the axes that shard dim 0 of the batch: those of the model's units, else by its own annotation."""
+    root = root_of(model)
+    if root is not None:
+        return root.split.mesh, root.split.axes
+    for value in tree_leaves(batch):
+        sharding = spmd.get_sharding(value) if isinstance(value, torch.Tensor) and value.dim() else None
+        axes = None if sharding is None else sharding.partition_spec(value.dim())[0]
+        if sharding is not None and axes is not None:
+            mesh = spmd.Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
+            return mesh, axes if isinstance(axes, tuple) else (axes,)
+    return None, ()

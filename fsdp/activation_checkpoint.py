@@ -37,8 +37,8 @@ class _Recomputed:
         self.module, self.policy = module, policy
         spmd.remat(self._forward, policy=policy)  # raises now for an argument that is no policy
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return spmd.remat(self._forward, policy=self.policy)(*args, **kwargs)
 
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+    def _forward(self, *args: object, **kwargs: object) -> object:
         return type(self.module).forward(self.module, *args, **kwargs)

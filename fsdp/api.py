@@ -123,13 +123,13 @@ class Settings:
         self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy, such as fsdp.CPUOffloadPolicy()")
         self.checked_reshard(self.reshard_after_forward)
 
-    def _check(self, name: str, kind: Any, expected: str) -> None:
+    def _check(self, name: str, kind: type, expected: str) -> None:
         value = getattr(self, name)
         if type(value).__module__.startswith("torch.distributed.fsdp") and type(value).__name__ in _POLICIES:
             policy = _POLICIES[type(value).__name__]
             # torch 2.15 has fields that are none of ours, and None.
-            known = {key for key, field in vars(value).items() if field is not None} | {*policy.__dataclass_fields__}
-            value = policy(**{key: field for key, field in vars(value).items() if key in known})
+            items = {key: field for key, field in vars(value).items() if field is not None or hasattr(policy, key)}
+            value = policy(**items)
             object.__setattr__(self, name, value)
         if not isinstance(value, kind):
             raise TypeError(f"{self.caller}: expected {name} to be {expected}, got {type(value).__name__} ({value!r})")
@@ -155,12 +155,12 @@ class Settings:
     def __deepcopy__(self, memo: object) -> "Settings":
         return self
 
-    def overridden(self, overrides: dict[str, Any], where: str) -> "Settings":
-        """The settings of one unit that overrides some keywords. where: the unit's name, for errors."""
+    def overridden(self, overrides: dict[str, Any], unit: str) -> "Settings":
+        """The settings of one unit that overrides some keywords. unit: its name, for errors."""
         unknown = overrides.keys() - OVERRIDABLE
         if unknown:
             raise TypeError(
-                f"{self.caller}: a policy gave {where} the keyword(s) {', '.join(sorted(unknown))}; expected some of "
+                f"{self.caller}: a policy gave {unit} the keyword(s) {', '.join(sorted(unknown))}; expected some of "
                 f"{', '.join(sorted(OVERRIDABLE))}"
             )
         return replace(self, **overrides) if overrides else self

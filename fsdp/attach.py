@@ -5,7 +5,6 @@
 # `isinstance(block, Block)`, checkpoints and users' own hooks go on as before FSDP.
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -38,16 +37,15 @@ def attach(
     inner = {below for module in modules for units in units_in(module).values() for _, below in units}
     below = [unit for module in modules for unit in units_in(module)]
     taken = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
-    left = {id(parameter) for parameter in (*ignored, *(one for unit in above for one in unit.ignored))}
+    ignored_ids = {id(parameter) for parameter in (*ignored, *(tensor for unit in above for tensor in unit.ignored))}
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
-    own = [parameter for key, parameter in every.items() if key not in taken and key not in left]
     memo = set(inner)  # with it torch's walk omits the units below
-    inside = [one for module in modules for _, one in module.named_modules(memo)]
+    inside = [child for module in modules for _, child in module.named_modules(memo)]
     unit = Unit(
-        parameters=own,
-        ignored=[parameter for key, parameter in every.items() if key in left],
+        parameters=[parameter for key, parameter in every.items() if key not in taken and key not in ignored_ids],
+        ignored=[parameter for key, parameter in every.items() if key in ignored_ids],
         # Kept only where parameters are cast: a unit that holds modules, which hold it, is a reference cycle.
-        slots=_slots(inside, left) if settings.mp_policy.param_dtype is not None else (),
+        slots=_slots(inside, ignored_ids) if settings.mp_policy.param_dtype is not None else (),
         settings=settings,
         split=split,
     )
@@ -76,25 +74,23 @@ _OWNERS: WeakValueDictionary[int, Unit] = WeakValueDictionary()
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
     """The units above these modules that have parameters of them."""
-    owners = {_OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()} - {None}
-    found = []
-    for owner in owners:
-        assert owner is not None
-        below = {below for module in owner.modules for below in module.modules()}
-        if not below.isdisjoint(modules):
-            found.append(owner)
-    return found
+    owners = {_OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
+    # A parameter may be tied to one of a unit that stands elsewhere.
+    return [
+        unit for unit in owners
+        if unit is not None and any(below in modules for module in unit.modules for below in module.modules())
+    ]  # fmt: skip
 
 
-def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+def _take_wrapped_names(module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
     the module's own."""
     names = {key: prefix + bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
     if all(old == new for old, new in names.items()):
         return
-    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
+    present = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
     for old, new in names.items():
-        if old != new and new not in state and old.removeprefix(prefix) not in own:
+        if old != new and new not in state and old.removeprefix(prefix) not in present:
             state[new] = state.pop(old)
 
 
@@ -112,21 +108,21 @@ class _Loaded:
         self.held = {name: parameter for name, parameter in named if id(parameter) in mine}
 
     def __call__(self, module: nn.Module, incompatible: object) -> None:
-        now = {name: module.get_parameter(name) for name in self.held}
-        new = {id(old): now[name] for name, old in self.held.items() if now[name] is not old}
+        present = {name: module.get_parameter(name) for name in self.held}
+        new = {id(old): present[name] for name, old in self.held.items() if present[name] is not old}
         if new:
             move([module])
             self.unit.exchange(new, [module])
             _OWNERS.update((id(parameter), self.unit) for parameter in self.unit.parameters)
-            self.held = now
+            self.held = present
         if self.unit.is_root and self.unit.is_on_device and self.unit.settings.mesh.target is None:
             spmd.sync()
 
 
-def _slots(modules: Sequence[nn.Module], left: Collection[int]) -> list[tuple[nn.Module, str]]:
-    """The (module, name) of each parameter that modules hold themselves. left: ids of parameters without a slot."""
+def _slots(modules: Sequence[nn.Module], ignored_ids: Collection[int]) -> list[tuple[nn.Module, str]]:
+    """The (module, name) of each parameter that modules hold themselves."""
     held = [(module, name, parameter) for module in modules for name, parameter in module._parameters.items()]
-    return [(module, name) for module, name, parameter in held if parameter is not None and id(parameter) not in left]
+    return [(module, name) for module, name, tensor in held if tensor is not None and id(tensor) not in ignored_ids]
 
 
 def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:

@@ -12,8 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ckpt_prefix", required=True, help="the beginning of the files' names, with their folder")
     parser.add_argument("--ckpt_suffix", default="_rank-*-of-*.pth", help="their end, a pattern (default: %(default)s)")
     parser.add_argument("--save_path", default="", help="the file to write (default: the prefix and _consolidated.pth)")
-    given = parser.parse_args(arguments)
-    state, path = consolidate_sharded_model_checkpoints(given.ckpt_prefix, given.ckpt_suffix, given.save_path)
+    state, path = consolidate_sharded_model_checkpoints(**vars(parser.parse_args(arguments)))
     print(f"{len(state)} tensors saved to {path}")
 
 

@@ -19,11 +19,11 @@ import torch
 
 from spmd.tensors.bare_names import bare_name
 
-State = Mapping[str, torch.Tensor]
+RankState = Mapping[str, torch.Tensor]
 
 
 def consolidate_sharded_state_dicts(
-    state_dict_list: Sequence[State], shard_metadata: Mapping[str, Any]
+    state_dict_list: Sequence[RankState], shard_metadata: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
     """Joins the state dicts that the ranks of PyTorch/XLA's FSDP saved into the state dict of the bare model.
 
@@ -135,10 +135,10 @@ def _check_archive(path: str) -> None:
 
 def _rank(path: str, loaded: object) -> int:
     if not isinstance(loaded, Mapping) or not {"model", "shard_metadata"} <= {*loaded}:
-        found = ", ".join(map(repr, loaded)) if isinstance(loaded, Mapping) else f"a {type(loaded).__name__}"
+        entries = ", ".join(map(repr, loaded)) if isinstance(loaded, Mapping) else f"a {type(loaded).__name__}"
         raise ValueError(
             f"{path}: expected 'model' and 'shard_metadata', which a rank saves as model.state_dict() and "
-            f"model.get_shard_metadata(), got {found}"
+            f"model.get_shard_metadata(), got {entries}"
         )
     metadata = loaded["shard_metadata"]
     if not isinstance(metadata, Mapping) or type(metadata.get("rank")) is not int:
@@ -150,7 +150,7 @@ def _joined(module: str, name: str) -> str:
     return bare_name(f"{module}.{name}" if module else name)
 
 
-def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
+def _put_together(state_dict_list: Sequence[RankState], key: str, size: Sequence[int]) -> torch.Tensor:
     """Joins the shards of a parameter; the padding is at the end, whether it was cut flat or along dim 0."""
     lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
     if lacking:

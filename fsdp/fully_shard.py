@@ -4,7 +4,8 @@
 # and its methods (`unshard`, `set_requires_gradient_sync`) are called on the module itself.
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from types import CodeType
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import torch
 from torch import nn
@@ -14,12 +15,17 @@ from spmd.mesh.notes import ends_at_user_line
 
 from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
 from .attach import attach, materialise, move
-from .notices import ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
+from .keywords import ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement
 from .units import Unit, unit_of, units_in
 
 _M = TypeVar("_M", bound=nn.Module | Sequence[nn.Module])
+# `FSDPModule` stands in front of a module's class and is none itself, as in torch.
+if TYPE_CHECKING:
+    _Module = nn.Module
+else:
+    _Module = object
 
 
 @ends_at_user_line
@@ -86,22 +92,22 @@ def fully_shard(
     )  # fmt: skip
     move(modules)
     if mesh.target is not None:
-        for one in modules:
-            materialise("fully_shard", one, has_data=False)
+        for each in modules:
+            materialise("fully_shard", each, has_data=False)
     attach(modules, settings, BatchSplit(mesh, batch_axes), tuple(ignored_params or ()))
-    for one in modules:
-        one.__class__ = _class_of(type(one))
+    for each in modules:
+        each.__class__ = _class_of(type(each))
     return module
 
 
-def _modules(given: Any) -> list[nn.Module]:
-    modules = list(given) if isinstance(given, (list, tuple)) else [given]
-    for one in modules:
-        if not isinstance(one, nn.Module):
-            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(one).__name__}")
-        if isinstance(one, (nn.ModuleList, nn.ModuleDict)) and type(one).forward is nn.Module.forward:
+def _modules(module: Any) -> list[nn.Module]:
+    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+    for each in modules:
+        if not isinstance(each, nn.Module):
+            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(each).__name__}")
+        if isinstance(each, (nn.ModuleList, nn.ModuleDict)) and type(each).forward is nn.Module.forward:
             raise ValueError(
-                f"fully_shard: {type(one).__name__} has no forward, in front of which its parameters would be "
+                f"fully_shard: {type(each).__name__} has no forward, in front of which its parameters would be "
                 "gathered; pass its modules one by one, or as a list to gather them together"
             )
     if not modules:
@@ -118,26 +124,27 @@ def _named(dims: Any) -> tuple[str | None, str | None]:
     return dims.shard, dims.replicate
 
 
-class FSDPModule:
+class FSDPModule(_Module):
     """The methods that `fully_shard` adds to a module: they unshard and reshard its unit and change its settings.
 
     Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules the whole step.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: object, **kwargs: object) -> object:
         # A slice of a container is made by its class: that new container is no unit.
         plain = _plain(cls)
-        result = plain.__new__(plain, *args, **kwargs)
+        result: Any = plain.__new__(plain, *args, **kwargs)
         result.__init__(*args, **kwargs)
         return result
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         reduced = super().__reduce_ex__(protocol)
+        assert isinstance(reduced, tuple), "a module has no name of its own"
         return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        self._unit.refresh([self])  # type: ignore[list-item]  # a file has no shardings
+        super().__setstate__(state)
+        self._unit.refresh([self])  # a file has no shardings
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
         """Stores the unit's parameters unsharded, until its next forward pass ends or `reshard` is called."""
@@ -188,44 +195,42 @@ class FSDPModule:
 
     @property
     def _unit(self) -> Unit:
-        unit = unit_of(self)  # type: ignore[arg-type]
+        unit = unit_of(self)
         assert unit is not None, "fully_shard has made it"
         return unit
 
     def _units(self, recurse: bool) -> list[Unit]:
-        return list(units_in(self)) if recurse else [self._unit]  # type: ignore[arg-type]
+        return list(units_in(self)) if recurse else [self._unit]
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FSDPModule":
         """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`) as the old ones."""
-        super()._apply(fn, recurse)  # type: ignore[misc]
-        self._unit.refresh([self])  # type: ignore[list-item]
+        super()._apply(fn, recurse)
+        self._unit.refresh([self])
         return self
 
 
+# FSDP2's methods that change nothing here, by the mechanism that takes their place.
 _WITHOUT_MEANING = {
-    "set_is_last_backward": REDUCED,
-    "set_reshard_after_backward": "gathered parameters are freed after their last use in backward",
-    "set_unshard_in_backward": "backward gathers the parameters that it reads",
-    "set_modules_to_forward_prefetch": SCHEDULED,
-    "set_modules_to_backward_prefetch": SCHEDULED,
-    "set_post_optim_event": SCHEDULED,
-    "set_custom_all_gather": SCHEDULED,
-    "set_custom_reduce_scatter": SCHEDULED,
-    "set_all_reduce_hook": ONE_VIEW,
-    "set_force_sum_reduction_for_comms": "the compiler chooses how a sum is reduced",
-    "set_reduce_scatter_unused_params": "a parameter that no loss reads has no gradient",
-    "set_reduce_scatter_max_input_buffers": SCHEDULED,
-    "set_separate_reduce_scatter_group": ONE_VIEW,
-    "set_allocate_memory_from_process_group_for_comm": ONE_VIEW,
-    "set_symm_mem_for_comm": ONE_VIEW,
-    "set_keep_unsharded_storage": "the memory of gathered parameters is the runtime's, which uses it again",
-    "set_manual_backward_finalization": REDUCED,
-}
+    REDUCED: ("set_is_last_backward", "set_manual_backward_finalization"),
+    SCHEDULED: (
+        "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch", "set_post_optim_event",
+        "set_custom_all_gather", "set_custom_reduce_scatter", "set_reduce_scatter_max_input_buffers",
+    ),
+    ONE_VIEW: (
+        "set_all_reduce_hook", "set_separate_reduce_scatter_group", "set_allocate_memory_from_process_group_for_comm",
+        "set_symm_mem_for_comm",
+    ),
+    "gathered parameters are freed after their last use in backward": ("set_reshard_after_backward",),
+    "backward gathers the parameters that it reads": ("set_unshard_in_backward",),
+    "the compiler chooses how a sum is reduced": ("set_force_sum_reduction_for_comms",),
+    "a parameter that no loss reads has no gradient": ("set_reduce_scatter_unused_params",),
+    "the memory of gathered parameters is the runtime's, which uses it again": ("set_keep_unsharded_storage",),
+}  # fmt: skip
 _warned: set[str] = set()
 
 
 def _without_meaning(name: str, reason: str) -> Callable[..., None]:
-    def method(self: FSDPModule, *args: Any, **kwargs: Any) -> None:
+    def method(self: FSDPModule, *args: object, **kwargs: object) -> None:
         if name not in _warned:
             _warned.add(name)
             warn_without_meaning("FSDPModule", {name: reason})
@@ -234,8 +239,9 @@ def _without_meaning(name: str, reason: str) -> Callable[..., None]:
     return method
 
 
-for _name, _reason in _WITHOUT_MEANING.items():
-    setattr(FSDPModule, _name, _without_meaning(_name, _reason))
+for _reason, _names in _WITHOUT_MEANING.items():
+    for _name in _names:
+        setattr(FSDPModule, _name, _without_meaning(_name, _reason))
 
 
 class UnshardHandle:
@@ -274,9 +280,10 @@ class _ForwardMethod:
         self.module, self.name = module, name
 
     @property
-    def __code__(self) -> Any:
+    def __code__(self) -> CodeType:
         # Lightning compares the code to see whether a class overrides a method of its base.
-        return getattr(type(self.module), self.name).__code__
+        code: CodeType = getattr(type(self.module), self.name).__code__
+        return code
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         unit = unit_of(self.module)
@@ -305,6 +312,6 @@ def _class_of(plain: type) -> type:
     return _CLASSES[plain]
 
 
-def _bare(plain: type) -> Any:
+def _bare(plain: type) -> object:
     """An empty module of a unit's class, for copies and pickles."""
     return object.__new__(_class_of(plain))

@@ -1,10 +1,13 @@
-"""Hooks on the gradients of a unit: the dtype in which they are reduced, the factor by which they are scaled."""
+"""Gradients of a unit: the dtype in which they are reduced, their factor, and passes that do not reduce them yet."""
 
 # Why a hook on the gradient, and no reduction of ours: the partitioner reduces where the sum is made, at the op, in the
 # dtype of that op. So the dtype has to reach the op, which `spmd.reduce_gradient_in` records again.
 
 import operator
-from collections.abc import Sequence
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -12,6 +15,22 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 import spmd
+
+# By the number of autograd's graph task, the parameters whose gradients have arrived in it.
+_arrived: dict[int, list[tuple["UnsyncedGradients", "weakref.ref[torch.Tensor]"]]] = {}
+_Axes = tuple[spmd.Mesh, tuple[str, ...], tuple[str, ...]]  # a mesh, the batch's axes, those not reduced over
+_num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradients are reduced
+
+
+@contextmanager
+def loop_of_passes() -> Iterator[None]:
+    """The backward passes inside are those of a loop's body: their gradients are left as they arrive."""
+    global _num_loops
+    _num_loops += 1
+    try:
+        yield
+    finally:
+        _num_loops -= 1
 
 
 class GradientHooks:
@@ -44,3 +63,85 @@ class GradientHooks:
                 self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
             if scale is not None:
                 self._handles.append(parameter.register_hook(partial(operator.mul, scale)))
+
+
+class UnsyncedGradients:
+    """The gradients of a unit's parameters while some backward passes add to them unreduced.
+
+    `.grad` is always the gradient of all passes so far, and what reads it gets that. It is recorded as a sum over a
+    stack of summands; the next pass adds its own summands to the stack, and the former sum is never computed where
+    nothing has read it.
+
+    over: the axes over which passes do not reduce now; empty: they do.
+    """
+
+    def __init__(self) -> None:
+        self.over: tuple[str, ...] = ()
+        self._former: tuple[str, ...] = ()  # the axes of the sums that are to be reduced now
+        self._hooks: list[RemovableHandle] = []
+        self._sums: dict[int, weakref.ref[torch.Tensor]] = {}  # by a parameter's id, its `.grad` that is such a sum
+
+    def __getstate__(self) -> dict[str, object]:
+        return {}  # the passes of a copy reduce
+
+    def __setstate__(self, state: object) -> None:
+        UnsyncedGradients.__init__(self)
+
+    def set(
+        self, parameters: Sequence[nn.Parameter], mesh: spmd.Mesh, batch_axes: Sequence[str], over: Sequence[str]
+    ) -> None:
+        """Has the backward passes from now on not reduce over these axes; of none: reduce, with what was left."""
+        self.over = tuple(axis for axis in over if mesh.shape()[axis] > 1)
+        if not self.over:
+            return
+        self._former = self.over
+        self.mesh, self.batch_axes = mesh, tuple(batch_axes)
+        for hook in self._hooks:
+            hook.remove()
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained]
+
+    def _arrive(self, parameter: torch.Tensor) -> None:
+        # A gradient that requires a gradient has a history, which the sum of a stack would not have.
+        if _num_loops or parameter.grad is None or parameter.grad.requires_grad:
+            return
+        ref = self._sums.get(id(parameter))
+        if self.over or (ref is not None and ref() is parameter.grad):
+            task = torch._C._current_graph_task_id()
+            if task not in _arrived:
+                _arrived[task] = []
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: _keep(task))
+            _arrived[task].append((self, weakref.ref(parameter)))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes over which the gradients of the pass that ends are not reduced, or reduced with the former ones."""
+        return self.over or self._former
+
+    def keep(self, parameter: torch.Tensor, gradient: torch.Tensor, stack: torch.Tensor | NotImplementedError) -> None:
+        """Makes a gradient the sum of a stack."""
+        if isinstance(stack, NotImplementedError):
+            warnings.warn(
+                f"no_sync: the gradient of a parameter of shape {list(parameter.shape)} is reduced after each backward "
+                f"pass; {stack}", UserWarning, stacklevel=2,
+            )  # fmt: skip
+            return
+        gradient.copy_(stack.sum(0))  # in place: in the body of a loop it may be a tensor from outside
+        self._sums.pop(id(parameter), None)
+        if self.over:
+            self._sums[id(parameter)] = weakref.ref(gradient)
+
+
+def _keep(task: int) -> None:
+    """Records the gradients that a backward pass has left as sums of stacks, those of equal axes together."""
+    groups: dict[_Axes, dict[int, tuple[UnsyncedGradients, torch.Tensor, torch.Tensor]]] = {}
+    for unsynced, ref in _arrived.pop(task):
+        parameter = ref()
+        if parameter is not None and parameter.grad is not None:
+            key = unsynced.mesh, unsynced.batch_axes, unsynced.axes
+            groups.setdefault(key, {})[id(parameter)] = unsynced, parameter, parameter.grad
+    with torch.no_grad():
+        for (mesh, batch_axes, over), group in groups.items():
+            stacks = spmd.unreduced([gradient for *_, gradient in group.values()], mesh, batch_axes, over)
+            for (unsynced, parameter, gradient), stack in zip(group.values(), stacks, strict=True):
+                unsynced.keep(parameter, gradient, stack)

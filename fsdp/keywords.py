@@ -1,9 +1,13 @@
 """Keywords of PyTorch's and PyTorch/XLA's FSDP, translated into ours; a warning names those without a meaning."""
 
+# Why a keyword without a meaning is accepted: scripts written for torch's FSDP run unchanged. The warning names the
+# mechanism that takes its place; a value that is the default there gives none, as frameworks pass every keyword.
+
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,62 +17,73 @@ import spmd
 from spmd.mesh.notes import ends_at_user_line
 
 from .api import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
-from .notices import ONE_VIEW, SCHEDULED, unknown_keyword, warn_without_meaning
 from .plan import Placement
 
-Given = dict[str, Any]
+# Reasons: the mechanism that takes the place of a setting of other implementations.
+SCHEDULED = "XLA schedules the collectives of the whole step"
+REDUCED = "set_requires_gradient_sync says which backward passes reduce gradients"
+ONE_VIEW = "there is one global view of the model, and no rank or process group"
+
+Keywords = dict[str, Any]
+# By keyword, what it becomes: (its value, our keywords so far) -> our keywords; or why it changes nothing, with the
+# values that give no warning besides None, where these are not False.
+Meaning = Callable[[Any, Keywords], Keywords] | str | tuple[str, *tuple[object, ...]]
+Table = Mapping[str, Meaning]
 
 
-@dataclass(frozen=True)
-class Nothing:
-    """A keyword that changes nothing. reason: the mechanism that takes its place. silent: values without a warning."""
-
-    reason: str
-    silent: tuple[Any, ...] = (None, False)
-
-
-# By keyword: nothing, or what it becomes: (its value, our keywords so far) -> our keywords.
-Table = Mapping[str, Nothing | Callable[[Any, Given], Given]]
-
-
-def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any]) -> Given:
-    """Returns our keywords for the given ones, of which some are another library's.
+def translate(caller: str, keywords: Keywords, table: Table, own: Mapping[str, object]) -> Keywords:
+    """Returns our keywords for a caller's, of which some are another library's.
 
     Raises TypeError for an unknown keyword, and for two that set the same one of ours.
     """
-    ours = {name: value for name, value in given.items() if name in known}
+    ours = {name: value for name, value in keywords.items() if name in own}
     reasons = {}
-    for name, value in given.items():
+    for name, value in keywords.items():
         if name in ours:
             continue
         if name not in table:
-            raise unknown_keyword(caller, name, (*known, *table))
+            raise unknown_keyword(caller, name, (*own, *table))
         meaning = table[name]
-        if isinstance(meaning, Nothing):
-            if not any(type(value) is type(silent) and value == silent for silent in meaning.silent):
-                reasons[name] = meaning.reason
+        if callable(meaning):
+            translated = meaning(value, ours)
+            twice = sorted(translated.keys() & keywords.keys())
+            if twice:
+                raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
+            ours.update(translated)
             continue
-        translated = meaning(value, ours)
-        twice = sorted(translated.keys() & given.keys())
-        if twice:
-            raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
-        ours.update(translated)
+        reason, *defaults = (meaning, False) if isinstance(meaning, str) else meaning
+        if not any(type(value) is type(default) and value == default for default in (None, *defaults)):
+            reasons[name] = reason
     warn_without_meaning(caller, reasons, stacklevel=4)
     return ours
+
+
+def warn_without_meaning(caller: str, reasons: Mapping[str, str], *, stacklevel: int = 3) -> None:
+    """Warns once of names that change nothing; reasons: name -> the mechanism that takes its place."""
+    if reasons:
+        listed = "; ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        warnings.warn(f"{caller}: accepted, but changes nothing here: {listed}", UserWarning, stacklevel=stacklevel)
+
+
+def unknown_keyword(caller: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for a keyword that is neither ours nor another library's."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(names)}"
+    return TypeError(f"{caller}: got an unexpected keyword argument {name!r}{hint}")
 
 
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Returns a decorator that makes a constructor accept the keywords of another library, too."""
 
     def wrapped(init: Callable[..., None]) -> Callable[..., None]:
-        known = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
+        parameters = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
 
         @functools.wraps(init)
-        def taking(self: Any, module: nn.Module, mesh: spmd.Mesh | None = None, **given: Any) -> None:
+        def taking(self: nn.Module, module: nn.Module, mesh: spmd.Mesh | None = None, **keywords: Any) -> None:
             if mesh is not None:
-                given["mesh"] = mesh
-            keywords = translate(type(self).__name__, given, table, known)
-            ends_at_user_line(init)(self, module, **keywords)
+                keywords["mesh"] = mesh
+            ends_at_user_line(init)(self, module, **translate(type(self).__name__, keywords, table, parameters))
 
         return taking
 
@@ -80,7 +95,7 @@ def _replicated(parameter: nn.Parameter) -> Placement:
 
 
 # By the name of a `torch.distributed.fsdp.ShardingStrategy`.
-_STRATEGIES: dict[str, Given] = {
+_STRATEGIES: dict[str, Keywords] = {
     "FULL_SHARD": {},
     "SHARD_GRAD_OP": {"reshard_after_forward": False},
     "NO_SHARD": {"shard_placement_fn": _replicated},
@@ -89,7 +104,7 @@ _STRATEGIES: dict[str, Given] = {
 }
 
 
-def _strategy(value: Any, ours: Given) -> Given:
+def _strategy(value: Any, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
     name = "FULL_SHARD" if value is None else getattr(value, "name", value)
     if name not in _STRATEGIES:
@@ -111,11 +126,9 @@ def _on_dim_0(parameter: nn.Parameter) -> Placement:
 
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
-_OWN_DTYPE = "gradients arrive in the dtype of their parameter"
-_NO_UNITS = "as in torch, without an auto_wrap_policy"
 
 
-def _mixed_precision(value: Any, ours: Given) -> Given:
+def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.MixedPrecision`."""
     if value is None:
         return {}
@@ -124,10 +137,11 @@ def _mixed_precision(value: Any, ours: Given) -> Given:
     kept = tuple(value._module_classes_to_ignore)
     has_units = ours.get("auto_wrap_policy") is not None
     ignored = [kind.__name__ for kind in kept if kind is not _BATCH_NORM]  # batch norm is torch's default
-    reasons = {
-        **({"keep_low_precision_grads": _OWN_DTYPE} if value.keep_low_precision_grads else {}),
-        **({f"_module_classes_to_ignore={', '.join(ignored)}": _NO_UNITS} if ignored and not has_units else {}),
-    }
+    reasons = {}
+    if value.keep_low_precision_grads:
+        reasons["keep_low_precision_grads"] = "gradients arrive in the dtype of their parameter"
+    if ignored and not has_units:
+        reasons[f"_module_classes_to_ignore={', '.join(ignored)}"] = "as in torch, without an auto_wrap_policy"
     warn_without_meaning("mixed_precision", reasons, stacklevel=6)
     policy = MixedPrecisionPolicy(
         param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
@@ -136,27 +150,24 @@ def _mixed_precision(value: Any, ours: Given) -> Given:
     return {"mp_policy": policy, **({"full_precision_modules": kept} if kept and has_units else {})}
 
 
-def _cpu_offload(value: Any, _: Given) -> Given:
+def _cpu_offload(value: Any, _: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.CPUOffload`."""
     return {"offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()}
 
 
-def _ignored_states(value: Any, _: Given) -> Given:
+def _ignored_states(value: Any, _: Keywords) -> Keywords:
     states = list(value or ())
     modules = [state for state in states if isinstance(state, nn.Module)]
     parameters = [state for state in states if isinstance(state, torch.Tensor)]
     if len(modules) + len(parameters) != len(states):
         raise TypeError("ignored_states: expected parameters or modules alone")
-    return {
-        **({"ignored_modules": modules} if modules else {}),
-        **({"ignored_params": parameters} if parameters else {}),
-    }
+    return {name: chosen for name, chosen in (("ignored_modules", modules), ("ignored_params", parameters)) if chosen}
 
 
-def _dtypes(name: str) -> Callable[[Any, Given], Given]:
+def _dtypes(name: str) -> Callable[[Any, Keywords], Keywords]:
     """A keyword that sets one dtype of the precision policy; several such keywords make the policy together."""
 
-    def of(value: Any, ours: Given) -> Given:
+    def of(value: Any, ours: Keywords) -> Keywords:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
         return {"mp_policy": MixedPrecisionPolicy(**{**vars(policy), name: value})}
 
@@ -165,16 +176,16 @@ def _dtypes(name: str) -> Callable[[Any, Given], Given]:
 
 # `torch.distributed.fsdp.FullyShardedDataParallel`.
 TORCH: Table = {
-    "process_group": Nothing(ONE_VIEW),
+    "process_group": ONE_VIEW,
     "sharding_strategy": _strategy,
     "cpu_offload": _cpu_offload,
-    "backward_prefetch": Nothing(SCHEDULED),
-    "forward_prefetch": Nothing(SCHEDULED),
-    "limit_all_gathers": Nothing(SCHEDULED, silent=(None, True)),
+    "backward_prefetch": SCHEDULED,
+    "forward_prefetch": SCHEDULED,
+    "limit_all_gathers": (SCHEDULED, True),
     "mixed_precision": _mixed_precision,
-    "device_id": Nothing('the device is "xla"'),
-    "sync_module_states": Nothing(ONE_VIEW),
-    "use_orig_params": Nothing("parameters are always the module's own", silent=(None, True)),
+    "device_id": 'the device is "xla"',
+    "sync_module_states": ONE_VIEW,
+    "use_orig_params": ("parameters are always the module's own", True),
     "ignored_states": _ignored_states,
     "ignored_parameters": lambda value, _: {"ignored_params": list(value or ())},
     "device_mesh": lambda value, _: {} if value is None else {"mesh": value},
@@ -185,42 +196,42 @@ _AXES = "the axes of the mesh are the groups"
 
 # `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`, in the order of its arguments.
 XLA: Table = {
-    "flatten_parameters": Nothing("each parameter stays itself; small ones share a gather"),
-    "execute_sharding_on_init": Nothing("parameters are sharded as they are uploaded", silent=(None, True)),
-    "optimization_barrier_in_forward": Nothing("a gather waits for the unit's input", silent=(None, True)),
-    "optimization_barrier_in_backward": Nothing("a gather waits for the arriving gradient", silent=(None, True)),
-    "sync_on_finalization": Nothing("spmd.sync() ends a step"),
-    "disable_reshard_on_root": Nothing("the root keeps its gathered parameters", silent=(None, True)),
+    "flatten_parameters": "each parameter stays itself; small ones share a gather",
+    "execute_sharding_on_init": ("parameters are sharded as they are uploaded", True),
+    "optimization_barrier_in_forward": ("a gather waits for the unit's input", True),
+    "optimization_barrier_in_backward": ("a gather waits for the arriving gradient", True),
+    "sync_on_finalization": "spmd.sync() ends a step",
+    "disable_reshard_on_root": ("the root keeps its gathered parameters", True),
     "compute_dtype": _dtypes("param_dtype"),
     "buffer_dtype": _dtypes("buffer_dtype"),
     "fp32_reduce_scatter": lambda value, ours: _dtypes("reduce_dtype")(torch.float32, ours) if value else {},
-    "sharding_groups": Nothing(_AXES),
-    "sharding_rank": Nothing(ONE_VIEW),
-    "sharding_world_size": Nothing("the size of the mesh's axis"),
+    "sharding_groups": _AXES,
+    "sharding_rank": ONE_VIEW,
+    "sharding_world_size": "the size of the mesh's axis",
     "shard_param_on_dim_0": lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {},
-    "pin_layout_in_collective_ops": Nothing(_WHOLE_STEP, silent=(None, True)),
-    "reduce_scatter_bucket_size_mb": Nothing(SCHEDULED, silent=(None, 0)),
-    "coalesce_all_gather_ops": Nothing("small parameters share a gather"),
-    "opt_flatten_overlap": Nothing(SCHEDULED),
-    "mark_step_on_finalization": Nothing("spmd.sync() ends a step"),
-    "_shard_size_multiple": Nothing("shards are padded where a dim is uneven", silent=(None, 128)),
-    "_use_xla_patched_linear": Nothing("products keep their shardings", silent=(None, True)),
-    "_debug_dummy_forward_pass": Nothing(_WHOLE_STEP),
-    "_debug_msg": Nothing("fsdp.show(model) names units", silent=(None, "xla_fsdp")),
-    "_debug_print": Nothing("fsdp.show(model) names units"),
+    "pin_layout_in_collective_ops": (_WHOLE_STEP, True),
+    "reduce_scatter_bucket_size_mb": (SCHEDULED, 0),
+    "coalesce_all_gather_ops": "small parameters share a gather",
+    "opt_flatten_overlap": SCHEDULED,
+    "mark_step_on_finalization": "spmd.sync() ends a step",
+    "_shard_size_multiple": ("shards are padded where a dim is uneven", 128),
+    "_use_xla_patched_linear": ("products keep their shardings", True),
+    "_debug_dummy_forward_pass": _WHOLE_STEP,
+    "_debug_msg": ("fsdp.show(model) names units", "xla_fsdp"),
+    "_debug_print": "fsdp.show(model) names units",
 }
 
 # `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`, in the order of its arguments.
 ZERO: Table = {
-    "optimizer_dtype": Nothing("state has the dtype that the optimizer gives it"),
-    "pin_layout": Nothing(_WHOLE_STEP, silent=(None, True, False)),
-    "sharding_groups": Nothing(_AXES),
-    "grad_norm_groups": Nothing(_AXES),
-    "lazy_init": Nothing("state is made by the first step", silent=(None, True, False)),
-    "bucket_cap_mb_all_gather": Nothing(SCHEDULED, silent=(None, 0)),
-    "bucket_cap_mb_reduce_scatter": Nothing(SCHEDULED, silent=(None, 0)),
-    "use_grad_acc_hook": Nothing("backward adds to parameter.grad, in the parameter's dtype"),
-    "save_master_weights": Nothing("state_dict has no weights; parameters are updated directly"),
-    "higher_cc_precision": Nothing("gradients are reduced in their own dtype"),
-    "coalesce_cc": Nothing(SCHEDULED),
+    "optimizer_dtype": "state has the dtype that the optimizer gives it",
+    "pin_layout": (_WHOLE_STEP, True, False),
+    "sharding_groups": _AXES,
+    "grad_norm_groups": _AXES,
+    "lazy_init": ("state is made by the first step", True, False),
+    "bucket_cap_mb_all_gather": (SCHEDULED, 0),
+    "bucket_cap_mb_reduce_scatter": (SCHEDULED, 0),
+    "use_grad_acc_hook": "backward adds to parameter.grad, in the parameter's dtype",
+    "save_master_weights": "state_dict has no weights; parameters are updated directly",
+    "higher_cc_precision": "gradients are reduced in their own dtype",
+    "coalesce_cc": SCHEDULED,
 }

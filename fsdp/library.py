@@ -1,15 +1,14 @@
 """The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
 
 import sys
-from typing import Any
 
 import spmd
 
 if not hasattr(spmd, "mark_sharding"):
     # A folder without __init__.py is a namespace package, which has no file.
-    found = getattr(spmd, "__file__", None) or ", ".join(getattr(spmd, "__path__", ()))
+    path = getattr(spmd, "__file__", None) or ", ".join(getattr(spmd, "__path__", ()))
     raise ImportError(
-        f"fsdp needs the package spmd of torch-spmd, but `import spmd` found {found}, which "
+        f"fsdp needs the package spmd of torch-spmd, but `import spmd` found {path}, which "
         "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
@@ -23,7 +22,7 @@ def __dir__() -> list[str]:
     return sorted({*vars(sys.modules["fsdp"]), *_OF_SPMD})
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__all__":
         return [name for name in __dir__() if not name.startswith("_")]
     if name not in _OF_SPMD:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -15,31 +15,35 @@ from torch.utils._pytree import tree_leaves, tree_map
 import spmd
 from spmd.mesh.notes import note_whole
 
+_T = TypeVar("_T")
+_Entry = str | tuple[str, ...] | None  # of a spec: the axes of one dim
+
 
 def tensors(output: object) -> list[torch.Tensor]:
     """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
-    found: list[torch.Tensor] = []
+    result: list[torch.Tensor] = []
     for value in tree_leaves(output):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found += tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+            result += tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
         elif isinstance(value, torch.Tensor) and value.device.type == "xla":
-            found.append(value)
-    return found
+            result.append(value)
+    return result
 
 
-def map_tensors(output: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(output: _T, function: Callable[[torch.Tensor], torch.Tensor]) -> _T:
     """The same structure with the function's result for each tensor; other values stay the same objects."""
-    return tree_map(functools.partial(_mapped, function), output)
+    result: _T = tree_map(functools.partial(_mapped, function), output)
+    return result
 
 
-def cast(output: Any, dtype: torch.dtype | None) -> Any:
+def cast(output: _T, dtype: torch.dtype | None) -> _T:
     """The same structure with its floating-point tensors cast to a dtype; None: no cast."""
     if dtype is None:
         return output
     return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: object) -> object:
     # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps the tensors alive.
     if isinstance(value, torch.Tensor):
         return function(value)
@@ -60,12 +64,12 @@ class BatchSplit:
         self.mesh = mesh
         self.axes = axes
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
-        self._of_length: dict[int, Any] = {}  # the entry of the spec of dim 1, by its size
+        self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
-    def note_sequences(self, inputs: Any) -> None:
+    def note_sequences(self, inputs: object) -> None:
         """Takes over the sharding of sequences, dim 1 of an input that the user has marked: outputs of that length and
         three dims or more have it, too."""
-        entries: dict[int, Any] = {}
+        entries: dict[int, _Entry] = {}
         for tensor in tensors(inputs):
             sharding = spmd.get_sharding(tensor) if tensor.dim() > 1 else None
             entry = None if sharding is None else sharding.partition_spec(tensor.dim())[1]
@@ -74,22 +78,22 @@ class BatchSplit:
         if entries != self._of_length:  # a compiled step watches it
             self._of_length = entries
 
-    def __call__(self, output: Any, dim: int = 0, *, is_batch: bool = False) -> None:
+    def __call__(self, output: object, dim: int = 0, *, is_batch: bool = False) -> None:
         """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where
         none is sharded."""
         whole = []
-        given = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
-        for tensor in given:
+        batches = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
+        for tensor in batches:
             if tensor.shape[dim] % self.ways == 0:
                 rows = self._of_length.get(tensor.shape[1]) if dim == 0 and tensor.dim() > 2 else None
                 spmd.mark_sharding(tensor, self.mesh, _spec(tensor.dim(), dim, self.axes, rows))
             else:
                 whole.append(tuple(tensor.shape))
-        if is_batch and whole and len(whole) == len(given):
+        if is_batch and whole and len(whole) == len(batches):
             note_whole("fsdp", whole[0], dim, self.ways)
 
 
 @functools.cache
-def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: Any = None) -> spmd.PartitionSpec:
+def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
     """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""
     return spmd.PartitionSpec(*(axes if i == dim else rows if i == 1 else None for i in range(rank)))

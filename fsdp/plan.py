@@ -3,6 +3,7 @@
 # Why small parameters are sharded like large ones, and gathered together: a replicated bias would need an all-reduce of
 # its gradient, and an optimizer state on every device; one collective for all of a unit's small ones costs one latency.
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -49,8 +50,8 @@ def plan_overrides(
     if alone:
         chooses = partial(or_policy, policies=[chooses, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
-    left = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
-    visit("", module, chooses, units, set(ignored), left)
+    ignored_ids = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
+    visit("", module, chooses, units, set(ignored), ignored_ids)
     return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
 
 
@@ -60,28 +61,69 @@ def visit(
     policy: Policy,
     units: list[tuple[str, nn.Module]],
     seen: set[nn.Module],
-    left: set[int],
+    ignored_ids: set[int],
     *,
     asks_root: bool = False,
 ) -> int:
     """Appends the modules at and below a module that a policy chooses, children first; returns the number of their
     parameter elements.
 
-    seen: modules that are not visited again. left: ids of parameters that do not count. asks_root: the root, whose name
-    is "", is chosen or not, too; else it is never among them.
+    seen: modules that are not visited again. ignored_ids: of parameters that do not count. asks_root: the root, whose
+    name is "", is chosen or not, too; else it is never among them.
     """
-    numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in left)
+    numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids)
     if not policy(module, True, numel):
         return 0
     taken = 0
     for child_name, child in module.named_children():
         if child not in seen:
             seen.add(child)
-            taken += visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, left)
+            taken += visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, ignored_ids)
     if (name or asks_root) and policy(module, False, numel - taken):
         units.append((name, module))
         return numel
     return taken
+
+
+def recursive_wrap(
+    module: nn.Module,
+    auto_wrap_policy: AnyPolicy,
+    wrapper_cls: Callable[..., nn.Module],
+    ignored_modules: Collection[nn.Module] = (),
+    ignored_params: Collection[nn.Parameter] = (),
+    only_wrap_children: bool = False,
+    **kwargs: Any,
+) -> tuple[nn.Module, int]:
+    """Replaces each module that a policy chooses by `wrapper_cls(module, **kwargs)`, children before parents.
+
+    `wrapper_cls` is a class or a function, such as `fsdp.fully_shard`, which returns the module itself. A module's
+    `_wrap_overrides` take precedence over `kwargs`. `only_wrap_children` leaves the module itself as it is. Returns the
+    module or its wrapper, and the number of wrapped parameter elements, without those of `ignored_params`.
+
+    Source: `torch_xla.distributed.fsdp.wrap.recursive_wrap`.
+
+    >>> import torch, spmd, fsdp
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
+    >>> model, wrapped = fsdp.recursive_wrap(model, {torch.nn.Linear}, fsdp.fully_shard, mesh=mesh)
+    >>> wrapped, type(model[0]).__name__
+    (30, 'FSDPLinear')
+    """
+    ignored = {below for chosen in ignored_modules for below in chosen.modules()}
+    policy, overrides = resolve(auto_wrap_policy, module, ignored)
+    ignored_ids = {id(parameter) for parameter in ignored_params}
+    chosen: list[tuple[str, nn.Module]] = []
+    numel = visit("", module, policy, chosen, set(ignored), ignored_ids, asks_root=not only_wrap_children)
+    places = defaultdict[nn.Module | None, list[tuple[nn.Module, str]]](list)
+    for parent in module.modules():
+        for name, child in parent._modules.items() if parent not in ignored else ():
+            places[child].append((parent, name))  # a module that goes by two names is replaced at both
+    for _, unit in chosen:
+        result = wrapper_cls(unit, **{**kwargs, **overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})})
+        for parent, name in places[unit] if result is not unit else ():
+            setattr(parent, name, result)
+        module = result if unit is module else module
+    return module, numel
 
 
 def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()) -> PartitionSpec:

@@ -22,6 +22,7 @@ from torch import nn
 Policy = Callable[[nn.Module, bool, int], bool]
 AnyPolicy = Any  # a Policy, classes, or an object with torch's `_run_policy`
 Overrides = Mapping[nn.Module, dict[str, Any]]
+_CLASSES = set, frozenset, list, tuple  # of module classes
 
 
 def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
@@ -79,10 +80,7 @@ def size_based_auto_wrap_policy(
     """
     opaque = FORCE_LEAF_MODULES if force_leaf_modules is None else force_leaf_modules
     excluded = EXCLUDE_WRAP_MODULES if exclude_wrap_modules is None else exclude_wrap_modules
-    is_large = nonwrapped_numel >= min_num_params
-    if recurse:
-        return is_large and not isinstance(module, tuple(opaque))
-    return is_large and not isinstance(module, tuple(excluded))
+    return nonwrapped_numel >= min_num_params and not isinstance(module, tuple(opaque if recurse else excluded))
 
 
 FORCE_LEAF_MODULES: set[type[nn.Module]] = {nn.MultiheadAttention}
@@ -119,16 +117,16 @@ def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) 
 def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
     """Raises ValueError for a policy of module classes of which a model has none: only the root would be a unit."""
     if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
-        given = policy.keywords.get("transformer_layer_cls", ())
-        given = () if isinstance(given, type) else given  # the policy's own error says it
+        chosen = policy.keywords.get("transformer_layer_cls", ())
+        chosen = () if isinstance(chosen, type) else chosen  # the policy's own error says it
     else:
-        given = policy if isinstance(policy, (set, frozenset, list, tuple)) else getattr(policy, "_module_classes", ())
-    classes = tuple(one for one in given if isinstance(one, type))
+        chosen = policy if isinstance(policy, _CLASSES) else getattr(policy, "_module_classes", ())
+    classes = tuple(kind for kind in chosen if isinstance(kind, type))
     if classes and not any(isinstance(module, classes) for module in root.modules()):
-        names = ", ".join(sorted(one.__name__ for one in classes))
-        there = ", ".join(sorted({type(module).__name__ for module in root.modules()}))
+        names = ", ".join(sorted(kind.__name__ for kind in classes))
+        present = ", ".join(sorted({type(module).__name__ for module in root.modules()}))
         raise ValueError(
-            f"auto_wrap_policy: no module of the class(es) {names} in {type(root).__name__}; its classes are {there}"
+            f"auto_wrap_policy: no module of the class(es) {names} in {type(root).__name__}; its classes are {present}"
         )
 
 
@@ -139,7 +137,7 @@ def _refuse_class(caller: str, classes: object) -> None:
 
 
 def _callable(policy: AnyPolicy) -> Policy:
-    if isinstance(policy, (set, frozenset, list, tuple)):
+    if isinstance(policy, _CLASSES):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
     _refuse_class("auto_wrap_policy", policy)
     if not callable(policy):
@@ -148,8 +146,8 @@ def _callable(policy: AnyPolicy) -> Policy:
             f"classes or a policy of torch.distributed.fsdp.wrap, got {policy!r}; inside or_policy each must be a "
             "function or a set of classes"
         )
-    found: Policy = policy
-    return found
+    function: Policy = policy
+    return function
 
 
 @dataclass(frozen=True)
@@ -191,13 +189,12 @@ def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
         close = difflib.get_close_matches(key, (*_LAYERS, *_LEAST), n=1, cutoff=0.8)
         if close and key not in (*_LAYERS, *_LEAST):
             raise ValueError(f"policy_from_config: got the key {key!r}; did you mean {close[0]!r}?")
-    given = [config[key] for key in _LAYERS if config.get(key)]
-    least = [config[key] for key in _LEAST if config.get(key)]
-    if given and least:
+    layers, least = (next(filter(None, map(config.get, keys)), None) for keys in (_LAYERS, _LEAST))
+    if layers and least:
         raise ValueError(
-            f"policy_from_config: expected either {_LAYERS[0]} or {_LEAST[0]}, got {given[0]!r} and {least[0]!r}"
+            f"policy_from_config: expected either {_LAYERS[0]} or {_LEAST[0]}, got {layers!r} and {least!r}"
         )
-    if given:
-        names = given[0].split(",") if isinstance(given[0], str) else given[0]
+    if layers:
+        names = layers.split(",") if isinstance(layers, str) else layers
         return ClassNamePolicy(tuple(name.strip() for name in names))
-    return partial(size_based_auto_wrap_policy, min_num_params=least[0]) if least else None
+    return partial(size_based_auto_wrap_policy, min_num_params=least) if least else None

@@ -13,17 +13,20 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict as theirs
 from torch.distributed.checkpoint.state_dict import StateDictOptions as StateDictOptions
+from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils._pytree import tree_map_only
 
 import spmd
 
 StateDict = dict[str, Any]
+State = Mapping[str, Any]
+Keys = _IncompatibleKeys  # (missing_keys, unexpected_keys)
 Options = StateDictOptions | None
 Modules = set[nn.Module] | None
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
 
 
-def get_model_state_dict(model: nn.Module, *, submodules: Modules = None, options: Options = None) -> Any:
+def get_model_state_dict(model: nn.Module, *, submodules: Modules = None, options: Options = None) -> StateDict:
     """The model's state dict, under the names that it had before it was wrapped.
 
     Without options it is sharded: the tensors with their shardings, of which `torch.distributed.checkpoint.save` writes
@@ -44,7 +47,7 @@ def get_model_state_dict(model: nn.Module, *, submodules: Modules = None, option
 
 def get_optimizer_state_dict(
     model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
-) -> Any:
+) -> StateDict:
     """The optimizers' state by the names of parameters, sharded or full as in `get_model_state_dict`.
 
     As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so that there is state to
@@ -55,7 +58,7 @@ def get_optimizer_state_dict(
 
 def get_state_dict(
     model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
-) -> tuple[StateDict, Any]:
+) -> tuple[StateDict, StateDict]:
     """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`)."""
     return (
         get_model_state_dict(model, submodules=submodules, options=options),
@@ -63,7 +66,7 @@ def get_state_dict(
     )
 
 
-def set_model_state_dict(model: nn.Module, model_state_dict: StateDict, *, options: Options = None) -> Any:
+def set_model_state_dict(model: nn.Module, model_state_dict: StateDict, *, options: Options = None) -> Keys:
     """Loads a model's state, full or sharded; each tensor of the model keeps its sharding.
 
     Returns (missing_keys, unexpected_keys). Every process passes the same full state dict: a state dict of the first
@@ -74,7 +77,7 @@ def set_model_state_dict(model: nn.Module, model_state_dict: StateDict, *, optio
 
 
 def set_optimizer_state_dict(
-    model: nn.Module, optimizers: Optimizers, optim_state_dict: Mapping[str, Any], *, options: Options = None
+    model: nn.Module, optimizers: Optimizers, optim_state_dict: State, *, options: Options = None
 ) -> None:
     """Loads the optimizers' state from the result of `get_optimizer_state_dict`, here or in plain torch.
 
@@ -85,7 +88,7 @@ def set_optimizer_state_dict(
     optimizers = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
     if "state" not in optim_state_dict or "param_groups" not in optim_state_dict:
         # Flattened (`flatten_optimizer_state_dict`): torch itself cannot load that with `full_state_dict=True`.
-        theirs.set_optimizer_state_dict(model, optimizers, dict(optim_state_dict), options=_as_it_is_sharded(options))
+        theirs.set_optimizer_state_dict(model, optimizers, dict(optim_state_dict), options=_sharded(options))
         return
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -99,26 +102,26 @@ def set_state_dict(
     optimizers: Optimizers,
     *,
     model_state_dict: StateDict,
-    optim_state_dict: Mapping[str, Any],
+    optim_state_dict: State,
     options: Options = None,
-) -> Any:
+) -> Keys:
     """Loads the state of a model and of its optimizers; returns (missing_keys, unexpected_keys) of the model."""
-    found = set_model_state_dict(model, model_state_dict, options=options)
+    keys = set_model_state_dict(model, model_state_dict, options=options)
     set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
-    return found
+    return keys
 
 
-def _as_it_is_sharded(options: StateDictOptions) -> StateDictOptions:
+def _sharded(options: StateDictOptions) -> StateDictOptions:
     """The same options without those of a full state dict, so that torch neither gathers nor moves tensors."""
     return dataclasses.replace(
         options, full_state_dict=False, cpu_offload=options.cpu_offload and not options.full_state_dict
     )
 
 
-def _gathered(options: Options, get: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _gathered(options: Options, get: Callable[..., StateDict], *args: object, **kwargs: object) -> StateDict:
     """The result of a function of torch's, gathered over all processes where the options ask for a full one."""
     options = options or StateDictOptions()
-    state = get(*args, options=_as_it_is_sharded(options), **kwargs)
+    state = get(*args, options=_sharded(options), **kwargs)
     if not options.full_state_dict:
         return state
     keeps = not options.cpu_offload or spmd.process_index() == 0
@@ -128,7 +131,7 @@ def _gathered(options: Options, get: Callable[..., Any], *args: Any, **kwargs: A
         whole = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
         return whole if keeps else None  # the other processes free each full tensor before the next is gathered
 
-    state = tree_map_only(torch.Tensor, full, state)
+    state = tree_map_only(torch.Tensor, full, state)  # a collective: every process takes part
     return state if keeps else {}
 
 
@@ -143,28 +146,26 @@ def _of_all_processes(options: Options) -> StateDictOptions:
     return options
 
 
-def _of_optimizer(
-    optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: Mapping[str, Any]
-) -> StateDict:
+def _of_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: State) -> StateDict:
     """One optimizer's part of a state by names, as its `load_state_dict` takes it: by the indices of parameters."""
-    values: dict[int, Any] = {}
+    values: dict[int, object] = {}
     groups = []
     for group, numbered in zip(optimizer.param_groups, optimizer.state_dict()["param_groups"], strict=True):
-        known = [names.get(id(parameter), []) for parameter in group["params"]]
-        groups.append({**_group_of(known, state["param_groups"]), "params": numbered["params"]})
-        for number, called in zip(numbered["params"], known, strict=True):
+        names_of = [names.get(id(parameter), []) for parameter in group["params"]]
+        groups.append({**_group_of(names_of, state["param_groups"]), "params": numbered["params"]})
+        for number, called in zip(numbered["params"], names_of, strict=True):
             values.update((number, state["state"][name]) for name in called if name in state["state"])
     return {"state": values, "param_groups": groups}
 
 
-def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _group_of(names_of: list[list[str]], groups: list[State]) -> StateDict:
     """The group of a state that has all these parameters, without its "params"; a parameter may have several names."""
     for group in groups:
-        held = {*group["params"]}
-        if known and all(held & {*found} for found in known):
+        saved = {*group["params"]}
+        if names_of and all(saved & {*names} for names in names_of):
             return {name: value for name, value in group.items() if name != "params"}
     raise ValueError(
-        f"set_optimizer_state_dict: expected a group with the parameters {[found[:1] for found in known[:4]]} of the "
-        f"optimizer, got groups of {[list(group['params'])[:4] for group in groups]}; make the optimizer with the "
+        f"set_optimizer_state_dict: expected a group with the parameters {[names[:1] for names in names_of[:4]]} of "
+        f"the optimizer, got groups of {[list(group['params'])[:4] for group in groups]}; make the optimizer with the "
         "groups that were saved, of the model's own parameters"
     )

@@ -83,27 +83,27 @@ def show(model: nn.Module) -> Shown:
       bias              (2,)    float32  P(None)                              8 B
     total                                                   40 B             40 B
     """
-    found = units_in(model)
-    if not found:
+    units = units_in(model)
+    if not units:
         raise ValueError(f"show: {type(model).__name__} has no units; wrap it with fsdp first")
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     seen: set[int] = set()
-    return Shown(tuple(_unit(unit, places, names, seen) for unit, places in found.items()))
+    return Shown(tuple(_unit(unit, modules, names, seen) for unit, modules in units.items()))
 
 
-def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> UnitSummary:
+def _unit(unit: Unit, modules: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> UnitSummary:
     """The summary of a unit. seen: ids of parameters of the units before, whose kept bytes are counted only once."""
-    own = [_parameter(parameter, names, seen) for parameter in unit.parameters]
-    left = [_parameter(parameter, names, seen, is_ignored=True) for parameter in unit.ignored]
+    rows = [_parameter(parameter, names, seen) for parameter in unit.parameters]
+    rows += [_parameter(parameter, names, seen, is_ignored=True) for parameter in unit.ignored]
     return UnitSummary(
-        name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
-        kind=", ".join(type(module).__name__ for _, module in places),
+        name=", ".join(name for name, _ in modules if name != "module").removeprefix("module."),
+        kind=", ".join(type(module).__name__ for _, module in modules),
         reshards=unit.reshards if unit.kept_on is None else unit.kept_on.shape()[unit.settings.shard_axis],
-        parameters=(*own, *left),
+        parameters=tuple(rows),
         gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
-        kept_bytes=sum(row.kept_bytes for row in (*own, *left)),
+        kept_bytes=sum(row.kept_bytes for row in rows),
     )
 
 
@@ -137,7 +137,7 @@ def _parameter(
 def _look(unit: UnitSummary) -> tuple[object, ...]:
     """The printed figures of a unit without its name; names of parameters are relative to it."""
     parameters = tuple(
-        (tuple(name.removeprefix(unit.name) for name in one.names), *_row(one)[1:]) for one in unit.parameters
+        (tuple(name.removeprefix(unit.name) for name in row.names), *_row(row)[1:]) for row in unit.parameters
     )
     return unit.kind, unit.reshards, unit.gathered_bytes, unit.kept_bytes, parameters
 

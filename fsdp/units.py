@@ -1,10 +1,20 @@
 """`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype of computation."""
 
+# [Note: a unit's tensors and states]
+#
+# Tensors: a parameter is the sharded one at all times, and the only one that is stored. Its unsharded (all-gathered)
+# value, and the cast that is gathered in its place, are values of the graph that nothing here holds beyond a pass; a
+# gradient arrives in the parameter's sharding, which XLA turns into a reduce-scatter of the summands.
+#
 # A unit changes no data. Between steps its parameters are SHARDED: marked with their specs. A forward pass (FORWARD)
 # reads them through `use_sharding`, which makes the gather an op of the graph: its result is freed after the last op
 # that reads it, as any value is, so there is no buffer of ours and nothing to free by hand. Backward (BACKWARD) reads
 # them through a second gather, for which the first gradient that arrives is the signal: a hook on the outputs, as torch
 # has no hook before a module's backward that sees every path into it. UNSHARDED is what `unshard` leaves.
+#
+# Hooks, in order: pre_forward enters the gathers, forward runs, post_forward leaves them and watches the outputs;
+# pre_backward renews the gathers at the first gradient, post_backward ends them. FSDP2 prefetches the next unit's
+# all-gather by hand; here XLA's scheduler does, as it sees the whole step.
 #
 # Why the gather depends on an input, and on a gradient (`renew`): XLA merges two gathers of one parameter into one that
 # stays in memory from forward to backward, and moves a gather that depends on nothing to the start of the program. A
@@ -16,10 +26,12 @@
 
 import dataclasses
 import enum
+import functools
+import itertools
 import warnings
 import weakref
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,16 +40,16 @@ from torch import nn
 import spmd
 
 from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
-from .gradients import GradientHooks
+from .gradients import GradientHooks, UnsyncedGradients
 from .outputs import BatchSplit, cast, tensors
 from .plan import placement
-from .unsynced_gradients import UnsyncedGradients
 
-_Held = dict[tuple[nn.Module, str], Any]  # (module, name of a parameter) -> the tensor under that name
+_Held = dict[tuple[nn.Module, str], torch.Tensor]  # (module, name of a parameter) -> the tensor under that name
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
 
-class State(enum.Enum):
+class UnitState(enum.Enum):
     """The states of a unit's parameters: between steps, and while one runs."""
 
     SHARDED = "stored sharded"
@@ -69,14 +81,14 @@ _sharding_units: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDic
 
 def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
     """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards it."""
-    unit, now = _sharding_units.get(id(tensor)), spmd.get_sharding(tensor)
-    if unit is None or now is None or all(tensor is not parameter for parameter in unit.parameters):
+    unit, present = _sharding_units.get(id(tensor)), spmd.get_sharding(tensor)
+    if unit is None or present is None or all(tensor is not parameter for parameter in unit.parameters):
         return
     axis = unit.settings.shard_axis
-    before, after = (spmd.PartitionSpec(*each.partition_spec(tensor.dim())) for each in (now, sharding))
-    if before.without(axis) != before and after.without(axis) == after:
+    former, new = (spmd.PartitionSpec(*each.partition_spec(tensor.dim())) for each in (present, sharding))
+    if former.without(axis) != former and new.without(axis) == new:
         warnings.warn(
-            f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as {before!r}; {after!r} "
+            f"mark_sharding: FSDP shards this parameter {list(tensor.shape)} over {axis!r}, as {former!r}; {new!r} "
             "drops that axis, and each of its devices holds all of it: name the axis, too, or use spmd.ShardingRules",
             stacklevel=3,
         )
@@ -120,7 +132,7 @@ class Unit:
         self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
         self._masters: _Held = {}  # the parameters that casts replace during backward
         self._arrived: tuple[int, _Pass] | None = None  # autograd's graph task, and the pass whose backward runs in it
-        self._stored = State.SHARDED
+        self._stored = UnitState.SHARDED
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy begins with no pass under way.
@@ -139,11 +151,11 @@ class Unit:
 
     def release(self, below: "Unit") -> None:
         """Drops the parameters that now belong to `below`, a unit that was made of modules below this one."""
-        left = {id(parameter) for parameter in below.parameters}
-        kept = [place for place, parameter in enumerate(self.parameters) if id(parameter) not in left]
-        self._specs = tuple(self._specs[place] for place in kept) if self._specs else ()
-        self.parameters = tuple(self.parameters[place] for place in kept)
-        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in left)
+        taken = {id(parameter) for parameter in below.parameters}
+        is_kept = [id(parameter) not in taken for parameter in self.parameters]
+        self._specs = tuple(itertools.compress(self._specs, is_kept))
+        self.parameters = tuple(itertools.compress(self.parameters, is_kept))
+        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in taken)
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
@@ -153,11 +165,11 @@ class Unit:
         self.refresh(modules)
 
     @property
-    def state(self) -> State:
+    def state(self) -> UnitState:
         """The state of the parameters now."""
         if self._passes:
-            return State.FORWARD
-        return State.BACKWARD if self._arrived is not None else self._stored
+            return UnitState.FORWARD
+        return UnitState.BACKWARD if self._arrived is not None else self._stored
 
     @property
     def is_on_device(self) -> bool:
@@ -194,7 +206,7 @@ class Unit:
             self._specs = tuple(map(self._placed, self.parameters))
             self.reshard()
             for parameter in self.ignored:
-                spmd.mark_sharding(parameter, self.settings.mesh, self._held_spec(parameter))
+                spmd.mark_sharding(parameter, self.settings.mesh, self._spec_of_others(parameter))
             for module in modules:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
@@ -202,38 +214,34 @@ class Unit:
             self._gather_stored()  # made here, a compiled call does not see it appear in the first forward pass
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        held, settings = self._held_spec(parameter), self.settings
+        spec, settings = self._spec_of_others(parameter), self.settings
         if parameter.numel() < settings.min_shard_numel:
-            return held
+            return spec
         size = settings.mesh.shape()[settings.shard_axis]
-        return placement(parameter, settings.shard_axis, size, held, settings.shard_placement_fn)
+        return placement(parameter, settings.shard_axis, size, spec, settings.shard_placement_fn)
 
-    def _held_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        """The spec of a parameter over the mesh's other axes."""
-        sharding = spmd.get_sharding(parameter)
-        if sharding is None or sharding.mesh_axes() != self.settings.mesh.shape():
-            return spmd.PartitionSpec(*(None for _ in parameter.shape))
-        return spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())).without(self.settings.shard_axis)
+    def _spec_of_others(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        return spec_of_others(parameter, self.settings.mesh, self.settings.shard_axis)
 
     def unshard(self, *, with_gradients: bool = False) -> None:
         """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is called."""
         axis = self.settings.shard_axis
         self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
-        self._stored = State.UNSHARDED
+        self._stored = UnitState.UNSHARDED
 
     def reshard(self, *, with_gradients: bool = False) -> None:
         """Stores the parameters sharded."""
         is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
         _sharding_units.update((id(parameter), self) for parameter in self.parameters)
-        self._stored = State.SHARDED
+        self._stored = UnitState.SHARDED
 
     def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
             _sharding_units.pop(id(parameter), None)
-            held = [parameter, parameter.grad] if with_gradients and parameter.grad is not None else [parameter]
-            for tensor in held:
-                spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
+            for tensor in (parameter, parameter.grad if with_gradients else None):
+                if tensor is not None:
+                    spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
 
     def gathered_bytes(self, parameter: nn.Parameter) -> int:
         """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
@@ -255,7 +263,7 @@ class Unit:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
         self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
-    def pre_forward(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def pre_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
         schedule it earlier."""
         if not self.is_on_device:
@@ -268,12 +276,14 @@ class Unit:
         if not self._passes:
             self.restore()
             self._hook_gradients()
-        inputs = self._cast_inputs((args, kwargs))
-        stored = {slot: _held(*slot) for slot in self._cast_slots()}
-        again = self._computed_again()
-        begun = again or self._begun(stored)
+        policy = self.settings.mp_policy
+        inputs: Inputs = cast((args, kwargs), policy.param_dtype if policy.cast_forward_inputs else None)
+        stored = self._stored_slots()
+        recomputed = self._recomputed_pass()
+        begun = recomputed or self._begun(stored)
         begun.output_dtype = self._output_dtype((args, kwargs))
-        if self.reshards and not again:
+        if self.reshards and not recomputed:
+            # The gather waits for the unit's input. A recomputation reads the gather that the gradient has renewed.
             for tensor in tensors(inputs)[:1]:
                 for gather in begun.gathers:
                     gather.renew(tensor)
@@ -284,11 +294,19 @@ class Unit:
         return inputs
 
     def _begun(self, stored: _Held) -> _Pass:
-        casts = self._casts([parameter for parameter in stored.values() if self._is_cast(parameter)])
-        held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
-        return _Pass((self._gather_stored(), self._gather(casts.values())), held)
+        """A forward pass with the casts of parameters: sharded as these are, and gathered after the cast, so that the
+        all-gather moves the narrower dtype."""
+        casts: dict[int, torch.Tensor] = {}
+        for parameter in {id(parameter): parameter for parameter in stored.values()}.values():
+            sharding = spmd.get_sharding(parameter)
+            assert sharding is not None, "parameters are marked when they are wrapped"
+            spec = sharding.partition_spec(parameter.dim())
+            narrow = parameter.to(self.settings.mp_policy.param_dtype)
+            casts[id(parameter)] = spmd.mark_sharding(narrow, self.settings.mesh, spec)
+        gathers = (self._gather_stored(), self._gather(casts.values()))
+        return _Pass(gathers, {slot: casts[id(parameter)] for slot, parameter in stored.items()})
 
-    def _computed_again(self) -> _Pass | None:
+    def _recomputed_pass(self) -> _Pass | None:
         """The forward pass that recompute around the unit runs again for its backward, or None. The second run reads
         the same casts, which were gathered when the gradient arrived."""
         task, arrived = self._arrived or (-1, None)
@@ -302,12 +320,12 @@ class Unit:
         ended, stored = self._passes.pop()
         _hold(stored)
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
-        is_again = ended is self._computed_again()
-        if self.kept_on is not None and returned and not is_again:
+        is_recomputed = ended is self._recomputed_pass()
+        if self.kept_on is not None and returned and not is_recomputed:
             ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
-        if self._stored is State.UNSHARDED and not self._passes:
+        if self._stored is UnitState.UNSHARDED and not self._passes:
             self.reshard()
         if output is None:
             return None
@@ -316,8 +334,11 @@ class Unit:
             self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
             self.settings.shard_output(output, self.settings.mesh)
-        if not is_again:
-            self._watch(output, ended)
+        if not is_recomputed and (self.reshards or ended.held):
+            # The first gradient that arrives at an output begins the backward of this pass.
+            for tensor in tensors(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(functools.partial(self.pre_backward, ended))
         return output
 
     def restore(self) -> None:
@@ -335,30 +356,23 @@ class Unit:
         at.task = task
         if at.held is None:
             with torch.enable_grad():
-                again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
-            at.gathers, at.held = again.gathers, again.held
+                renewed = self._begun(self._stored_slots())
+            at.gathers, at.held = renewed.gathers, renewed.held
         if self.reshards:
             for index, gather in enumerate(at.gathers):
                 gather.renew(gradient, at.kept[index] if at.kept else ())
         if at.held and not self._passes:
-            self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
+            self._masters = self._masters or {slot: _held(*slot) for slot in at.held}  # not the casts of a nested pass
             _hold(at.held)
             self._arrived = task, at
         if (at.held and not self._passes) or at.kept:
-            torch.autograd.Variable._execution_engine.queue_callback(partial(self.post_backward, at))
+            torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.post_backward, at))
 
     def post_backward(self, at: "_Pass") -> None:
         """Ends the backward of a forward pass: parameters stand in modules again, and its casts are freed."""
         self.restore()
         self._arrived = None
         at.gathers, at.held, at.kept = (), None, ()
-
-    def _watch(self, output: Any, ended: _Pass) -> None:
-        """Registers a hook on the outputs of a forward pass: the first gradient that arrives begins its backward."""
-        if self.reshards or ended.held:
-            for tensor in tensors(output):
-                if tensor.grad_fn is not None:
-                    tensor.register_hook(partial(self.pre_backward, ended))
 
     def _refuse_meta(self, module: nn.Module) -> None:
         if any(parameter.is_meta for parameter in self.parameters):
@@ -369,38 +383,23 @@ class Unit:
 
     def _gather_stored(self) -> spmd.use_sharding:
         if self._gathered is None:
-            cast = {id(_held(*slot)) for slot in self._cast_slots()}
-            self._gathered = self._gather([parameter for parameter in self.parameters if id(parameter) not in cast])
+            cast_later = {id(parameter) for parameter in self._stored_slots().values()}
+            whole = [parameter for parameter in self.parameters if id(parameter) not in cast_later]
+            self._gathered = self._gather(whole)
         return self._gathered
 
-    def _gather(self, of: Any) -> spmd.use_sharding:
-        return spmd.use_sharding(of, self.settings.mesh, over=self.settings.shard_axis)
+    def _gather(self, parameters: Iterable[torch.Tensor]) -> spmd.use_sharding:
+        return spmd.use_sharding(parameters, self.settings.mesh, over=self.settings.shard_axis)
 
-    def _cast_slots(self) -> Sequence[tuple[nn.Module, str]]:
-        if self.settings.mp_policy.param_dtype is None:
-            return ()
-        return [slot for slot in self._slots if self._is_cast(_held(*slot))]
+    def _stored_slots(self) -> _Held:
+        """The parameters that are cast for a pass, by the slots that hold them now."""
+        return {slot: _held(*slot) for slot in self._slots if self._is_cast(_held(*slot))}
 
     def _is_cast(self, tensor: torch.Tensor) -> bool:
         dtype = self.settings.mp_policy.param_dtype
         return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
 
-    def _casts(self, parameters: list[nn.Parameter]) -> dict[int, torch.Tensor]:
-        """The casts of parameters, by the parameter's id: sharded as the parameter is, and gathered after the cast."""
-        casts = {}
-        for parameter in parameters:
-            sharding = spmd.get_sharding(parameter)
-            assert sharding is not None, "parameters are marked when they are wrapped"
-            cast = parameter.to(self.settings.mp_policy.param_dtype)
-            spec = sharding.partition_spec(parameter.dim())
-            casts[id(parameter)] = spmd.mark_sharding(cast, self.settings.mesh, spec)
-        return casts
-
-    def _cast_inputs(self, inputs: Any) -> Any:
-        policy = self.settings.mp_policy
-        return cast(inputs, policy.param_dtype if policy.cast_forward_inputs else None)
-
-    def _output_dtype(self, inputs: Any) -> torch.dtype | None:
+    def _output_dtype(self, inputs: object) -> torch.dtype | None:
         """The dtype of a forward pass's output; with `FullPrecision`, the dtype of the last input that is cast."""
         policy = self.settings.mp_policy
         if not isinstance(policy, FullPrecision):
@@ -415,22 +414,77 @@ def unit_of(module: nn.Module) -> Unit | None:
 
 def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
     """The units at and below a module, parents first, each with the (name, module) pairs that it has hooks on."""
-    found: dict[Unit, list[tuple[str, nn.Module]]] = {}
+    units: dict[Unit, list[tuple[str, nn.Module]]] = {}
     for name, below in module.named_modules():
         unit = unit_of(below)
         if unit is not None:
-            found.setdefault(unit, []).append((name, below))
-    return found
+            units.setdefault(unit, []).append((name, below))
+    return units
 
 
-def _held(module: nn.Module, name: str) -> Any:
-    return module._parameters[name]
+def root_of(module: nn.Module) -> Unit | None:
+    """The outermost unit at or below a module, or None."""
+    return unit_of(module) or next(iter(units_in(module)), None)
+
+
+def spec_of_others(tensor: torch.Tensor, mesh: spmd.Mesh, *axes: str) -> spmd.PartitionSpec:
+    """The spec of a tensor over the mesh's other axes than these (tensor parallel)."""
+    sharding = spmd.get_sharding(tensor)
+    if sharding is None or sharding.mesh_axes() != mesh.shape():
+        return spmd.PartitionSpec(*(None for _ in tensor.shape))
+    return functools.reduce(
+        spmd.PartitionSpec.without, axes, spmd.PartitionSpec(*sharding.partition_spec(tensor.dim()))
+    )
+
+
+def _held(module: nn.Module, name: str) -> torch.Tensor:
+    tensor = module._parameters[name]
+    assert tensor is not None, "a slot is the place of a parameter"
+    return tensor
 
 
 def _hold(values: _Held | None) -> None:
     """Puts tensors into the slots of modules; they need not be parameters."""
     values = values or {}
     for (module, name), value in values.items():
-        module._parameters[name] = value
+        module._parameters[name] = value  # type: ignore[assignment]  # a cast is no parameter
     for module in {module for module, _ in values if isinstance(module, nn.RNNBase)}:
         module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+@contextmanager
+def summon_full_params(
+    module: nn.Module, *, recurse: bool = True, writeback: bool = True, with_grads: bool = False
+) -> Iterator[None]:
+    """A context in which the parameters of a module's units are stored unsharded.
+
+    Values can be read and written without it, too: a tensor is always the global one, however it is sharded.
+
+    Args:
+        module: a model that is wrapped. recurse: also the units below the outermost.
+        writeback: True keeps values written to parameters; False restores their former values at the end.
+        with_grads: gradients, too, are unsharded in the context.
+
+    Raises ValueError for a module without units. Source:
+    `torch.distributed.fsdp.FullyShardedDataParallel.summon_full_params`.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> with fsdp.summon_full_params(model), torch.no_grad():
+    ...     spmd.get_sharding(model.weight.zero_()).is_replicated()
+    True
+    """
+    units = list(units_in(module))[: None if recurse else 1]
+    if not units:
+        raise ValueError(f"summon_full_params: {type(module).__name__} has no units; wrap it with fsdp first")
+    parameters = [parameter for unit in units for parameter in unit.parameters]
+    kept = [] if writeback else [parameter.detach().clone() for parameter in parameters]
+    for unit in units:
+        unit.unshard(with_gradients=with_grads)
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.reshard(with_gradients=with_grads)
+        for parameter, value in zip(parameters if kept else (), kept, strict=True):
+            parameter.data = value

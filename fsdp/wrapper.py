@@ -1,9 +1,12 @@
 """`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places the collectives."""
 
+import functools
+import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -13,13 +16,11 @@ import spmd
 from .activation_checkpoint import checkpoint_module
 from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
 from .attach import ParamInit, attach, materialise
-from .keywords import TORCH, takes
-from .notices import ONE_VIEW, warn_without_meaning
+from .keywords import ONE_VIEW, TORCH, XLA, takes, translate, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
-from .units import State, unit_of, units_in, warn_of_dropped_axis
-from .unsharded import summon_full_params
+from .units import UnitState, summon_full_params, unit_of, units_in, warn_of_dropped_axis
 
 PREFIX = "module."
 
@@ -122,14 +123,14 @@ class FullyShardedDataParallel(nn.Module):
             shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel, shard_output=shard_output,
         )  # fmt: skip
         ignored_modules = tuple(ignored_modules)
-        ignored = [*ignored_params, *(below for one in ignored_modules for below in one.parameters())]
+        ignored = [*ignored_params, *(below for chosen in ignored_modules for below in chosen.parameters())]
         wrapped = [below for places in units_in(module).values() for _, below in places]
         full = tuple(full_precision_modules)
         planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)
-        for _, unit, own in planned:
+        for _, unit, overrides in planned:
             if isinstance(unit, full):
-                own["mp_policy"] = FullPrecision()
-        units = [(name, unit, settings.overridden(own, name)) for name, unit, own in planned]
+                overrides["mp_policy"] = FullPrecision()
+        units = [(name, unit, settings.overridden(overrides, name)) for name, unit, overrides in planned]
         self.module = module
         self.mesh = mesh
         self.units = [(name, unit) for name, unit, _ in units]
@@ -140,10 +141,11 @@ class FullyShardedDataParallel(nn.Module):
                 attach([unit], of_unit, self._split, ignored)
             else:
                 self._wrap_unit(name, unit, of_unit, auto_wrapper_callable, ignored)
+        # The root keeps its parameters from forward to backward, which begins with them.
         root = replace(settings, reshard_after_forward=None) if reshard_after_forward else settings
         self._attached = attach([module], root, self._split, ignored)
         self._register_state_dict_hook(_strip_prefix)
-        self.register_state_dict_pre_hook(_restore_first)
+        self.register_state_dict_pre_hook(FullyShardedDataParallel._restore)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
 
@@ -156,14 +158,14 @@ class FullyShardedDataParallel(nn.Module):
         reshards = settings.reshard_after_forward
         how["reshard_after_forward"] = True if reshards is None else reshards
         extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
-        made = callable_(
+        wrapper = callable_(
             unit, mesh=settings.mesh, shard_axis=settings.shard_axis, extra_data_axis=next(extra, None),
             ignored_params=ignored, **how,
         )  # fmt: skip
-        inner = made.module if isinstance(made, FullyShardedDataParallel) else made
+        inner = wrapper.module if isinstance(wrapper, FullyShardedDataParallel) else wrapper
         if not isinstance(inner, nn.Module):
             raise TypeError(
-                f"{settings.caller}: auto_wrapper_callable must return a module, got {type(made).__name__} for {name}"
+                f"{settings.caller}: auto_wrapper_callable must return a module, got {type(inner).__name__} for {name}"
             )
         if unit_of(inner) is None:
             attach([inner], settings, self._split, ignored)
@@ -196,8 +198,8 @@ class FullyShardedDataParallel(nn.Module):
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """The prefix of each name of the module; `torch.distributed.checkpoint.state_dict` reads it."""
-        own = (*self.module._parameters, *self.module._buffers, *self.module._modules)
-        return dict.fromkeys(own, PREFIX.removesuffix("."))
+        names = (*self.module._parameters, *self.module._buffers, *self.module._modules)
+        return dict.fromkeys(names, PREFIX.removesuffix("."))
 
     def extra_repr(self) -> str:
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
@@ -233,14 +235,14 @@ class FullyShardedDataParallel(nn.Module):
                 raise ValueError(
                     f"no_sync: expected over to name axes of the batch ({', '.join(self._split.axes)}), got {axis!r}"
                 )
-        before = [(unit, unit.unsynced.over) for unit in units_in(self.module)]
-        for unit, _ in before:
+        former = {unit: unit.unsynced.over for unit in units_in(self.module)}
+        for unit in former:
             unit.defer_gradients(axes)
         try:
             yield
         finally:
-            for unit, over in before:
-                unit.defer_gradients(over)
+            for unit, former_axes in former.items():
+                unit.defer_gradients(former_axes)
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
         """Makes gradients the sum over the batch's shards, one per device, divided by `pre * post`; those of the root
@@ -291,32 +293,25 @@ class FullyShardedDataParallel(nn.Module):
         for unit, places in units_in(self.module).items():
             unit.refresh([module for _, module in places])
 
-    def _restore(self) -> None:
+    def _restore(self, *_: object) -> None:
         """Puts parameters back in the place of their casts, which a backward pass that raised has left there."""
         for unit in units_in(self.module):
-            if unit.state is not State.FORWARD:
+            if unit.state is not UnitState.FORWARD:
                 unit.restore()
 
 
-def _restore_first(wrapper: Any, *_: object) -> None:
-    wrapper._restore()
-
-
 def _strip_prefix(wrapper: nn.Module, state: StateDict, prefix: str, metadata: object) -> None:
-    long = prefix + PREFIX
-    _rename(state, {key: prefix + key.removeprefix(long) for key in state if key.startswith(long)})
+    _rename(state, prefix + PREFIX, prefix)
 
 
 def _add_prefix(wrapper: nn.Module, state: StateDict, prefix: str, *_: object) -> None:
     wrapper.__dict__["_loading"] = prefix
-    long = prefix + PREFIX
-    _rename(state, {key: long + key.removeprefix(prefix) for key in state if key.startswith(prefix)})
+    _rename(state, prefix, prefix + PREFIX)
 
 
-def _rename(state: StateDict, names: dict[str, str]) -> None:
+def _rename(state: StateDict, old: str, new: str) -> None:
     # All keys are removed before any is added: a module may have a child that is called "module", too.
-    moved = {new: state.pop(old) for old, new in names.items()}
-    state.update(moved)
+    state.update({new + key.removeprefix(old): state.pop(key) for key in [*state] if key.startswith(old)})
 
 
 def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
@@ -324,6 +319,72 @@ def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
     long = prefix + PREFIX
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
         keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]
+
+
+# --- the names of PyTorch/XLA's two FSDPs, with their keywords ---------------------------------------------------
+
+_OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
+# PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of ours.
+_ORDER = [*XLA]
+_ORDER[_ORDER.index("coalesce_all_gather_ops") + 1 :] = "auto_wrap_policy", "auto_wrapper_callable", "param_init_fn"
+
+
+# The modules that an auto_wrap_policy of these classes chose; they stay themselves and are units.
+_CHOSEN: "WeakSet[nn.Module]" = WeakSet()
+
+
+class _WithUnits(type):
+    """A class of wrappers whose instances, for `isinstance`, are the modules that its auto_wrap_policy chose, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or (isinstance(instance, nn.Module) and instance in _CHOSEN)
+
+
+class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
+    """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in addition to its own.
+
+    `compute_dtype`, `buffer_dtype`, `fp32_reduce_scatter` make a precision policy, `shard_param_on_dim_0` a placement;
+    keywords without a meaning here are named in one warning. Raises TypeError for an unknown keyword.
+
+    >>> import torch, spmd, fsdp
+    >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
+    >>> model = fsdp.XlaFullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=mesh, compute_dtype=torch.bfloat16)
+    >>> model(torch.ones(3, 4, device="xla")).dtype
+    torch.bfloat16
+    """
+
+    def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, *more: Any, **how: Any):
+        translated = translate(type(self).__name__, {**dict(zip(_ORDER, more, strict=False)), **how}, XLA, _OURS)
+        super().__init__(module, reshard_after_forward=reshard_after_forward, **translated)
+        _CHOSEN.update(unit for _, unit in self.units)
+
+    @property
+    def sharded_params(self) -> list[nn.Parameter]:
+        """The parameters that are sharded."""
+        return list(self.parameters())
+
+    def get_original_names_and_sharded_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The parameters, with their names in the wrapped module."""
+        return list(self.named_parameters())
+
+
+class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits):
+    """`FullyShardedDataParallel` under the name of `torch_xla.experimental.spmd_fully_sharded_data_parallel` (FSDP v2).
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.SpmdFullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> model(torch.ones(3, 4, device="xla")).shape
+    torch.Size([3, 2])
+    """
+
+    @functools.wraps(FullyShardedDataParallel.__init__)  # type: ignore[misc]  # mypy takes no decorated constructor
+    def __init__(self, *args: Any, **how: Any):
+        super().__init__(*args, **how)
+        _CHOSEN.update(unit for _, unit in self.units)
+
+    @property
+    def _orig_module(self) -> nn.Module:
+        return self.module
 
 
 spmd.register_units(FullyShardedDataParallel, checkpoint_module, warn_of_dropped_axis)

@@ -1,10 +1,10 @@
 """ZeRO-1: parameters replicated, the optimizer's state sharded over a mesh axis, by annotations alone."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT, StateDict
 from torch.utils.weak import WeakIdKeyDictionary
 
 import spmd
@@ -44,18 +44,18 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def __init__(
         self,
-        params: Any,
+        params: ParamsT,
         optimizer_class: Callable[..., Optimizer],
         optimizer_dtype: torch.dtype | None = None,
         grad_clipping: bool = True,
         max_norm: float | None = None,
-        *more: Any,
+        *more: object,
         mesh: spmd.Mesh | None = None,
         axis: str | None = None,
-        **defaults: Any,
+        **defaults: object,
     ):
-        given = {"optimizer_dtype": optimizer_dtype, **dict(zip([*ZERO][1:], more, strict=False)), **defaults}
-        translate(type(self).__name__, {name: given.pop(name) for name in ZERO if name in given}, ZERO, {})
+        keywords = {"optimizer_dtype": optimizer_dtype, **dict(zip([*ZERO][1:], more, strict=False)), **defaults}
+        translate(type(self).__name__, {name: keywords.pop(name) for name in ZERO if name in keywords}, ZERO, {})
         self.mesh = mesh or get_global_mesh() or get_1d_mesh("fsdp")
         names = self.mesh.axis_names
         self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
@@ -65,28 +65,29 @@ class ZeroRedundancyOptimizer(Optimizer):
             )
         self.max_norm = max_norm if grad_clipping else None
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
-        self.base_optimizer = optimizer_class(params, **given)
+        self.base_optimizer = optimizer_class(params, **keywords)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, **how: Any) -> Any:
+    def step(self, closure: Callable[[], float] | None = None, **how: object) -> float | None:  # type: ignore[override]
         """Clips the gradients, where that was requested, and takes the optimizer's step."""
         if self.max_norm is not None:
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.max_norm)
         # torch 2.13 passes a closure by position; some optimizers take other keywords.
-        loss: Any = self.base_optimizer.step(closure, **how) if closure is not None else self.base_optimizer.step(**how)
+        step: Callable[..., float | None] = self.base_optimizer.step
+        loss = step(**how) if closure is None else step(closure, **how)
         self._shard_state()
         return loss
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards it."""
         self.base_optimizer.load_state_dict(state_dict)
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
         self._shard_state()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The state dict of the optimizer without ZeRO."""
         return self.base_optimizer.state_dict()
 
@@ -95,8 +96,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         size = self.mesh.shape()[self.axis]
         for parameter, values in self.state.items():
             for value in values.values():
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
-                    if value in self._sharded or value.device.type != "xla":
-                        continue
+                # A step count has no dim, and replicated numbers need no mark.
+                has_shape = isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim()
+                if has_shape and value.device.type == "xla" and value not in self._sharded:
                     spmd.mark_sharding(value, self.mesh, parameter_spec(value.shape, self.axis, size))
                     self._sharded[value] = True

@@ -7,7 +7,7 @@ from .base.jax_private import distributed_state as distributed_state
 from .base.jax_private import use_shardy_partitioner as use_shardy_partitioner
 from .base.jax_private import without_shardings as without_shardings
 from .base.seed import Draw as Draw
-from .base.seed import Iteration as Iteration
+from .base.seed import IterationDraws as IterationDraws
 from .base.state import DrawNumber as DrawNumber
 from .base.state import Observation as Observation
 from .base.state import Scalar as Scalar

@@ -14,7 +14,7 @@ from ..core import LOCK, DeviceData, Meta, Sharding, Storage, XlaTensor, seed, s
 from ..core.extend import (
     LIVE,
     SYNC_LOCK,
-    Iteration,
+    IterationDraws,
     Node,
     UndoLog,
     Value,
@@ -53,14 +53,14 @@ class Capture:
     """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
 
     given: the stand-ins. start: values with a lower serial are from outside. draws: the draws of one iteration
-    (`seed.Iteration`). The end of the block takes back writes to tensors from outside.
+    (`seed.IterationDraws`). The end of the block takes back writes to tensors from outside.
     """
 
     def __init__(self, name: str):
         self.name = name
         self.given: list[Value] = []
         self.start = 0
-        self.draws: Iteration
+        self.draws: IterationDraws
         self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
         self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}

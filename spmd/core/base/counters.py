@@ -12,7 +12,7 @@ from types import CodeType
 import jax
 import torch
 
-from .compile_record import CompileRecord
+from .compile_record import CompileRecord as CompileRecord
 from .config import config
 from .forking import survives_fork
 from .state import PerThread, held

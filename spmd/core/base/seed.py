@@ -18,18 +18,18 @@ _lock = forking.survives_fork(threading.Lock())
 _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
-class _Thread(threading.local):
-    """The state of a thread: its own stream, its number of shared draws, draws to repeat, and draws to note."""
+class _ThreadDraws(threading.local):
+    """A thread's own stream, its number of shared draws, draws to repeat, and those that note its draws."""
 
-    own: Draw | None = None
+    stream: Draw | None = None
     num_forks = 0
     num_shared = 0
     repeated: Iterator[Draw] | None = None
-    noted: list[Draw] | None = None
-    body: "Iteration | None" = None
+    notes: tuple[list[Draw], ...] = ()
+    bodies: tuple["IterationDraws", ...] = ()
 
 
-_thread = _Thread()
+_thread = _ThreadDraws()
 
 
 def manual_seed(seed: int) -> None:
@@ -39,10 +39,8 @@ def manual_seed(seed: int) -> None:
 
 def next_draw(generator: torch.Generator | None = None) -> Draw:
     """Returns the (seed, count) of the next draw. A generator gives a seed of its own and advances by one number."""
-    body = _thread.body
-    if body is not None and (body.source is not _thread.repeated or body.num_forks != _thread.num_forks):
-        body = None  # a repeated draw, or one apart from the stream
-    draw = None if _thread.repeated is None else next(_thread.repeated, None)
+    source = _thread.repeated
+    draw = None if source is None else next(source, None)
     if draw is None:
         num_shared = _thread.num_shared
         draw = _new_draw(generator)
@@ -51,11 +49,12 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
             draw = observing.draw(draw)
         elif observing is not None:
             observing.other_draws = True
-    if body is not None:
-        body.draws.append(draw)
-        body.generators.append(generator)
-    if _thread.noted is not None:
-        _thread.noted.append(draw)
+    for body in _thread.bodies:
+        if body.source is source and body.num_forks == _thread.num_forks:  # else repeated, or apart from the stream
+            body.draws.append(draw)
+            body.generators.append(generator)
+    for note in _thread.notes:
+        note.append(draw)
     return draw
 
 
@@ -65,9 +64,9 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
         if generator.device.type not in ("cpu", "xla"):
             raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
         return int(torch.randint(0, torch.iinfo(torch.int64).max, (), generator=generator, device="cpu")), 0
-    if _thread.own is not None:
-        draw = _thread.own
-        _thread.own = draw[0], draw[1] + 1
+    if _thread.stream is not None:
+        draw = _thread.stream
+        _thread.stream = draw[0], draw[1] + 1
         return draw
     with _lock:
         draw = _shared
@@ -80,7 +79,7 @@ def take(count: int) -> Draw | None:
     """The first of so many consecutive draws from the shared stream, which advances past them; None where this thread
     does not draw from it now."""
     global _shared
-    if _thread.own is not None or _thread.repeated is not None or _thread.num_forks:
+    if _thread.stream is not None or _thread.repeated is not None or _thread.num_forks:
         return None
     with _lock:
         draw = _shared
@@ -91,7 +90,7 @@ def take(count: int) -> Draw | None:
 
 def get_state() -> Draw:
     """The state as (seed, number of draws so far); reading it runs nothing."""
-    return _shared if _thread.own is None else _thread.own
+    return _shared if _thread.stream is None else _thread.stream
 
 
 def set_state(state: tuple[int, ...]) -> None:
@@ -102,7 +101,7 @@ def set_state(state: tuple[int, ...]) -> None:
             f"set_rng_state: expected the 2 numbers of torch.xla.get_rng_state() (seed, draws so far), got {len(state)}"
         )
     if _thread.num_forks:
-        _thread.own = state
+        _thread.stream = state
         return
     with _lock:
         _shared = state
@@ -116,13 +115,13 @@ def fork() -> Iterator[None]:
     the end, unless other threads have drawn from it or seeded it by then.
     """
     global _shared
-    own, start, num_shared = _thread.own, _shared, _thread.num_shared
+    stream, start, num_shared = _thread.stream, _shared, _thread.num_shared
     _thread.num_forks += 1
     try:
         yield
     finally:
         _thread.num_forks -= 1
-        _thread.own = own
+        _thread.stream = stream
         with _lock:
             if _shared == (start[0], start[1] + _thread.num_shared - num_shared):
                 _shared = start
@@ -132,13 +131,9 @@ def fork() -> Iterator[None]:
 @contextlib.contextmanager
 def noted() -> Iterator[list[Draw]]:
     """Collects this thread's draws, for `repeated`."""
-    outer, inner = _thread.noted, list[Draw]()
-    try:
-        with held(_thread, noted=inner):
-            yield inner
-    finally:
-        if outer is not None:
-            outer.extend(inner)
+    draws: list[Draw] = []
+    with held(_thread, notes=(*_thread.notes, draws)):
+        yield draws
 
 
 def apart(draw: Draw) -> int:
@@ -152,7 +147,7 @@ def apart(draw: Draw) -> int:
     return _signed((word ^ (word >> 27)) * 0x94D049BB133111EB)
 
 
-class Iteration:
+class IterationDraws:
     """The draws of one iteration of a loop, while its body is recorded."""
 
     def __init__(self) -> None:
@@ -166,16 +161,11 @@ class Iteration:
 
 
 @contextlib.contextmanager
-def iteration() -> Iterator[Iteration]:
+def iteration() -> Iterator[IterationDraws]:
     """Notes this thread's draws inside, for the iterations of a loop that are not recorded."""
-    outer, inner = _thread.body, Iteration()
-    try:
-        with held(_thread, body=inner):
-            yield inner
-    finally:
-        if outer is not None and outer.source is inner.source and outer.num_forks == inner.num_forks:
-            outer.draws.extend(inner.draws)
-            outer.generators.extend(inner.generators)
+    body = IterationDraws()
+    with held(_thread, bodies=(*_thread.bodies, body)):
+        yield body
 
 
 def repeated(draws: Iterable[Draw]) -> contextlib.AbstractContextManager[None]:

@@ -69,7 +69,7 @@ class Observation:
         self.ran: list[Any] = []  # classes of floors above
         self.num_runs = 0
         self.uploads: list[tuple[object, object]] = []
-        self.derived: dict[object, tuple[Any, Callable[[Any], object]]] = {}
+        self.derived: dict[object, tuple[Any, Callable[[Any], Any]]] = {}
         self.filled: dict[object, complex] = {}
         self.draws: list[tuple[int, int]] = []
         self.other_draws = False
@@ -102,7 +102,7 @@ def active_observation() -> Observation | None:
     return _active if _active is not None and _active.thread == threading.get_ident() else None
 
 
-def derived(result: _T, source: object, function: Callable[[Any], object]) -> _T:
+def derived(result: _T, source: object, function: Callable[[Any], Any]) -> _T:
     """Notes that a function made this device data of other data, of which a replay has another value; returns it."""
     observing = active_observation()
     if observing is not None:

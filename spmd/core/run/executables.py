@@ -10,9 +10,8 @@ from weakref import ref
 import jax
 import numpy as np
 
-from ..base import counters, in_flight
+from ..base import counters, in_flight, state
 from ..base.config import config
-from ..base.state import active_observation
 from ..graph import lent, module_paths, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
@@ -63,7 +62,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     failing.check_memory(program, graph)
     if config.module_paths and not any(program.paths):
         program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
-    observing = active_observation()
+    observing = state.active_observation()
     if observing is not None:
         observing.num_runs += 1
     floats, integers = pack_numbers(graph.nodes)

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base import counters
+from ..base import counters, state
 from ..base.counters import pace
-from ..base.state import active_observation
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
 from ..passes import nans, on_host
@@ -207,7 +206,7 @@ def _run_subgraph(
     # Uploads and moves come after the compilation, so that a program that does not fit has moved nothing.
     bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
-    observing = active_observation()
+    observing = state.active_observation()
     if observing is not None:
         observing.ran.append(Ran(program, graph, roots, outputs))
     _take_all(roots, outputs, flow)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..base import counters, in_flight, interrupt
-from ..base.compile_record import CompileRecord
 from ..base.counters import pace
 from ..base.state import held
 from ..graph.graph import DeviceData, Graph, is_data, topological
@@ -44,7 +43,7 @@ class Synced:
     line: str
     num_tensors: int
     num_programs: int
-    compiled: tuple[CompileRecord, ...]
+    compiled: tuple[counters.CompileRecord, ...]
 
 
 # Called after each sync, in order, with its record.
