@@ -130,7 +130,7 @@ class FSDPModule(_Module):
     Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules the whole step.
     """
 
-    def __new__(cls, *args: object, **kwargs: object) -> object:
+    def __new__(cls, *args: object, **kwargs: object) -> Any:
         # A slice of a container is made by its class: that new container is no unit.
         plain = _plain(cls)
         result: Any = plain.__new__(plain, *args, **kwargs)

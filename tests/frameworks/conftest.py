@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState, PartialState
 from huggingface_hub.serialization import _torch as hub_files
 
 import spmd
-from spmd.core.torch_state import unasked_cpu
+from spmd.core.torch_state import modules
 
 UNUSED = PartialState.default_device  # this is imported when tests are collected, before any has run
 
@@ -38,7 +38,7 @@ def unused() -> Iterator[None]:
     device, PartialState.default_device = PartialState.default_device, UNUSED
     spmd.compat.uninstall()
     AcceleratorState._reset_state(reset_partial_state=True)
-    unasked_cpu.forget()
+    modules.warned_of_cpu.clear()
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
     PartialState.default_device = device

@@ -45,8 +45,8 @@ class Move:
     def text(self) -> str:
         """The move in words, without its line."""
         of = f"{self.value} {list(self.shape)}" if self.value else "a value"
-        known = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
-        layouts = f", {self.before} -> {self.after}" if self.before and self.after else known
+        either = f", from {self.before}" if self.before else f", to {self.after}" if self.after else ""
+        layouts = f", {self.before} -> {self.after}" if self.before and self.after else either
         how = f"{' + '.join(self.collectives)} over {' x '.join(self.axes)}, moves {self.bytes:,} B"
         whole = "gathered and cut again, " if self.kind == "given up" else ""
         return f"{of}{layouts}: {whole}{how}{f'; {self.advice}' if self.mark else ''}"

@@ -191,10 +191,10 @@ XLA_DEFAULTS = {
 
 def add_xla_defaults() -> None:
     """Adds the defaults to XLA_FLAGS, before XLA's first client starts; flags that the user has set stay."""
-    given = os.environ.get("XLA_FLAGS", "")
-    known = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in given])
-    added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
-    os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    names = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in flags])
+    added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in names]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *added]).strip()
 
 
 _THREADS_OF_A_DEVICE = 2  # of several simulated devices
@@ -232,8 +232,8 @@ def _num_cores() -> int:
 
 def forced_cpu_devices() -> int | None:
     """The number of CPU devices that XLA_FLAGS requests, or None."""
-    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    return int(found[-1]) if found else None
+    counts = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(counts[-1]) if counts else None
 
 
 def requested_cpu_devices() -> dict[str, int]:
@@ -245,14 +245,14 @@ def requested_cpu_devices() -> dict[str, int]:
 
 def _known_to(package: str, names: Sequence[str]) -> set[str]:
     """Returns the flags that occur as full strings in a package's library; nothing of it is loaded or started."""
-    found = importlib.util.find_spec(package) if names else None
-    known: set[str] = set()
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = importlib.util.find_spec(package) if names else None
+    occurring: set[str] = set()
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in Path(folder).iterdir():
             if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
                 with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
-                    known |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
-    return known
+                    occurring |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
+    return occurring
 
 
 @functools.cache
@@ -288,16 +288,15 @@ def loading_plugins() -> Iterator[None]:
     CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice on GSPMD at each
     compile. A level that the user has set stays.
     """
-    before = os.environ.get(_LOG_LEVEL)
+    level = os.environ.get(_LOG_LEVEL)
     if not has_gpu() and log_level() == 1:
         os.environ[_LOG_LEVEL] = "2"
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_LOG_LEVEL, None)
-        else:
-            os.environ[_LOG_LEVEL] = before
+        os.environ.pop(_LOG_LEVEL, None)
+        if level is not None:
+            os.environ[_LOG_LEVEL] = level
 
 
 def has_gpu() -> bool:

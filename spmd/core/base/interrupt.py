@@ -71,8 +71,8 @@ def _hold(press: _Press) -> None:
 
 
 def _forget(presses: list[_Press]) -> None:
-    for known in (_held, _due):
-        known[:] = [press for press in known if press not in presses]
+    for waiting in (_held, _due):
+        waiting[:] = [press for press in waiting if press not in presses]
 
 
 def _press_again(name: int, number: int, num_ops: int) -> None:

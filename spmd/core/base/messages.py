@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from . import counters, forking
 from .config import config, is_terminal
@@ -117,7 +118,7 @@ def status(kind: str, describe: Callable[[], str], *, together: bool = False) ->
 def _show(kind: str, describe: Callable[[], str], after: float, ended: threading.Event) -> None:
     if ended.wait(after):
         return
-    if not _is_in_place():
+    if not _is_in_place(sys.stderr):
         _print(describe(), kind)
         while not ended.wait(_EVERY_IN_A_FILE):
             _print(describe(), kind)
@@ -146,7 +147,7 @@ def _erase(drawn: int) -> None:
         print(f"\r{'':{drawn}}\r", end="", file=sys.stderr, flush=True)
 
 
-def _is_in_place() -> bool:
+def _is_in_place(file: TextIO) -> bool:
     """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
-    is_notebook = type(sys.stderr).__module__.startswith("ipykernel")
-    return is_notebook or (sys.stderr is sys.__stderr__ and is_terminal(sys.stderr))
+    is_notebook = type(file).__module__.startswith("ipykernel")
+    return is_notebook or (sys.stderr is sys.__stderr__ and is_terminal(file))

@@ -66,12 +66,12 @@ class Interned(Bounded[Key, Item]):
 
     def of(self, key: Key, make: Callable[[], Item]) -> Item:
         """Returns the item of a key, made where there is none."""
-        found = self._alive.get(key)
-        if found is None:
-            result = make()
+        item = self._alive.get(key)
+        if item is None:
+            result = make()  # outside of the lock: it may record, and other threads may make the same
             with _lock:
-                found = self._alive.setdefault(key, result)
-        return self.keep(key, found)
+                item = self._alive.setdefault(key, result)
+        return self.keep(key, item)
 
     def num_alive(self) -> int:
         """The number of items that are alive, in the table or elsewhere."""

@@ -1,14 +1,15 @@
 """Autocast on the device: the ops that cast down to the autocast dtype, and those that cast up to float32."""
 
 import functools
-import threading
 import warnings
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
+from ..base.state import PerThread
 from ..graph.source import THREADS
 from ..record.threads import IN_EACH_THREAD
+from .when_imported import replaces
 
 aten = torch.ops.aten
 
@@ -38,28 +39,27 @@ _libraries: list[torch.library.Library] = []
 
 # The dtype of `torch.autocast("xla")` without a dtype: on TPUs, and for every user of XLA, that is bfloat16.
 _DEFAULT = torch.bfloat16
-_chosen = threading.local()  # .here: this thread's autocast dtype is not torch's own default any more
+_has_dtype = PerThread(False)  # this thread's autocast dtype is not torch's own default any more
 
 
 def _begin_thread() -> None:
     """Makes bfloat16 the default of a thread; torch keeps autocast dtypes per thread, and begins with float16."""
-    if not hasattr(_chosen, "here"):
+    if not _has_dtype.value:
         torch.set_autocast_dtype(NAME, _DEFAULT)
 
 
 def _join_default() -> None:
     """Sets the default where a thread first uses the device or `torch.autocast("xla")`, unless it has set a dtype."""
-    put = torch.set_autocast_dtype
 
-    @functools.wraps(put)
-    def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+    @replaces(torch, "set_autocast_dtype")
+    def set_autocast_dtype(put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype) -> None:
         if device_type == NAME:
-            _chosen.here = True
+            _has_dtype.value = True
         put(device_type, dtype)
 
     # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
     @functools.wraps(torch.autocast.__init__)
-    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(cls: type[torch.autocast], *args: object, **kwargs: object) -> torch.autocast:
         kind = args[0] if args else kwargs.get("device_type")
         if kind == NAME:
             _begin_thread()
@@ -68,8 +68,7 @@ def _join_default() -> None:
             warnings.warn(text, UserWarning, stacklevel=2)
         return object.__new__(cls)
 
-    torch.set_autocast_dtype = set_autocast_dtype
-    torch.autocast.__new__ = make  # type: ignore[method-assign]
+    torch.autocast.__new__ = make  # type: ignore[method-assign,assignment]
     _begin_thread()
     IN_EACH_THREAD.append(_begin_thread)
 
@@ -79,26 +78,27 @@ def register_autocast() -> None:
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")
-    for name in _LOWER_PRECISION:
-        library.impl(name, _autocast_kernel(name, None), "AutocastPrivateUse1")
-    for name in _FLOAT32:
-        library.impl(name, _autocast_kernel(name, torch.float32), "AutocastPrivateUse1")
-    for name in _WIDEST:
-        library.impl(name, _autocast_kernel(name, _widest), "AutocastPrivateUse1")
+    for names, dtype_of in ((_LOWER_PRECISION, _lower), (_FLOAT32, lambda _: torch.float32), (_WIDEST, _widest)):
+        for name in names:
+            library.impl(name, _autocast_kernel(name, dtype_of), "AutocastPrivateUse1")
     _libraries.extend((fallback, library))
 
 
-def _widest(values: Any) -> torch.dtype:
+def _lower(_: Sequence[object]) -> torch.dtype:
+    return torch.get_autocast_dtype(NAME)
+
+
+def _widest(values: Sequence[object]) -> torch.dtype:
     """float32 where one of the operands has it, else the autocast dtype."""
     wide = any(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
     return torch.float32 if wide else torch.get_autocast_dtype(NAME)
 
 
-def _autocast_kernel(name: str, dtype: Any) -> Any:
+def _autocast_kernel(name: str, dtype_of: Callable[[Sequence[object]], torch.dtype]) -> Callable[..., object]:
     packet, _, overload_name = name.partition(".")
     overload = getattr(getattr(aten, packet), overload_name or "default")
 
-    def convert(value: Any, target: torch.dtype) -> Any:
+    def convert(value: object, target: torch.dtype) -> object:
         if isinstance(value, torch.Tensor):
             narrow = value.is_floating_point() and value.dtype != torch.float64 and value.device.type == NAME
             return value.to(target) if narrow and value.dtype != target else value
@@ -106,9 +106,10 @@ def _autocast_kernel(name: str, dtype: Any) -> Any:
 
     ours = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        target = _widest(args) if dtype is _widest else dtype or torch.get_autocast_dtype(NAME)
+    def kernel(*args: object, **kwargs: object) -> object:
+        target = dtype_of(args)
         with torch._C._ExcludeDispatchKeyGuard(ours):
-            return overload(*convert(args, target), **{key: convert(value, target) for key, value in kwargs.items()})
+            converted = {key: convert(value, target) for key, value in kwargs.items()}
+            return overload(*(convert(value, target) for value in args), **converted)
 
     return kernel

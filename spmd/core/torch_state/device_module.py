@@ -4,6 +4,7 @@ There is one logical device, which stands for all physical ones; figures are tot
 """
 
 import types
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,11 +105,10 @@ def get_device_capability(device: torch.types.Device = None) -> tuple[int, int]:
 
 def get_device_properties(device: torch.types.Device = None) -> DeviceProperties:
     """Name, memory and number of the physical devices."""
-    found, (major, minor) = devices(), get_device_capability(device)
-    cores = [getattr(physical, "core_count", None) or 1 for physical in found]
-    return DeviceProperties(
-        get_device_name(), found[0].platform, len(found), held.mem_get_info()[1], major, minor, sum(cores)
-    )
+    chips, (major, minor) = devices(), get_device_capability(device)
+    cores = sum(getattr(chip, "core_count", None) or 1 for chip in chips)
+    memory = held.mem_get_info()[1]
+    return DeviceProperties(get_device_name(), chips[0].platform, len(chips), memory, major, minor, cores)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -182,7 +182,7 @@ def get_rng_state_all() -> list[torch.Tensor]:
     return [get_rng_state()]
 
 
-def set_rng_state_all(new_states: Any) -> None:
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
     """Restores the state that `get_rng_state_all` returned."""
     for state in new_states:
         set_rng_state(state)
@@ -190,24 +190,19 @@ def set_rng_state_all(new_states: Any) -> None:
 
 # -- The modules ------------------------------------------------------------------------------------------------------
 
-_OFFERED: dict[str, Any] = {
-    "is_available": is_available, "is_initialized": is_initialized, "init": init, "device_count": device_count,
-    "current_device": current_device, "set_device": set_device, "device": device, "device_of": device_of,
-    "get_device_name": get_device_name, "get_device_capability": get_device_capability,
-    "get_device_properties": get_device_properties, "is_bf16_supported": is_bf16_supported,
-    "get_amp_supported_dtype": get_amp_supported_dtype, "synchronize": synchronize, "Stream": Stream, "Event": Event,
-    "StreamContext": StreamContext, "stream": StreamContext, "current_stream": current_stream,
-    "default_stream": current_stream, "set_stream": set_stream,
-    "is_current_stream_capturing": is_current_stream_capturing, "manual_seed": manual_seed,
-    "manual_seed_all": manual_seed, "seed": seed, "seed_all": seed, "initial_seed": initial_seed,
-    "get_rng_state": get_rng_state, "set_rng_state": set_rng_state, "get_rng_state_all": get_rng_state_all,
-    "set_rng_state_all": set_rng_state_all, "memory_allocated": held.memory_allocated,
-    "max_memory_allocated": held.max_memory_allocated, "memory_reserved": held.memory_reserved,
-    "max_memory_reserved": held.max_memory_reserved, "memory_stats": held.memory_stats,
-    "memory_summary": held.memory_summary, "mem_get_info": held.mem_get_info,
-    "reset_peak_memory_stats": held.reset_peak_memory_stats,
-    "reset_accumulated_memory_stats": held.reset_accumulated_memory_stats, "empty_cache": held.empty_cache,
-    "ipc_collect": held.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
+# By name, functions and classes of this file with their aliases, and those of `held` that keep their name.
+_OWN = (
+    is_available, is_initialized, init, device_count, current_device, set_device, device, device_of, get_device_name,
+    get_device_capability, get_device_properties, is_bf16_supported, get_amp_supported_dtype, synchronize, Stream,
+    Event, StreamContext, current_stream, set_stream, is_current_stream_capturing, manual_seed, seed, initial_seed,
+    get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
+    held.memory_allocated, held.max_memory_allocated, held.memory_reserved, held.max_memory_reserved,
+    held.memory_stats, held.memory_summary, held.mem_get_info, held.reset_peak_memory_stats,
+    held.reset_accumulated_memory_stats, held.empty_cache, held.ipc_collect,
+)  # fmt: skip
+_OFFERED: dict[str, object] = {function.__name__: function for function in _OWN} | {
+    "stream": StreamContext, "default_stream": current_stream, "manual_seed_all": manual_seed, "seed_all": seed,
+    "_is_in_bad_fork": forking.is_in_bad_fork,
     "_initialized": True,  # torch.utils.checkpoint reads it before it saves the random state
     "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
 }  # fmt: skip
@@ -223,7 +218,7 @@ def make_module() -> types.ModuleType:
     return module
 
 
-def _capability(index: int) -> dict[str, Any]:
+def _capability(index: int) -> dict[str, object]:
     check_index(index, "get_device_capability")
     return {"supported_dtypes": set(TORCH_TO_NUMPY)}
 
@@ -233,7 +228,7 @@ def _exchange(index: int) -> int:
 
 
 # The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that torch calls.
-_ACCELERATOR: dict[str, Any] = {
+_ACCELERATOR: dict[str, Callable[..., object]] = {
     "setDeviceIndex": set_device,
     "exchangeDevice": _exchange,
     "maybeExchangeDevice": _exchange,
@@ -261,7 +256,7 @@ def join_accelerator() -> None:
 # -- Methods of tensors and modules -----------------------------------------------------------------------------------
 
 
-def _to_xla(self: Any, device: torch.types.Device = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+def _to_xla(self: Any, device: torch.types.Device = None, non_blocking: bool = False, **kwargs: object) -> object:
     """The same as `.to("xla")`."""
     return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
 

@@ -1,9 +1,11 @@
 """Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..aten import fused, recurrent
 from ..aten.naming import only_device
@@ -18,7 +20,7 @@ Device = torch.device | None
 Dtype = torch.dtype | None
 
 
-def _make(overload: Any, *args: Any, device: Device, **kwargs: Any) -> XlaTensor:
+def _make(overload: OpOverload, *args: object, device: Device, **kwargs: object) -> XlaTensor:
     """Records a factory: an op without operands."""
     only_device(device)
     result = dispatch(overload, (), args, kwargs)
@@ -33,35 +35,40 @@ def _dtype(dtype: Dtype) -> torch.dtype:
 # The kernels take what is for other devices, a layout and pinned memory, as `placement`.
 
 
-def _zeros(size: Any, *, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
+def _zeros(size: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
     return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
 
 
-def _empty(size: Any, *, dtype: Dtype = None, device: Device = None, memory_format: Any = None, **placement: object):
+def _empty(
+    size: Sequence[int], *, dtype: Dtype = None, device: Device = None,
+    memory_format: torch.memory_format | None = None, **placement: object,
+) -> XlaTensor:  # fmt: skip
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
         return _empty_strided(size, strides, dtype=dtype, device=device)
     return _fresh(_zeros(size, dtype=dtype, device=device))
 
 
-def _empty_strided(size: Any, stride: Any, *, dtype: Dtype = None, device: Device = None, **placement: object):
+def _empty_strided(
+    size: Sequence[int], stride: Sequence[int], *, dtype: Dtype = None, device: Device = None, **placement: object
+) -> XlaTensor:
     return _fresh(_make(aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device))
 
 
-def _fresh(made: XlaTensor) -> XlaTensor:
+def _fresh(zeros: XlaTensor) -> XlaTensor:
     """Returns an uninitialized tensor: zeros, or the fill of `torch.use_deterministic_algorithms`."""
-    value = fill_of(made._meta.dtype)
-    return made if value is None else dispatch(aten.fill_.Scalar, (), (made, value))
+    value = fill_of(zeros._meta.dtype)
+    return zeros if value is None else dispatch(aten.fill_.Scalar, (), (zeros, value))
 
 
-def _empty_permuted(size: Any, physical_layout: Any, **keywords: Any):
+def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **keywords: Any) -> XlaTensor:
     strides, step = [0] * len(size), 1
     for dim in reversed(physical_layout):
         strides[dim], step = step, step * size[dim]
     return _empty_strided(size, strides, **keywords)
 
 
-def _arange(*numbers: Any, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
+def _arange(*numbers: float, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
     if dtype is None:
         dtype = torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
     start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
@@ -69,12 +76,14 @@ def _arange(*numbers: Any, dtype: Dtype = None, device: Device = None, **placeme
 
 
 def _randperm(
-    n: int, *, generator: Any = None, dtype: Dtype = None, device: Device = None, **placement: object
+    n: int, *, generator: torch.Generator | None = None, dtype: Dtype = None, device: Device = None, **placement: object
 ) -> XlaTensor:
     return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
 
 
-def _linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None, device: Device = None, **placement: object):
+def _linspace(
+    start: complex, end: complex, steps: int, *, dtype: Dtype = None, device: Device = None, **placement: object
+) -> XlaTensor:
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = torch.get_default_dtype()
@@ -82,10 +91,10 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None, device: 
     return _make(aten.linspace.default, start, end, steps, dtype=dtype, device=device)
 
 
-def _host_made(overload: Any) -> Any:
+def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
     """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
 
-    def make(*args: Any, dtype: Dtype = None, device: Device = None, **placement: object) -> torch.Tensor:
+    def make(*args: object, dtype: Dtype = None, device: Device = None, **placement: object) -> torch.Tensor:
         keywords = {} if dtype is None else {"dtype": dtype}
         return overload(*args, **keywords, device="cpu").to(device or "xla")
 
@@ -102,7 +111,7 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
-def _dispatched(overload: Any, *args: Any) -> Any:
+def _dispatched(overload: OpOverload, *args: object) -> object:
     """A call that torch makes with Python dispatch switched off."""
     return dispatch(overload, (), args)
 
@@ -120,10 +129,10 @@ _COMPOSITE_OUT = (
 )  # fmt: skip
 
 
-def _composite_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
+def _composite_out(overload: OpOverload, *args: object, out: torch.Tensor, **kwargs: object) -> object:
     """A composite `out=` form as one call: the functional op, whose result is written to `out`."""
-    given = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+    tensors = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise RuntimeError(
             f"{overload.name()}: functions with out=... arguments don't support automatic differentiation, but one of "
             "the arguments requires grad."

@@ -5,15 +5,16 @@ number is the seed of a draw on the device that takes it (see `core.seed.next_dr
 """
 
 import contextlib
-import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from ..aten.naming import choosing, only_device
 from ..base import seed
+from .when_imported import replaces
 
 
 class XlaGenerator(torch.Generator):
@@ -43,29 +44,9 @@ def _is_ours(*args: Any, **kwargs: Any) -> bool:
     return named and device is not None and torch.device(device).type == "xla"
 
 
-def _make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _make(cls: type, *args: Any, **kwargs: Any) -> object:
     result = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
     return type.__call__(result, *args, **kwargs)
-
-
-def _forking(original: Any) -> Any:
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    @contextlib.contextmanager
-    def fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        chosen = given.arguments
-        ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
-        if ours and chosen["devices"] is not None:
-            ours = bool(list(chosen["devices"]))
-        if ours:
-            chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
-        with original(*given.args, **given.kwargs), seed.fork() if ours else contextlib.nullcontext():
-            yield
-
-    return fork_rng
 
 
 def join_generators() -> None:
@@ -75,4 +56,20 @@ def join_generators() -> None:
         torch.Generator = choosing(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]
     else:  # written in Python: the class itself can stay
         metaclass.__call__ = _make
-    torch.random.fork_rng = _forking(torch.random.fork_rng)
+    signature = inspect.signature(torch.random.fork_rng)
+
+    @replaces(torch.random, "fork_rng")
+    @contextlib.contextmanager
+    def fork_rng(
+        original: Callable[..., AbstractContextManager[None]], *args: object, **kwargs: object
+    ) -> Iterator[None]:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        chosen = bound.arguments
+        ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
+        if ours and chosen["devices"] is not None:
+            ours = bool(list(chosen["devices"]))
+        if ours:
+            chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
+        with original(*bound.args, **bound.kwargs), seed.fork() if ours else contextlib.nullcontext():
+            yield

@@ -32,7 +32,7 @@ def follow(tensor: Any) -> None:
             tensor._backward_hooks[_PIN] = pin
 
 
-def _pin_parameter(tensor: Any) -> None:
+def _pin_parameter(tensor: torch.Tensor) -> None:
     tensor.__dict__["_pins_grad"] = pin_gradient
     hooks = tensor._post_accumulate_grad_hooks
     # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set again, autograd sees
@@ -42,7 +42,7 @@ def _pin_parameter(tensor: Any) -> None:
         tensor.register_post_accumulate_grad_hook(pin_gradient)
 
 
-def leave(tensor: Any) -> None:
+def leave(tensor: torch.Tensor) -> None:
     """Leaves the sharding of a tensor's gradient to the partitioner, until `follow` after `may_follow`."""
     if tensor.is_leaf:
         hooks = tensor._post_accumulate_grad_hooks or {}
@@ -53,7 +53,7 @@ def leave(tensor: Any) -> None:
     tensor.__dict__["_pins_grad"] = False
 
 
-def may_follow(tensor: Any) -> None:
+def may_follow(tensor: torch.Tensor) -> None:
     """Undoes `leave`."""
     if tensor.__dict__.get("_pins_grad") is False:
         del tensor.__dict__["_pins_grad"]

@@ -3,20 +3,21 @@
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..base.interrupt import later
-from ..base.state import held
+from ..base.state import PerThread, held
 from ..graph.graph import origin
 from ..graph.source import THREADS, Line, Ring, forward_ring
 from ..record.tensor import XlaTensor
 from ..record.threads import enter_thread
+from .when_imported import replaces
 
 _TYPE = torch._C._autograd.DeviceType.PrivateUse1
-_interrupted = threading.local()  # .error: the exception raised in this thread's backward pass
+_interrupted = PerThread[BaseException | None](None)  # the exception raised in this thread's backward pass
 _probe = ().__len__  # the cheapest call that the interpreter does not specialise
 
 
@@ -25,7 +26,7 @@ class _Guard(torch._C._acc.DeviceGuard):
     type_ = itertools.repeat(_TYPE).__next__  # type: ignore[assignment]  # torch's stub has another type
 
 
-def _type_in_backward() -> Any:
+def _type_in_backward() -> torch._C._autograd.DeviceType:
     """Replaces `_Guard.type_` during a backward pass.
 
     The engine calls it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; a
@@ -35,7 +36,7 @@ def _type_in_backward() -> Any:
     try:
         _probe()
     except SystemError as error:
-        _interrupted.error = error.__cause__
+        _interrupted.value = error.__cause__
     return _TYPE
 
 
@@ -64,16 +65,18 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
     for root in roots:
         if type(root) is XlaTensor and root.grad_fn is not None:
             result: Any = root._view or origin(root._storage.value)
-            place = None if result is None else Line(result.code, result.instruction)
-            return forward_ring(root.grad_fn._sequence_nr(), place)
+            line = None if result is None else Line(result.code, result.instruction)
+            return forward_ring(root.grad_fn._sequence_nr(), line)
     return THREADS.ring
 
 
 def keep_errors_of_backward() -> None:
     """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by then."""
-    engine = torch.autograd._engine_run_backward
 
-    def run_backward(roots: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    @replaces(torch.autograd, "_engine_run_backward")
+    def run_backward(
+        engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
+    ) -> object:
         enter_thread()
         if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
             torch.autograd.set_multithreading_enabled(False)
@@ -82,9 +85,7 @@ def keep_errors_of_backward() -> None:
             with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():
                 return engine(roots, *args, **kwargs)
         except SystemError:
-            error, _interrupted.error = getattr(_interrupted, "error", None), None
+            error, _interrupted.value = _interrupted.value, None
             if error is None:
                 raise
             raise error from None
-
-    torch.autograd._engine_run_backward = run_backward  # type: ignore[assignment]

@@ -15,21 +15,17 @@ from ..record.memory_formats import register_refusals
 from ..record.tensor import XlaTensor, handle_calls_by
 from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
 from ..run.schedule import placed_like
-from . import imported as imported
 from .autocast import NAME, register_autocast
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
-from .grad_scaler import join_grad_scaler
 from .guard import GUARD, keep_errors_of_backward
-from .late_imports import import_dynamo_and_dtensor
-from .loaders import join_loaders
+from .imported import import_dynamo_and_dtensor
 from .modules import keep_annotations, keep_identity, know_buffers
 from .replicas import join_data_parallel, join_fully_shard
-from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
-from .staging import join_staging
 from .streams import join_streams
+from .training import join_grad_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
 from .when_imported import Patch
 
@@ -78,9 +74,9 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 def _join_foreach() -> None:
     """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they compare exact classes."""
-    for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
-        if XlaTensor not in known:
-            known.append(XlaTensor)
+    for classes in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        if XlaTensor not in classes:
+            classes.append(XlaTensor)
 
 
 def _shard_loaded_state() -> None:

@@ -5,8 +5,10 @@ sharding stay; also while a forward graph lives, whose backward pass then gives 
 are now.
 """
 
+import sys
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,14 +16,15 @@ from torch import nn
 from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
-from ..graph.source import warn
+from ..graph.source import outside, warn
 from ..record.annotations import annotate
 from ..record.memory_formats import UnsupportedLayout, refuse_tensor
 from ..record.tensor import XlaTensor
 from ..sharding.value import Sharding
-from . import grad_shardings, unasked_cpu
+from . import grad_shardings
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
+from .when_imported import replaces
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 # Called with a module and the function that has moved its own tensors.
@@ -33,38 +36,37 @@ WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 def to_come(tensor: torch.Tensor) -> Sharding | None:
     """Returns the sharding that a tensor on another device will have once its module moves here; None where unknown."""
-    found = (one.to_come(tensor) for one in list(WAITING))
-    return next((sharding for sharding in found if sharding is not None), None)
+    shardings = (waiting.to_come(tensor) for waiting in list(WAITING))
+    return next((sharding for sharding in shardings if sharding is not None), None)
 
 
 def _is_ours(tensor: torch.Tensor) -> bool:
     return type(tensor) is XlaTensor or is_on_device(tensor)
 
 
-def _replace(tensor: torch.Tensor, made: Any) -> Any:
-    """Returns the module's tensor after a move, from `made`: the same object, as far as torch lets it be.
+def _replace(tensor: torch.Tensor, moved: torch.Tensor) -> Any:
+    """Returns the module's tensor after a move to `moved`: the same object, as far as torch lets it be.
 
     `torch.__future__.set_overwrite_module_params_on_conversion` requires another one.
     """
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
-    if made is tensor and not overwrites:
+    if moved is tensor and not overwrites:
         return tensor
     if isinstance(tensor, nn.Parameter):
-        made = nn.Parameter(made, tensor.requires_grad)
+        moved = nn.Parameter(moved, tensor.requires_grad)
     else:
-        made.requires_grad_(tensor.requires_grad)
+        moved.requires_grad_(tensor.requires_grad)
     if overwrites:
-        return made
+        return moved
     if not tensor.is_leaf:
         raise RuntimeError("a tensor that was computed cannot be moved in place; make it an nn.Parameter, or detach it")
-    if type(tensor) is XlaTensor and type(made) is XlaTensor and tensor.dtype == made.dtype:
-        tensor.data = made.data  # a graph that has the tensor still has it
-    elif type(tensor) is XlaTensor or type(made) is XlaTensor:
-        swap(tensor, made)
-    elif torch._has_compatible_shallow_copy_type(tensor, made):
-        tensor.data = made.data
+    are_ours = type(tensor) is XlaTensor, type(moved) is XlaTensor
+    if any(are_ours) and not (all(are_ours) and tensor.dtype == moved.dtype):
+        swap(tensor, moved)
+    elif all(are_ours) or torch._has_compatible_shallow_copy_type(tensor, moved):
+        tensor.data = moved.data  # a graph that has the tensor still has it
     else:
-        return made
+        return moved
     return tensor
 
 
@@ -77,16 +79,16 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
     with torch.no_grad():
         result = fn(parameter)
         if type(parameter) is XlaTensor and result.device.type == "cpu":
-            unasked_cpu.tell()
-        made_gradient = None if gradient is None else fn(gradient)
+            _warn_of_cpu()
+        moved_gradient = None if gradient is None else fn(gradient)
     parameter.grad = None  # the swap exchanges it with the data
     try:
         module._parameters[name] = moved = _replace(parameter, result)
     except (RuntimeError, TypeError) as error:
         parameter.grad = gradient
         raise RuntimeError(f"{type(module).__name__}.{name}: {error}") from error
-    if gradient is not None:
-        moved.grad = _replace(gradient, made_gradient) if gradient.is_leaf else made_gradient
+    if gradient is not None and moved_gradient is not None:
+        moved.grad = _replace(gradient, moved_gradient) if gradient.is_leaf else moved_gradient
 
 
 def _move(module: nn.Module, fn: Function) -> None:
@@ -135,12 +137,12 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any])
         return
     first = held[0]  # torch, too, calls the function with it first
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
-        known = [fn(first)]
+        results = [fn(first)]
 
     def once(tensor: torch.Tensor) -> torch.Tensor:
-        return known.pop() if known and tensor is first else fn(tensor)
+        return results.pop() if results and tensor is first else fn(tensor)
 
-    if known[0].device.type == "xla":
+    if results[0].device.type == "xla":
         _move(module, once)
     else:
         original(module, once, False)
@@ -159,9 +161,9 @@ def know_buffers() -> None:
 
 def keep_identity() -> None:
     """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through."""
-    original = nn.Module._apply
 
-    def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+    @replaces(nn.Module, "_apply")
+    def _apply(original: Callable[..., nn.Module], self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
         if torch.__future__.get_swap_module_params_on_conversion():  # the user requires torch's own way
             return original(self, fn, recurse)
         if recurse:
@@ -175,25 +177,24 @@ def keep_identity() -> None:
             arrived(self)
         return self
 
-    nn.Module._apply = _apply  # type: ignore[method-assign]
-
 
 def keep_annotations() -> None:
     """Wraps `Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the device in place of
     one with a sharding, now or later, takes that sharding, whatever the file says."""
-    original = nn.Module._load_from_state_dict
 
-    def _load_from_state_dict(self: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
-        before = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
+    @replaces(nn.Module, "_load_from_state_dict")
+    def _load_from_state_dict(
+        original: Callable[..., None], self: nn.Module, state_dict: object, prefix: str,
+        local_metadata: Mapping[str, object], *args: object,
+    ) -> None:  # fmt: skip
+        shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
         original(self, state_dict, prefix, local_metadata, *args)
-        for name, sharding in before.items():
+        for name, sharding in shardings.items():
             new = _own(self).get(name)
             if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
                 if new._storage.sharding is not sharding:
                     annotate(new, sharding)
                 grad_shardings.follow(new)
-
-    nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign,assignment]
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
@@ -203,10 +204,39 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
 
 def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
     """The shardings of a module's own tensors, also future ones, without those of tensors that have no annotation."""
-    found = {}
+    shardings = {}
     for name, tensor in _own(module).items():
         if type(tensor) is XlaTensor and tensor._view is None:
-            found[name] = tensor._storage.sharding
+            shardings[name] = tensor._storage.sharding
         elif tensor is not None and not _is_ours(tensor):
-            found[name] = to_come(tensor)
-    return {name: sharding for name, sharding in found.items() if sharding is not None}
+            shardings[name] = to_come(tensor)
+    return {name: sharding for name, sharding in shardings.items() if sharding is not None}
+
+
+# --- the CPU: one warning where a framework that does not see the device moves a model there, to train it -------------
+
+# The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has no frame of these.
+_PLACING = ("accelerate.accelerator", "transformers.trainer")
+_ABOVE = ("accelerate", "transformers", "trl", "peft", "diffusers")  # whose frames stand before the user's line
+warned_of_cpu: list[bool] = []
+
+
+def _warn_of_cpu() -> None:
+    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is one that places it."""
+    frame = outside(sys._getframe(1))
+    while frame is not None and frame.f_code.co_name == "to":  # a model's class has its own, as transformers' have
+        frame = outside(frame.f_back)
+    name = "" if frame is None else str(frame.f_globals.get("__name__"))
+    if warned_of_cpu or name not in _PLACING:
+        return
+    warned_of_cpu.append(True)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
+        frame = outside(frame.f_back)
+    text = (
+        f"{name.partition('.')[0]} moves the model from xla to the CPU and trains it there: call spmd.use() before the "
+        "first Accelerator() or TrainingArguments(), or set ACCELERATE_TORCH_DEVICE=xla"
+    )
+    if frame is None:
+        warnings.warn(text, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, UserWarning, frame.f_code.co_filename, frame.f_lineno)

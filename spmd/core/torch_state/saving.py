@@ -6,8 +6,8 @@ place, and onto the CPU where it is not. CPU tensors load onto the device by `ma
 """
 
 import json
-import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from torch.storage import TypedStorage
 from ..aten.copies import changes_values, host_copy
 from ..aten.naming import only_device
 from ..base import forking
+from ..base.state import PerThread
 from ..graph.lent import READERS
 from ..graph.meta import dense_meta
 from ..graph.source import warn
@@ -29,7 +30,12 @@ from ..run.host_reads import leased
 from ..run.pjrt import devices
 from ..sharding.value import OPEN, Dim, Sharding, Spec
 from . import grad_shardings
+from .when_imported import replaces
 
+_Storage = torch.UntypedStorage | TypedStorage
+_Restore = Callable[[_Storage, str], _Storage]
+_Reduction = tuple[Callable[..., object], tuple[Any, ...]]  # of pickle: a function and its arguments
+_Memory = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]  # dtype, shape, strides, offset
 _MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
 _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding
 
@@ -37,7 +43,7 @@ _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's shar
 _saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
 
 
-def _reduce(tensor: XlaTensor, protocol: object) -> Any:
+def _reduce(tensor: XlaTensor, protocol: object) -> _Reduction:
     """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
@@ -85,10 +91,10 @@ def _annotated(tensor: XlaTensor, written: str) -> None:
 class _Reduced:
     """Represents a value in a pickle by the call that makes it."""
 
-    def __init__(self, function: Any, arguments: Any):
+    def __init__(self, function: Callable[..., object], arguments: tuple[object, ...]):
         self.call = function, arguments
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> _Reduction:
         return self.call
 
 
@@ -114,21 +120,21 @@ def _known(storage: Storage) -> torch.UntypedStorage | None:
 
 def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
-    result: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
+    result: Any = tensor.detach().requires_grad_(tensor.requires_grad)
     result.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
     if tensor._is_param:
         result._is_param = True
     return result
 
 
-def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
+def _dlpack(tensor: XlaTensor, **kwargs: Any) -> object:
     """Exports the buffer without a copy where one device has the full value; it is then never donated."""
     if tensor.requires_grad:
         raise BufferError("dlpack: the tensor requires gradients, which cannot be exported; call .detach() first")
     return _exchange(tensor).__dlpack__(**kwargs)
 
 
-def _dlpack_device(tensor: XlaTensor) -> Any:
+def _dlpack_device(tensor: XlaTensor) -> tuple[int, int]:
     return _exchange(tensor).__dlpack_device__()
 
 
@@ -155,11 +161,11 @@ def _keep_for_device(storage: Any, location: str) -> Any:
     return storage
 
 
-def _untyped(storage: Any) -> Any:
+def _untyped(storage: _Storage) -> Any:
     return storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
 
 
-def _restores_device(map_location: Any) -> bool:
+def _restores_device(map_location: object) -> bool:
     """True if a load puts tensors that were saved from the device back there."""
     if not isinstance(map_location, dict):
         return map_location is None
@@ -169,21 +175,24 @@ def _restores_device(map_location: Any) -> bool:
 
 def _restore_marked() -> None:
     """Has a marked tensor go to the device where the load restores devices."""
-    restoring, set_metadata = torch.serialization._get_restore_location, torch._utils.set_tensor_metadata
 
-    def get_restore_location(map_location: Any) -> Any:
+    @replaces(torch.serialization, "_get_restore_location")
+    def get_restore_location(restoring: Callable[..., _Restore], map_location: object) -> _Restore:
         restore = restoring(map_location)
         if not _restores_device(map_location):
             return restore
 
-        def as_saved(storage: Any, location: Any) -> Any:
+        def as_saved(storage: _Storage, location: str) -> _Storage:
             restored = restore(storage, location)
             _untyped(restored)._restores_device = True
             return restored
 
         return as_saved
 
-    def set_tensor_metadata(tensor: torch.Tensor, metadata: Any) -> None:
+    @replaces(torch._utils, "set_tensor_metadata")
+    def set_tensor_metadata(
+        set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
+    ) -> None:
         if _MARK in metadata:
             storage: Any = tensor.untyped_storage()
             if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
@@ -194,15 +203,12 @@ def _restore_marked() -> None:
             }
         set_metadata(tensor, metadata)
 
-    torch.serialization._get_restore_location = get_restore_location
-    torch._utils.set_tensor_metadata = set_tensor_metadata
 
-
-def _within(tensor: torch.Tensor, there: dict[Any, torch.Tensor]) -> torch.Tensor | None:
+def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
     """Returns a view of a tensor loaded before from the same storage, where that one holds all of this one's memory."""
     begin = tensor.storage_offset()
     end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    for (dtype, shape, strides, offset), loaded in there.items():
+    for (dtype, shape, strides, offset), loaded in moved.items():
         holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
         if holds and _is_dense(shape, strides) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
             return loaded.as_strided(tensor.shape, tensor.stride(), begin - offset)
@@ -220,78 +226,65 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def _move_loaded() -> None:
     """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage still share it."""
-    finish = torch._utils._restore_device_fake_mode
 
-    def restore(tensor: torch.Tensor) -> torch.Tensor:
+    @replaces(torch._utils, "_restore_device_fake_mode")
+    def restore(finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
         sharding = tensor.__dict__.pop(_SHARDINGS, None)
         tensor = finish(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return tensor
-        there = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
-        if there is None:
+        moved = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
+        if moved is None:
             return tensor
         key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
-        if key not in there:
-            shared = _within(tensor, there) if tensor.numel() else None
-            there[key] = tensor.detach().to("xla") if shared is None else shared
+        if key not in moved:
+            shared = _within(tensor, moved) if tensor.numel() else None
+            moved[key] = tensor.detach().to("xla") if shared is None else shared
             if sharding is not None and shared is None:
-                _annotated(there[key], sharding.removeprefix(_SHARDINGS))
-            if _late.tensors is not None and shared is None:
-                _late.tensors.append((there[key], tensor.detach()))
-        result = there[key].detach().requires_grad_(tensor.requires_grad)
+                _annotated(moved[key], sharding.removeprefix(_SHARDINGS))
+            if _late.value is not None and shared is None:
+                _late.value.append((moved[key], tensor.detach()))
+        result = moved[key].detach().requires_grad_(tensor.requires_grad)
         if sharding is not None:
             grad_shardings.follow(result)
         return result
 
-    torch._utils._restore_device_fake_mode = restore
 
-
-class _Late(threading.local):
-    """The tensors that this thread's load has moved before it reads their bytes, with their sources."""
-
-    tensors: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-
-
-_late = _Late()
+# The tensors that this thread's load has moved before it reads their bytes, with their sources.
+_late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
 def _fill_late() -> None:
     """Writes moved tensors again at the end of a load: old files hold the bytes behind the tensors."""
-    load = torch.serialization._legacy_load
 
-    def legacy_load(*args: Any, **kwargs: Any) -> Any:
-        outer, _late.tensors = _late.tensors, []
-        try:
+    @replaces(torch.serialization, "_legacy_load")
+    def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
+        moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        with _late.held(moved_tensors):
             loaded = load(*args, **kwargs)
             with torch.no_grad():
-                for moved, source in _late.tensors:
+                for moved, source in moved_tensors:
                     moved.copy_(source)
             return loaded
-        finally:
-            _late.tensors = outer
-
-    torch.serialization._legacy_load = legacy_load
 
 
 def _refuse_storages() -> None:
     """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
-    make = torch.UntypedStorage.__new__
 
-    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(torch.UntypedStorage, "__new__")
+    def new(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
         device = kwargs.get("device")
         if device is not None and torch.device(device).type == "xla":
             no_bytes()
-        return make(cls, *args, **kwargs)
-
-    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign]
+        return make(*args, **kwargs)
 
 
 def join_saving() -> None:
     """Adds the device to pickle, copy and torch's (de)serialization."""
-    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
-    XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
-    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign,assignment]
-    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign,assignment]
+    for method, function in {
+        "__reduce_ex__": _reduce, "__copy__": _copy, "__dlpack__": _dlpack, "__dlpack_device__": _dlpack_device,
+    }.items():  # fmt: skip
+        setattr(XlaTensor, method, function)
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
     _restore_marked()
     _move_loaded()

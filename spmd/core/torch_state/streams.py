@@ -12,7 +12,7 @@ from ..run import syncs
 class Stream(torch.Stream):
     """The device's only stream, of which all objects are equal: ops are recorded, run at a sync, and done in order."""
 
-    def __new__(cls, device: torch.types.Device = None, priority: int = 0, **kwargs: Any) -> "Stream":
+    def __new__(cls, device: torch.types.Device = None, priority: int = 0, **kwargs: object) -> "Stream":
         check_index(device, "Stream")
         return super().__new__(cls, device=torch.device("xla", 0))
 
@@ -31,7 +31,7 @@ class Stream(torch.Stream):
     def wait_event(self, event: torch.Event) -> None:
         """Does nothing: work recorded before an event is done before work recorded after it."""
 
-    def record_event(self, event: Any = None) -> "Event":
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Records `event`, or a new one, and returns it."""
         result = Event() if event is None else event
         result.record(self)
@@ -47,7 +47,7 @@ class Stream(torch.Stream):
 class Event(torch.Event):
     """A place in the stream. An event that measures time waits for the devices where it is recorded; others do not."""
 
-    def __new__(cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: Any) -> "Event":
+    def __new__(cls, device: torch.types.Device = None, *, enable_timing: bool = False, **kwargs: object) -> "Event":
         check_index(device, "Event")
         result = super().__new__(cls, device=torch.device("xla", 0), enable_timing=enable_timing)
         result.enable_timing = enable_timing
@@ -57,13 +57,13 @@ class Event(torch.Event):
     enable_timing: bool
     moment: float | None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: torch.Stream | None = None) -> None:
         """Marks this place; with `enable_timing` runs the pending ops, waits for them and notes the time."""
         if self.enable_timing:
             syncs.sync(wait=True)
         self.moment = time.perf_counter()
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: torch.Stream | None = None) -> None:
         """Does nothing: work recorded after it runs after it."""
 
     def query(self) -> bool:
@@ -76,14 +76,17 @@ class Event(torch.Event):
         if self.moment is not None:
             syncs.sync(wait=True)
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, end_event: torch.Event) -> float:
         """Milliseconds from this event to `end_event`; both must have been made with `enable_timing=True`."""
-        for event in (self, end_event):
-            if not isinstance(event, Event) or not event.enable_timing:
-                raise ValueError("elapsed_time: both events must be xla events made with enable_timing=True")
-            if event.moment is None:
-                raise ValueError("elapsed_time: both events must be recorded first")
-        return (end_event.moment - self.moment) * 1e3
+        return (_moment(end_event) - _moment(self)) * 1e3
+
+
+def _moment(event: torch.Event) -> float:
+    if not isinstance(event, Event) or not event.enable_timing:
+        raise ValueError("elapsed_time: both events must be xla events made with enable_timing=True")
+    if event.moment is None:
+        raise ValueError("elapsed_time: both events must be recorded first")
+    return event.moment
 
 
 class StreamContext:

@@ -1,6 +1,7 @@
 """The exchange of the data of two tensor objects, on whichever device: the moves of modules consist of it."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,35 +14,35 @@ from ..record.tensor import OURS, XlaTensor
 _HELD = {*OURS} - {"_pins_grad"}
 
 
-def swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
+def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Gives a tensor the data of another one, on whichever device, and keeps its identity, attributes and hooks.
 
     torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes hooks and attributes
-    away. The old data continues in `made`; a graph that holds it gives its gradient to `tensor`.
+    away. The old data continues in `other`; a graph that holds it gives its gradient to `tensor`.
     """
     requires_grad = tensor.requires_grad
     storage: Any = tensor._storage if type(tensor) is XlaTensor and tensor._view is None else None
-    before = None if storage is None else storage.sharding
-    exchange(tensor, made)
+    former = None if storage is None else storage.sharding
+    exchange(tensor, other)
     if type(tensor) is not XlaTensor:
         _unpin(tensor)
-    elif before is not None and tensor._storage.sharding is None:
-        annotate(tensor, before)
+    elif former is not None and tensor._storage.sharding is None:
+        annotate(tensor, former)
     if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
-    if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
-        made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
+    if requires_grad and other._use_count() > 1:  # type: ignore[attr-defined]
+        other._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
 
 
-def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
+def exchange(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Exchanges the data of two tensors; a second call restores them."""
     with LOCK:
-        torch._C._swap_tensor_impl(tensor, made)
-        tensor.__class__, made.__class__ = made.__class__, tensor.__class__
-        taken, given = tensor.__dict__, made.__dict__
-        tensor.__dict__ = {n: v for n, v in taken.items() if n not in _HELD} | {n: given[n] for n in _HELD & {*given}}
-        made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
+        torch._C._swap_tensor_impl(tensor, other)
+        tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+        first, second = tensor.__dict__, other.__dict__
+        tensor.__dict__ = {n: v for n, v in first.items() if n not in _HELD} | {n: second[n] for n in _HELD & {*second}}
+        other.__dict__ = {name: first[name] for name in _HELD & {*first}}
 
 
 def renew_hooks(tensor: torch.Tensor) -> None:
@@ -52,7 +53,7 @@ def renew_hooks(tensor: torch.Tensor) -> None:
         tensor._post_accumulate_grad_hooks = hooks_after(tensor)
 
 
-def hooks_after(tensor: torch.Tensor) -> Any:
+def hooks_after(tensor: torch.Tensor) -> dict[int, Callable[[torch.Tensor], None]] | None:
     """The hooks that run after a gradient has been accumulated."""
     return tensor._post_accumulate_grad_hooks
 
@@ -61,7 +62,7 @@ def _unpin(tensor: torch.Tensor) -> None:
     """Removes the hook that shards gradients: off the device there is no mesh for them."""
     pin = tensor.__dict__.pop("_pins_grad", None)
     if pin:
-        hooks = hooks_after(tensor)
+        hooks = hooks_after(tensor) or {}
         for key in [key for key, hook in hooks.items() if hook is pin]:
             del hooks[key]
 

@@ -4,7 +4,7 @@ torch changes such a tensor's class and data in place, which a wrapper cannot fo
 torch's own uninitialized tensor on the CPU, of a class that remembers the device; then the two are swapped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import parameter as torch_parameter
 
 from .swap import swap
+from .when_imported import replaces
 
 
 class _OnDevice:
@@ -21,13 +22,15 @@ class _OnDevice:
     def device(self) -> torch.device:
         return torch.device("xla", 0)
 
-    def materialize(self: Any, shape: Any, device: torch.types.Device = None, dtype: torch.dtype | None = None) -> None:
+    def materialize(
+        self: Any, shape: Sequence[int], device: torch.types.Device = None, dtype: torch.dtype | None = None
+    ) -> None:
         result = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
         if isinstance(self, nn.Parameter):
             result = nn.Parameter(result, self.requires_grad)
         swap(self, result)
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+    def __reduce_ex__(self: Any, protocol: object) -> tuple[type, tuple[bool]]:
         kind = next(kind for kind in _KINDS if isinstance(self, kind))
         return kind, (self.requires_grad,)  # as for every tensor of the device, a file holds a CPU tensor
 
@@ -35,7 +38,7 @@ class _OnDevice:
 class UninitializedParameter(_OnDevice, torch_parameter.UninitializedParameter):  # type: ignore[override]
     """A parameter of xla without a shape."""
 
-    def __new__(cls, requires_grad: bool = True, device: object = None, dtype: Any = None) -> Any:
+    def __new__(cls, requires_grad: bool = True, device: object = None, dtype: torch.dtype | None = None) -> Any:
         return _new_parameter(cls, requires_grad, "cpu", dtype)
 
 
@@ -43,28 +46,28 @@ class UninitializedBuffer(_OnDevice, torch_parameter.UninitializedBuffer):  # ty
     """A buffer of xla without a shape."""
 
     def __new__(
-        cls, requires_grad: bool = False, device: object = None, dtype: Any = None, persistent: bool = True
-    ) -> Any:
+        cls, requires_grad: bool = False, device: object = None, dtype: torch.dtype | None = None,
+        persistent: bool = True,
+    ) -> Any:  # fmt: skip
         return _new_buffer(cls, requires_grad, "cpu", dtype, persistent)
 
 
 _new_parameter = torch_parameter.UninitializedParameter.__new__
 _new_buffer = torch_parameter.UninitializedBuffer.__new__
-_KINDS: dict[Any, Any] = {
+_KINDS: dict[type, type] = {
     torch_parameter.UninitializedParameter: UninitializedParameter,
     torch_parameter.UninitializedBuffer: UninitializedBuffer,
 }
 
 
-def _join(kind: Any, ours: Any, new: Callable[..., Any]) -> None:
+def _join(kind: type) -> None:
     """Has torch's class make ours where the device argument, or the default device, is xla."""
 
-    def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    @replaces(kind, "__new__")
+    def choose(new: Callable[..., object], cls: type, *args: Any, **kwargs: Any) -> object:
         device = args[1] if len(args) > 1 else kwargs.get("device")
-        chosen = cls is kind and torch.device(torch.get_default_device() if device is None else device).type == "xla"
-        return ours(*args, **kwargs) if chosen else new(cls, *args, **kwargs)
-
-    kind.__new__ = made
+        is_ours = cls is kind and torch.device(torch.get_default_device() if device is None else device).type == "xla"
+        return _KINDS[kind](*args, **kwargs) if is_ours else new(cls, *args, **kwargs)
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -82,5 +85,5 @@ def move_uninitialized(tensor: torch.Tensor, fn: Callable[[torch.Tensor], torch.
 
 def join_lazy_modules() -> None:
     """Adds the device to torch's uninitialized parameters and buffers."""
-    _join(torch_parameter.UninitializedParameter, UninitializedParameter, _new_parameter)
-    _join(torch_parameter.UninitializedBuffer, UninitializedBuffer, _new_buffer)
+    for kind in _KINDS:
+        _join(kind)

@@ -21,7 +21,7 @@ from ..graph.source import warn
 _patches: dict[str, dict[object, Callable[[ModuleType], None]]] = {}  # by name, by patch
 
 
-def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], Any]) -> None:
+def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], object]) -> None:
     """Calls `patch` if the names that it needs are there; else warns and leaves their package as it is.
 
     Args:
@@ -42,16 +42,30 @@ def guarded(needs: Sequence[str], purpose: str, patch: Callable[[], Any]) -> Non
     warn(f"{package} {version}: {lack}. spmd leaves it as it is, without {purpose}")
 
 
+def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None]:
+    """A decorator of the function that takes the place of another package's; it gets the original one first."""
+    original = getattr(owner, name)
+
+    def put(function: Callable[..., object]) -> None:
+        @functools.wraps(original)
+        def replacement(*args: object, **kwargs: object) -> object:
+            return function(original, *args, **kwargs)
+
+        setattr(owner, name, replacement)
+
+    return put
+
+
 class Patch(NamedTuple):
     """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
     the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
 
-    what: str
+    target: str
     why: str
     put: Callable[[], None]
 
     def apply(self) -> None:
-        guarded(re.findall(r"`(torch\.[^`]*)`", self.what), self.why, self.put)
+        guarded(re.findall(r"`(torch\.[^`]*)`", self.target), self.why, self.put)
 
 
 def _lack(need: str) -> str | None:
@@ -63,8 +77,8 @@ def _lack(need: str) -> str | None:
         return f"it has no {need}"
     if expected.endswith("..."):
         names[expected.count(",") :] = ["..."]
-    found = ", ".join(names)
-    return None if found == expected else f"{path} has the parameters ({found}), expected ({expected})"
+    parameters = ", ".join(names)
+    return None if parameters == expected else f"{path} has the parameters ({parameters}), expected ({expected})"
 
 
 class _PatchingFinder:
@@ -76,17 +90,16 @@ class _PatchingFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         if name not in _patches:
             return None
-        found = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
 
-            def exec_module(module: ModuleType) -> None:
+            @replaces(spec.loader, "exec_module")
+            def exec_module(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
                 execute(module)
                 for apply in _patches[name].values():
                     apply(module)
 
-            found.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return found
+        return spec
 
 
 def patch_when_imported(name: str, patch: Callable[[Any], None], purpose: str, *needs: str) -> None:

@@ -23,7 +23,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-NEEDS = [pytest.param(row, need, id=need) for row in ROWS for need in re.findall(r"`(torch\.[^`]*)`", row.what)]
+NEEDS = [pytest.param(row, need, id=need) for row in ROWS for need in re.findall(r"`(torch\.[^`]*)`", row.target)]
 
 
 class TestTorch:
@@ -39,7 +39,7 @@ class TestTorch:
 
     def test_takes_other_parameters(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.nn.Module, "_apply", lambda self, fn, recurse, more: None)
-        row = next(row for row in ROWS if "Module._apply" in row.what)
+        row = next(row for row in ROWS if "Module._apply" in row.target)
         before = torch.nn.Module._apply
         text = r"torch.nn.Module._apply has the parameters \(self, fn, recurse, more\), expected \(self, fn, recurse\)"
         with pytest.warns(UserWarning, match=text):
