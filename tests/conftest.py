@@ -38,7 +38,7 @@ def seed() -> None:
     messages.forget()
     pace.longest = pace.early = recorders._thread.longest = 0
     pace.rest(pace.recorded_ops, had_loop=True)
-    for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device"):
+    for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device", "spmd.tools.explain.status"):
         if name in sys.modules:
             sys.modules[name].forget()
 

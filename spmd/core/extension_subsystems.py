@@ -5,7 +5,6 @@ from .aten import copies as _copies
 from .base import counters as _counters
 from .base import in_flight as _in_flight
 from .base import interrupt as _interrupt
-from .base import sealed_json as _sealed_json
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import module_paths as _module_paths
@@ -194,7 +193,6 @@ class running:  # used as a module is
     later = _interrupt.later
     make_room = _in_flight.make_room
     spare = _lent.spare
-    parsed, text = _sealed_json.parsed, _sealed_json.text
     end_recording = _counters.end_recording
 
 

@@ -140,7 +140,8 @@ class transfer:  # used as a module is
 class messages:  # used as a module is
     """Lines on stderr."""
 
-    say, status = _messages.say, _messages.status
+    LOCK, fitted = _messages.LOCK, _messages.fitted
+    print_line, say = _messages.print_line, _messages.say
 
 
 class annotations:  # used as a module is
@@ -173,7 +174,7 @@ class variables:  # used as a module is
     names_xla_for_frameworks = _config.names_xla_for_frameworks
     requested_cpu_devices, requested_hardware = _config.requested_cpu_devices, _config.requested_hardware
     unknown_variables, variables_of_process = _config.unknown_variables, _config.variables_of_process
-    wants_color = _config.wants_color
+    is_terminal, wants_color = _config.is_terminal, _config.wants_color
     OTHER_OWNERS = _install.OTHER_OWNERS
 
 

@@ -1,7 +1,6 @@
 """Lines on stderr for the user: each but an error fits the terminal, and few of a kind are printed in a minute.
 
-Where stderr is a terminal or a notebook, a status is one line that is updated in place and erased at its end; elsewhere
-it is printed once. The full text of what was shortened is in `spmd.metrics.report()`.
+The full text of what was shortened is in `spmd.metrics.report()`.
 """
 
 import contextlib
@@ -11,26 +10,19 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
-from typing import TextIO
 
 from . import counters, forking
-from .config import config, is_terminal
+from .config import is_terminal
 
 MOST = 3  # lines of a kind in a minute
 _MINUTE = 60.0
 _WIDTH = 120  # columns, where none are known: in a file or a pipe
-_EVERY = 0.5  # seconds between two updates of a status
-_EVERY_IN_A_FILE = 30.0  # the same, where each is a line
-_SHORTEST = 0.2  # seconds of a status that is shown
 _START = "spmd: "
 _END = "..."
 
-_lock = forking.survives_fork(threading.RLock())
+LOCK = forking.survives_fork(threading.RLock())
 _printed: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST))  # the times of the last lines
 _held_back: Counter[str] = Counter()
-_busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
-_open: "list[Callable[[], str]]" = []  # the statuses that are shown, the newest last
 
 
 def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None:
@@ -40,16 +32,22 @@ def say(text: str, kind: str, full: str = "", *, is_error: bool = False) -> None
     """
     if full or len(_line(text)) > width():
         counters.add_note(full or text)
-    _print(text, kind, is_error)
+    print_line(text, kind, is_whole=is_error)
 
 
 def _line(text: str) -> str:
     return _START + " ".join(text.split())
 
 
-def _print(text: str, kind: str, is_whole: bool = False) -> None:
+def fitted(text: str, spare: int = 0) -> str:
+    """Returns a text as one line that leaves so many columns of the terminal free."""
+    return shortened(_line(text), width() - spare)
+
+
+def print_line(text: str, kind: str, *, is_whole: bool = False) -> None:
+    """Prints one line, unless a minute has had `MOST` of its kind."""
     now = time.monotonic()
-    with _lock:
+    with LOCK:
         times = _printed[kind]
         if len(times) == MOST and now - times[0] < _MINUTE:
             _held_back[kind] += 1
@@ -57,17 +55,15 @@ def _print(text: str, kind: str, is_whole: bool = False) -> None:
         times.append(now)
         held = _held_back.pop(kind, 0)
         more = f" ({held} more held back)" if held else ""
-        line = _line(text)
-        line = line if is_whole else shortened(line, width() - len(more))
+        line = _line(text) if is_whole else fitted(text, len(more))
         print(f"{line}{more}", file=sys.stderr, flush=True)
 
 
 def forget() -> None:
     """Forgets what was printed."""
-    with _lock:
+    with LOCK:
         _printed.clear()
         _held_back.clear()
-        _busy.clear()
 
 
 def width() -> int:
@@ -89,65 +85,3 @@ def shortened(text: str, room: int) -> str:
         return text
     cut = max(room - len(_END), 0)
     return (text[:cut] if text[cut] == " " else text[:cut].rpartition(" ")[0] or text[:cut]) + _END
-
-
-@contextlib.contextmanager
-def status(kind: str, describe: Callable[[], str], *, together: bool = False) -> Iterator[None]:
-    """Shows what is done inside, from `config.slow_compile_seconds` on; nothing where that is 0.
-
-    describe: called by another thread, again and again where the line is updated in place. together: statuses that
-    follow each other count as one, so that many programs of a second each are not compiled in silence.
-    """
-    if not config.slow_compile_seconds:
-        yield
-        return
-    ended, began = threading.Event(), time.monotonic()
-    since, until = _busy.get(kind, (began, began))
-    since = since if together and began - until < config.slow_compile_seconds else began
-    after = max(since + config.slow_compile_seconds - began, _SHORTEST)
-    shown = threading.Thread(target=_show, args=(kind, describe, after, ended), name="spmd-status", daemon=True)
-    shown.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        shown.join()
-        _busy[kind] = since, time.monotonic()
-
-
-def _show(kind: str, describe: Callable[[], str], after: float, ended: threading.Event) -> None:
-    if ended.wait(after):
-        return
-    if not _is_in_place(sys.stderr):
-        _print(describe(), kind)
-        while not ended.wait(_EVERY_IN_A_FILE):
-            _print(describe(), kind)
-        return
-    with _lock:
-        _open.append(describe)
-    drawn = 0
-    while not ended.wait(_EVERY if drawn else 0):
-        with _lock:
-            if _open[-1] is describe:  # of several threads the newest is shown
-                drawn = _draw(describe(), drawn)
-    with _lock:
-        _open.remove(describe)
-        _erase(drawn)
-
-
-def _draw(text: str, drawn: int) -> int:
-    """Writes a line over the one before, which had `drawn` characters; blanks erase in a notebook, too."""
-    line = shortened(_line(text), width() - 1)
-    print(f"\r{line:{drawn}}", end="", file=sys.stderr, flush=True)
-    return len(line)
-
-
-def _erase(drawn: int) -> None:
-    if drawn:
-        print(f"\r{'':{drawn}}\r", end="", file=sys.stderr, flush=True)
-
-
-def _is_in_place(file: TextIO) -> bool:
-    """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
-    is_notebook = type(file).__module__.startswith("ipykernel")
-    return is_notebook or (sys.stderr is sys.__stderr__ and is_terminal(file))

@@ -10,9 +10,9 @@ import torch
 from jax import export as jax_export
 
 from ...core import XlaTensor, processes, transfer, user_line
-from ...core.extend import running
 from ...jobs.checkpoint.files import SAFETENSORS
 from ...jobs.checkpoint.safetensors_layout import file_of
+from ...tensors import sealed_json
 from ...tensors.launch import full_tensor
 
 FORMAT = "spmd.export"
@@ -65,7 +65,7 @@ class Exported:
             (folder / PROGRAM).write_bytes(self.serialized)
         write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(running.text(self.manifest))
+            (folder / MANIFEST).write_text(sealed_json.text(self.manifest))
         if processes.several():
             processes.agree("an exported program that is written", b"", user_line())
 

@@ -40,6 +40,7 @@ from ...jobs.checkpoint.plain_values import dtype_of
 from ...jobs.checkpoint.streaming import fill_shards
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
+from ...tensors import sealed_json
 from ...tensors.annotate import mark_sharding, reshard
 from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host
 from .nested_values import matched, rebuild
@@ -75,7 +76,7 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
-    manifest = running.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
+    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
     if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
         raise ValueError(
             f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "

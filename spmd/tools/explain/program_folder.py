@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import points
-from ...core.extend import running
+from ...tensors import sealed_json
 
 MANIFEST = "programs.json"
 VERSION = 1  # of the manifest
@@ -52,7 +52,7 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    found = running.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    found = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
     version = None if found is None else found.get("version")
     if found is None or version != VERSION:
         raise ValueError(
@@ -90,7 +90,7 @@ def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, An
     for digest, body in files.items():
         _write(folder / f"{digest}{SUFFIX}", body)
     manifest = {"version": VERSION, "setting": setting, "programs": programs}
-    _write(folder / MANIFEST, running.text(manifest).encode())
+    _write(folder / MANIFEST, sealed_json.text(manifest).encode())
 
 
 def _write(file: Path, body: bytes) -> None:

@@ -4,9 +4,10 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from ...core import counters, messages
+from ...core import counters
 from ...core.extend import Line, executables
 from .difference import is_of_shapes
+from .status import status
 
 # The number of ops from which a program counts as long.
 _LONG = 2_000
@@ -29,7 +30,7 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
         seconds = time.monotonic() - started
         return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
 
-    with messages.status("compiling", describe, together=True):
+    with status("compiling", describe, together=True):
         yield
 
 

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ...core import messages
 from ...core.extend import held
+from ..explain.status import status
 
 
 class _ProgressThread(threading.local):
@@ -19,7 +19,7 @@ _thread = _ProgressThread()
 
 @contextlib.contextmanager
 def stage(text: str) -> Iterator[None]:
-    """Shows the text while the context is open, after the texts of the enclosing stages (see `messages.status`)."""
+    """Shows the text while the context is open, after the texts of the enclosing stages (see `status`)."""
     stages, started = _thread.stages, time.monotonic()
 
     def describe() -> str:
@@ -27,7 +27,7 @@ def stage(text: str) -> Iterator[None]:
 
     stages.append(text)
     try:
-        with contextlib.nullcontext() if len(stages) > 1 else messages.status("planning", describe):
+        with contextlib.nullcontext() if len(stages) > 1 else status("planning", describe):
             yield
     finally:
         stages.pop()

@@ -16,7 +16,7 @@ from support import ROOT
 import spmd
 from spmd.core.base import messages
 from spmd.core.programs import cache
-from spmd.tools.explain import slow_compiles
+from spmd.tools.explain import slow_compiles, status
 
 # libtpu, if installed, says on stderr that it finds no TPU.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -80,18 +80,18 @@ class TestWhileCompiling:
 
     def test_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 0)
-        monkeypatch.setattr(messages, "_print", lambda text, kind: pytest.fail(text))
-        monkeypatch.setattr(messages, "_SHORTEST", 0.0)
-        with messages.status("test", lambda: "nothing"):
+        monkeypatch.setattr(spmd.core.messages, "print_line", lambda text, kind: pytest.fail(text))
+        monkeypatch.setattr(status, "_SHORTEST", 0.0)
+        with status.status("test", lambda: "nothing"):
             assert "spmd-status" not in [thread.name for thread in threading.enumerate()]
 
     def test_a_file_has_the_newest_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         stage, seen = ["recording"], {name: threading.Event() for name in ("recording", "compiling")}
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
-        monkeypatch.setattr(messages, "_EVERY_IN_A_FILE", 0.01)
-        monkeypatch.setattr(messages, "_is_in_place", lambda file: False)
-        monkeypatch.setattr(messages, "_print", lambda text, kind: seen[text].set())
-        with messages.status("test", lambda: stage[0]):
+        monkeypatch.setattr(status, "_EVERY_IN_A_FILE", 0.01)
+        monkeypatch.setattr(status, "_is_in_place", lambda file: False)
+        monkeypatch.setattr(spmd.core.messages, "print_line", lambda text, kind: seen[text].set())
+        with status.status("test", lambda: stage[0]):
             assert seen["recording"].wait(30)
             stage[0] = "compiling"
             assert seen["compiling"].wait(30), "the line stayed at the first stage"
@@ -124,13 +124,13 @@ class TestLines:
     def test_the_programs_of_a_sync(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         """The line says how many programs its sync is cut into, and how many came from the disk."""
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
-        monkeypatch.setattr(messages, "_SHORTEST", 0.0)
-        monkeypatch.setitem(messages._busy, "compiling", (0.0, messages.time.monotonic()))
+        monkeypatch.setattr(status, "_SHORTEST", 0.0)
+        monkeypatch.setitem(status._busy, "compiling", (0.0, messages.time.monotonic()))
         spmd.metrics.clear()
         for _ in range(2):
             slow_compiles.counters.add("programs_loaded")
         waited = threading.Event()
-        monkeypatch.setattr(messages, "_print", lambda text, kind: (print(text), waited.set()))
+        monkeypatch.setattr(spmd.core.messages, "print_line", lambda text, kind: (print(text), waited.set()))
         line = slow_compiles.Line(None, 0)
         with cache.in_part(3, 12), slow_compiles.while_compiling(2_500, line, "first program of this sync; more"):
             assert waited.wait(10)

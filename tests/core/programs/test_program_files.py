@@ -9,9 +9,10 @@ import torch
 from support import run_script
 
 import spmd
-from spmd.core.base import messages, sealed_json
+from spmd.core.base import messages
 from spmd.core.programs import cache
 from spmd.core.programs.persistent.disk import readable
+from spmd.tensors import sealed_json
 from spmd.tools.explain import program_folder
 
 # A GPT-like stack of equal layers under FSDP, whose weights the compiled step takes as stacks.

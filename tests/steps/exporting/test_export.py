@@ -19,7 +19,7 @@ from torch import nn
 
 import spmd
 from spmd import Mesh, P
-from spmd.core.base import sealed_json
+from spmd.tensors import sealed_json
 
 MESH = Mesh(range(8), (4, 2), ("data", "model"))
 OTHER = Mesh([7, 6, 5, 4, 3, 2, 1, 0], (2, 4), ("a", "b"))

@@ -20,6 +20,7 @@ import fsdp
 import spmd
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
+from spmd.tools.explain import status
 from spmd.tools.planning import progress
 from spmd.tools.planning.step_time import Term
 
@@ -258,13 +259,13 @@ class TestPlan:
 
     def test_progress(self, monkeypatch: Any) -> None:
         """The stages in one line: in a terminal written over and erased, in a pipe printed once; silent: none."""
-        monkeypatch.setattr(messages, "_EVERY", 0.01)
-        monkeypatch.setattr(messages, "_SHORTEST", 0.01)
+        monkeypatch.setattr(status, "_EVERY", 0.01)
+        monkeypatch.setattr(status, "_SHORTEST", 0.01)
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
         messages.forget()
         for is_terminal in (True, False):
             monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-            monkeypatch.setattr(messages, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
+            monkeypatch.setattr(status, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
             with progress.stage("plan"), progress.stage("compiling 3 ops"):
                 while "compiling" not in file.getvalue():
                     time.sleep(0.01)

@@ -1,0 +1,87 @@
+"""The status of what takes long: one line that is updated in place in a terminal or a notebook, and erased at its end.
+
+Elsewhere it is printed once.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from ...core import config, messages, variables
+
+_EVERY = 0.5  # seconds between two updates of a status
+_EVERY_IN_A_FILE = 30.0  # the same, where each is a line
+_SHORTEST = 0.2  # seconds of a status that is shown
+
+_busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
+_open: list[Callable[[], str]] = []  # the statuses that are shown, the newest last
+
+
+@contextlib.contextmanager
+def status(kind: str, describe: Callable[[], str], *, together: bool = False) -> Iterator[None]:
+    """Shows what is done inside, from `config.slow_compile_seconds` on; nothing where that is 0.
+
+    describe: called by another thread, again and again where the line is updated in place. together: statuses that
+    follow each other count as one, so that many programs of a second each are not compiled in silence.
+    """
+    if not config.slow_compile_seconds:
+        yield
+        return
+    ended, began = threading.Event(), time.monotonic()
+    since, until = _busy.get(kind, (began, began))
+    since = since if together and began - until < config.slow_compile_seconds else began
+    after = max(since + config.slow_compile_seconds - began, _SHORTEST)
+    shown = threading.Thread(target=_show, args=(kind, describe, after, ended), name="spmd-status", daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shown.join()
+        _busy[kind] = since, time.monotonic()
+
+
+def forget() -> None:
+    """Forgets which statuses followed each other."""
+    _busy.clear()
+
+
+def _show(kind: str, describe: Callable[[], str], after: float, ended: threading.Event) -> None:
+    if ended.wait(after):
+        return
+    if not _is_in_place(sys.stderr):
+        messages.print_line(describe(), kind)
+        while not ended.wait(_EVERY_IN_A_FILE):
+            messages.print_line(describe(), kind)
+        return
+    with messages.LOCK:
+        _open.append(describe)
+    drawn = 0
+    while not ended.wait(_EVERY if drawn else 0):
+        with messages.LOCK:
+            if _open[-1] is describe:  # of several threads the newest is shown
+                drawn = _draw(describe(), drawn)
+    with messages.LOCK:
+        _open.remove(describe)
+        _erase(drawn)
+
+
+def _draw(text: str, drawn: int) -> int:
+    """Writes a line over the one before, which had `drawn` characters; blanks erase in a notebook, too."""
+    line = messages.fitted(text, 1)
+    print(f"\r{line:{drawn}}", end="", file=sys.stderr, flush=True)
+    return len(line)
+
+
+def _erase(drawn: int) -> None:
+    if drawn:
+        print(f"\r{'':{drawn}}\r", end="", file=sys.stderr, flush=True)
+
+
+def _is_in_place(file: TextIO) -> bool:
+    """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
+    is_notebook = type(file).__module__.startswith("ipykernel")
+    return is_notebook or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))
