@@ -190,6 +190,10 @@ class Once:
         return math.prod(self.mesh.shape()[axis] for axis in self.over)
 
 
+# Why zeros stand in `.grad` before the loop: a loop's body adds to tensors that are there before its first iteration. A
+# parameter that no loss reads must have none afterwards, as after a Python loop of backward passes.
+
+
 class ReducedSums:
     """Gradients that each backward pass inside of `with` adds to `.grad`; what has none at the end gets none."""
 

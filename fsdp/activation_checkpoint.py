@@ -30,6 +30,7 @@ def checkpoint_module(module: _M, *, policy: Any = None) -> _M:
     return module
 
 
+# An object in the instance's __dict__, and no closure: a deep copy of the module copies it with its own module.
 class _Recomputed:
     """The forward of a checkpointed module; a copied module has a copy of its own."""
 

@@ -96,6 +96,7 @@ class CPUOffloadPolicy(OffloadPolicy):
             raise ValueError("CPUOffloadPolicy: expected pin_memory=True; devices read the host's pinned memory alone")
 
 
+# Policies of torch's FSDP2 are taken by their class's name: fields have the same names, and nothing of it is imported.
 _POLICIES = {kind.__name__: kind for kind in (MixedPrecisionPolicy, OffloadPolicy, CPUOffloadPolicy)}  # torch's, too
 
 
@@ -153,7 +154,7 @@ class Settings:
         return value
 
     def __deepcopy__(self, memo: object) -> "Settings":
-        return self
+        return self  # frozen; a copied model is sharded over the same mesh
 
     def overridden(self, overrides: dict[str, Any], unit: str) -> "Settings":
         """The settings of one unit that overrides some keywords. unit: its name, for errors."""
@@ -172,6 +173,7 @@ OVERRIDABLE = {field.name for field in fields(Settings)} - {"caller", "mesh", "s
 @functools.cache
 def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
     """The mesh with one axis split into two: groups of `size` neighbours are along the axis of the old name."""
+    # The axis of the old name is the inner one: neighbours, which a fast network connects, gather among themselves.
     name = f"{axis}_copies"
     assert name not in mesh.axis_names, "a name of ours"
     at = mesh.axis_names.index(axis)
@@ -192,7 +194,7 @@ def axes_of(
     the first holds replicas (hybrid sharding, as in FSDP2). An axis named `data` is always one of the batch's.
     """
     mesh = get_global_mesh() if mesh is None else mesh
-    if mesh is None:
+    if mesh is None:  # as torch's FSDP2, which takes all ranks
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
     if isinstance(mesh, jax.sharding.Mesh):

@@ -33,6 +33,7 @@ def attach(
                 f"{settings.caller}: {type(module).__name__} is a unit of fsdp already; wrap a module once, children "
                 "before their parents"
             )
+    # Modules may be wrapped after the module above them: that unit then gives up the parameters that it gathers.
     above = _above(modules)
     inner = {below for module in modules for units in units_in(module).values() for _, below in units}
     below = [unit for module in modules for unit in units_in(module)]
@@ -49,7 +50,7 @@ def attach(
         settings=settings,
         split=split,
     )
-    _cast_buffers(inside, settings.mp_policy.buffer_dtype)
+    _cast_buffers(inside, settings.mp_policy.buffer_dtype)  # before the marks: a cast makes a new tensor
     unit.refresh(modules)
     for other in below:
         other.is_root = False
@@ -61,7 +62,8 @@ def attach(
         module.__dict__[ATTRIBUTE] = unit
         module.register_load_state_dict_pre_hook(_take_wrapped_names)
         module.register_load_state_dict_post_hook(_Loaded(unit, module))
-        # Methods of the unit, which a copy of the module has of its own copy of the unit.
+        # Bound methods of the unit: a deep copy of the module copies it, and has hooks of its own unit.
+        # post_forward runs always, also where forward raises: else casts would stand in the modules from then on.
         module.register_forward_pre_hook(unit.pre_forward, with_kwargs=True)
         module.register_forward_hook(unit.post_forward, always_call=True)
     return unit
@@ -108,6 +110,7 @@ class _Loaded:
         self.held = {name: parameter for name, parameter in named if id(parameter) in mine}
 
     def __call__(self, module: nn.Module, incompatible: object) -> None:
+        # Without assign=True values are copied into the parameters, which stay the same objects.
         present = {name: module.get_parameter(name) for name in self.held}
         new = {id(old): present[name] for name, old in self.held.items() if present[name] is not old}
         if new:
@@ -138,6 +141,7 @@ def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn
 
     has_data: False for a plan over devices that are not present; meta tensors then get no initial values.
     """
+    # Found first: `_apply` replaces the meta tensors by empty ones, which nothing distinguishes from initialised ones.
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
     for child in unmade if has_data else ():

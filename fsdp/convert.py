@@ -10,6 +10,9 @@ metadata describe the original:
     world_size, rank
 """
 
+# Why damaged files are looked for: a checkpoint of many files is copied between machines, and torch reads a wrong byte
+# of a tensor without an error. Why `weights_only`: a pickle runs code, and these files come from elsewhere.
+
 import glob
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -59,7 +62,7 @@ def consolidate_sharded_state_dicts(
         if name in shards:
             module, info = shards.pop(name)
             full[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
-        else:  # a buffer
+        else:  # a buffer, which PyTorch/XLA replicates and may have cast
             full[name] = value.to(dtypes.get(name, value.dtype)).clone()
     if shards:
         raise ValueError(

@@ -90,6 +90,7 @@ def fully_shard(
         reshard_after_forward=reshard_after_forward, mp_policy=mp_policy, offload_policy=offload_policy,
         shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel,
     )  # fmt: skip
+    # Meta tensors stay: `to_empty` and `init_weights` come after `fully_shard`, as in FSDP2's recipes.
     move(modules)
     if mesh.target is not None:
         for each in modules:
@@ -290,7 +291,7 @@ class _ForwardMethod:
         assert unit is not None, "it is put on units alone"
         args, kwargs = unit.pre_forward(self.module, args, kwargs)
         output = None
-        try:
+        try:  # the class's method: the instance has this object under that name
             output = getattr(type(self.module), self.name)(self.module, *args, **kwargs)
         finally:
             output = unit.post_forward(self.module, args, output)
@@ -302,6 +303,7 @@ def _plain(cls: type) -> type:
     return cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
 
 
+# One class per module class: compiled steps compare the classes of modules.
 _CLASSES: dict[type, type] = {}
 
 

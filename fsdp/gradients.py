@@ -65,6 +65,13 @@ class GradientHooks:
                 self._handles.append(parameter.register_hook(partial(operator.mul, scale)))
 
 
+# [Note: gradients that are not reduced yet]
+#
+# FSDP2 keeps an unsharded gradient between the passes of `no_sync`, and starts a reduce-scatter at the end. Here
+# `.grad` is at all times a sum over a stack of summands, of which each device has one: XLA computes the sum, by a
+# reduce-scatter or an all-reduce, only where something reads it. So there is no state that a user could see half-way.
+
+
 class UnsyncedGradients:
     """The gradients of a unit's parameters while some backward passes add to them unreduced.
 
@@ -99,6 +106,7 @@ class UnsyncedGradients:
         for hook in self._hooks:
             hook.remove()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
+        # After accumulation, as `.grad` has the sum of this pass and the former ones only then.
         self._hooks = [parameter.register_post_accumulate_grad_hook(self._arrive) for parameter in trained]
 
     def _arrive(self, parameter: torch.Tensor) -> None:
@@ -108,6 +116,7 @@ class UnsyncedGradients:
         ref = self._sums.get(id(parameter))
         if self.over or (ref is not None and ref() is parameter.grad):
             task = torch._C._current_graph_task_id()
+            # All gradients of a backward together: one walk over the graph finds the summands of all.
             if task not in _arrived:
                 _arrived[task] = []
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: _keep(task))

@@ -109,6 +109,7 @@ def _strategy(value: Any, ours: Keywords) -> Keywords:
     name = "FULL_SHARD" if value is None else getattr(value, "name", value)
     if name not in _STRATEGIES:
         raise ValueError(f"sharding_strategy: expected {', '.join(_STRATEGIES)} or None, got {value!r}")
+    # Hybrid sharding needs to know which axis has replicas; FSDP of torch has a process group for it.
     if "HYBRID" not in name or "extra_data_axis" in ours:
         return _STRATEGIES[name]
     mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
@@ -128,6 +129,7 @@ def _on_dim_0(parameter: nn.Parameter) -> Placement:
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
+# torch's MixedPrecision keeps modules of some classes in full precision: they become units of their own here.
 def _mixed_precision(value: Any, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.MixedPrecision`."""
     if value is None:

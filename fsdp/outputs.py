@@ -22,6 +22,7 @@ _Entry = str | tuple[str, ...] | None  # of a spec: the axes of one dim
 def tensors(output: object) -> list[torch.Tensor]:
     """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
     result: list[torch.Tensor] = []
+    # torch's pytrees do not look into dataclasses, which models return as outputs.
     for value in tree_leaves(output):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             result += tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
@@ -63,6 +64,7 @@ class BatchSplit:
     def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):
         self.mesh = mesh
         self.axes = axes
+        # The number of shards of a batch; each must have equal rows, as XLA would pad the last one.
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
         self._of_length: dict[int, _Entry] = {}  # the entry of the spec of dim 1, by its size
 
@@ -93,6 +95,7 @@ class BatchSplit:
             note_whole("fsdp", whole[0], dim, self.ways)
 
 
+# Cached: a unit marks its inputs and outputs in each pass, and a spec is checked when it is made.
 @functools.cache
 def _spec(rank: int, dim: int, axes: tuple[str, ...], rows: _Entry = None) -> spmd.PartitionSpec:
     """The spec that shards one dim over axes; rows: the entry of dim 1, where that is another."""

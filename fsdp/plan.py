@@ -71,6 +71,7 @@ def visit(
     seen: modules that are not visited again. ignored_ids: of parameters that do not count. asks_root: the root, whose
     name is "", is chosen or not, too; else it is never among them.
     """
+    # torch's policies count so: elements below the module that are not ignored, then without those of child units.
     numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in ignored_ids)
     if not policy(module, True, numel):
         return 0
@@ -141,6 +142,7 @@ def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[An
     """
     spec = [*held, *[None] * (len(shape) - len(held))]
     free = [dim for dim, entry in enumerate(spec) if entry is None]
+    # An even dim first: XLA pads an uneven one, and moves the padding in each all-gather.
     even = [dim for dim in free if shape[dim] % size == 0 and shape[dim] > 0]
     candidates = even or [dim for dim in free if shape[dim] >= size]
     if size > 1 and candidates:

@@ -106,6 +106,7 @@ def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) 
     """
     if not hasattr(policy, "_run_policy"):
         return _callable(policy), {}
+    # torch's ModuleWrapPolicy and CustomPolicy choose for a whole model at once, with overrides for single modules.
     chosen = policy._run_policy(root, set(ignored), {})
 
     def is_chosen(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
@@ -185,6 +186,7 @@ def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
     >>> policy_from_config({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"})
     ClassNamePolicy(names=('GPT2Block',))
     """
+    # A misspelt key would be ignored in silence, and the model trained as one unit.
     for key in config:
         close = difflib.get_close_matches(key, (*_LAYERS, *_LEAST), n=1, cutoff=0.8)
         if close and key not in (*_LAYERS, *_LEAST):

@@ -5,6 +5,9 @@ state dict over all processes, and load an optimizer's state without the step th
 does not import this module, as torch's takes two seconds to import: `from fsdp.state_dict import get_model_state_dict`.
 """
 
+# Why not torch's functions alone: they gather a full tensor within a process group, and have an optimizer take a step
+# of zeros to allocate the state that they load into; that step would be a program of its own.
+
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

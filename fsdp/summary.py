@@ -10,6 +10,9 @@ import spmd
 
 from .units import Unit, units_in
 
+# Why bytes and not only specs: a unit is too large where its gathered bytes do not fit next to the activations, and too
+# small where its all-gather takes less time than its start; both are seen in this table before a program runs.
+
 _HEAD = ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
 
 
@@ -89,7 +92,7 @@ def show(model: nn.Module) -> Shown:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    seen: set[int] = set()
+    seen: set[int] = set()  # a tied parameter is in two units, and in memory once
     return Shown(tuple(_unit(unit, modules, names, seen) for unit, modules in units.items()))
 
 

@@ -12,7 +12,7 @@
 # them through a second gather, for which the first gradient that arrives is the signal: a hook on the outputs, as torch
 # has no hook before a module's backward that sees every path into it. UNSHARDED is what `unshard` leaves.
 #
-# Hooks, in order: pre_forward enters the gathers, forward runs, post_forward leaves them and watches the outputs;
+# Hooks, in order: pre_forward enters the gathers, forward runs, post_forward exits them and watches the outputs;
 # pre_backward renews the gathers at the first gradient, post_backward ends them. FSDP2 prefetches the next unit's
 # all-gather by hand; here XLA's scheduler does, as it sees the whole step.
 #
@@ -128,6 +128,7 @@ class Unit:
         self._restart()
 
     def _restart(self) -> None:
+        # One gather object for all passes: a compiled step has a guard on it, and would see a new one in each.
         self._gathered: spmd.use_sharding | None = None  # the gather of parameters that are not cast; None: not made
         self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
         self._masters: _Held = {}  # the parameters that casts replace during backward
@@ -183,6 +184,7 @@ class Unit:
         The parameters that the root reads last are those that backward reads first, and backward does not read those
         that the root reads first.
         """
+        # A number of 1 gathers among one device: kept as it is, which is not to reshard.
         value = self.reshard_after_forward
         return not self.is_root if value is None else value if isinstance(value, bool) else value > 1
 
@@ -202,7 +204,7 @@ class Unit:
         self._restart()
         self._hooks.forget()
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
-        if self.is_on_device:
+        if self.is_on_device:  # else on meta, or in a copy on the CPU: `.to("xla")` refreshes again
             self._specs = tuple(map(self._placed, self.parameters))
             self.reshard()
             for parameter in self.ignored:
@@ -271,9 +273,11 @@ class Unit:
             return args, kwargs
         if self.is_root:
             unmarked = [tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None]
+            # Before the split, as a mark of the user's on the input says how its sequences are sharded.
             self.split.note_sequences((args, kwargs))
             self.split(unmarked, is_batch=True)
         if not self._passes:
+            # A backward that raised has left casts in modules; and parameters may have been frozen since.
             self.restore()
             self._hook_gradients()
         policy = self.settings.mp_policy
@@ -317,11 +321,13 @@ class Unit:
         has all values that it needs."""
         if not self._passes:
             return output
+        # Also where forward raised: torch calls the hook always, and a retry must find the parameters in place.
         ended, stored = self._passes.pop()
         _hold(stored)
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
         is_recomputed = ended is self._recomputed_pass()
         if self.kept_on is not None and returned and not is_recomputed:
+            # Computed before an output, so that the gathered value is freed where forward ends.
             ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
@@ -350,11 +356,12 @@ class Unit:
     def pre_backward(self, at: _Pass, gradient: torch.Tensor) -> None:
         """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts
         casts into modules."""
+        # Each output has the hook, and a model may call a unit twice: each backward has an engine's task of its own.
         task = torch._C._current_graph_task_id()
         if task == at.task:
             return
         at.task = task
-        if at.held is None:
+        if at.held is None:  # a second backward of one pass (retain_graph): its casts were freed after the first
             with torch.enable_grad():
                 renewed = self._begun(self._stored_slots())
             at.gathers, at.held = renewed.gathers, renewed.held
@@ -366,6 +373,7 @@ class Unit:
             _hold(at.held)
             self._arrived = task, at
         if (at.held and not self._passes) or at.kept:
+            # torch runs it when the whole backward has ended: there is no hook after a module's own part of it.
             torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.post_backward, at))
 
     def post_backward(self, at: "_Pass") -> None:
@@ -448,6 +456,7 @@ def _hold(values: _Held | None) -> None:
     values = values or {}
     for (module, name), value in values.items():
         module._parameters[name] = value  # type: ignore[assignment]  # a cast is no parameter
+    # torch's recurrent modules keep a list of their weights, which they pass to the op.
     for module in {module for module, _ in values if isinstance(module, nn.RNNBase)}:
         module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 

@@ -22,6 +22,12 @@ from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
 from .units import UnitState, summon_full_params, unit_of, units_in, warn_of_dropped_axis
 
+# Why the wrapper hides its own level: state dicts, parameter names and attributes are those of the bare module, so that
+# a checkpoint loads with and without FSDP, and a script that reads `model.config` needs no change.
+#
+# Why `units` are planned before any is made: a policy counts the parameters that no child unit has taken, and an
+# override of a unit below must be checked before the tensors move.
+
 PREFIX = "module."
 
 StateDict = dict[str, Any]
@@ -134,6 +140,7 @@ class FullyShardedDataParallel(nn.Module):
         self.module = module
         self.mesh = mesh
         self.units = [(name, unit) for name, unit, _ in units]
+        # After the plan, which reads shapes alone: a policy that raises moves nothing.
         materialise(caller, module, has_data=mesh.target is None, param_init_fn=param_init_fn)
         self._split = BatchSplit(mesh, batch_axes)
         for name, unit, of_unit in units:
@@ -155,6 +162,7 @@ class FullyShardedDataParallel(nn.Module):
         """Replaces a module by the result of the user's function and makes it a unit; where the result is a wrapper of
         this class, the module inside takes its place."""
         how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
+        # The user's function makes a root of its own, for which None would mean to keep its parameters.
         reshards = settings.reshard_after_forward
         how["reshard_after_forward"] = True if reshards is None else reshards
         extra = (axis for axis in settings.batch_axes if axis != settings.shard_axis)
@@ -180,7 +188,7 @@ class FullyShardedDataParallel(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module":
+            if name == "module":  # not set yet: a copy or an unpickled wrapper looks before it has attributes
                 raise
             return getattr(self.module, name)
 
@@ -189,6 +197,7 @@ class FullyShardedDataParallel(nn.Module):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """The parameters under the names that they have in the wrapped module."""
+        # An optimizer or a logger between a backward that raised and the next forward must not see casts.
         self._restore()
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
@@ -305,6 +314,7 @@ def _strip_prefix(wrapper: nn.Module, state: StateDict, prefix: str, metadata: o
 
 
 def _add_prefix(wrapper: nn.Module, state: StateDict, prefix: str, *_: object) -> None:
+    # torch passes no prefix to the hook after the load, whose lists of keys have it.
     wrapper.__dict__["_loading"] = prefix
     _rename(state, prefix, prefix + PREFIX)
 
@@ -322,6 +332,8 @@ def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
 
 
 # --- the names of PyTorch/XLA's two FSDPs, with their keywords ---------------------------------------------------
+
+# Two classes: PyTorch/XLA's first FSDP takes keywords, also by position, that its second lacks.
 
 _OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
 # PyTorch/XLA's arguments after the first two, by position: the table's up to this one, and three of ours.

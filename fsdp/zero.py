@@ -14,6 +14,9 @@ from spmd.mesh.mesh import get_1d_mesh
 from .keywords import ZERO, translate
 from .plan import parameter_spec
 
+# Why annotations suffice: the update of a sharded state is computed where the state is. Each device reads its part of
+# the gradient, and the all-gather of the new parameter follows from the parameter's own sharding.
+
 
 class ZeroRedundancyOptimizer(Optimizer):
     """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as they are.
@@ -67,6 +70,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
         self.base_optimizer = optimizer_class(params, **keywords)
         super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)
+        # The same objects: a scheduler writes into the groups of this optimizer, and the other one reads them.
         self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
     @torch.no_grad()

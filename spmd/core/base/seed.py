@@ -59,7 +59,6 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
 
 
 def _new_draw(generator: torch.Generator | None) -> Draw:
-    global _shared
     if generator is not None:
         if generator.device.type not in ("cpu", "xla"):
             raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
@@ -68,24 +67,24 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
         draw = _thread.stream
         _thread.stream = draw[0], draw[1] + 1
         return draw
+    return _advance(1)
+
+
+def _advance(count: int) -> Draw:
+    """The next draw of the shared stream, which advances past so many."""
+    global _shared
     with _lock:
         draw = _shared
-        _shared = draw[0], draw[1] + 1
-    _thread.num_shared += 1
+        _shared = draw[0], draw[1] + count
+    _thread.num_shared += count
     return draw
 
 
 def take(count: int) -> Draw | None:
     """The first of so many consecutive draws from the shared stream, which advances past them; None where this thread
     does not draw from it now."""
-    global _shared
-    if _thread.stream is not None or _thread.repeated is not None or _thread.num_forks:
-        return None
-    with _lock:
-        draw = _shared
-        _shared = draw[0], draw[1] + count
-    _thread.num_shared += count
-    return draw
+    is_apart = _thread.stream is not None or _thread.repeated is not None or _thread.num_forks
+    return None if is_apart else _advance(count)
 
 
 def get_state() -> Draw:

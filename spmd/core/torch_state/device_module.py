@@ -3,6 +3,7 @@
 There is one logical device, which stands for all physical ones; figures are totals.
 """
 
+import contextlib
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -53,17 +54,12 @@ def set_device(device: torch.types.Device) -> None:
     check_index(device, "set_device")
 
 
-class device:
+class device(contextlib.nullcontext[None]):
     """A context in which xla:0 is the device, as it is outside."""
 
     def __init__(self, device: torch.types.Device):
+        super().__init__()
         self.idx = check_index(device, "device")
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 class device_of(device):

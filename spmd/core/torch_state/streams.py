@@ -1,5 +1,6 @@
 """`torch.xla.Stream` and `torch.xla.Event`: the device has one stream, in which programs run in the order recorded."""
 
+import contextlib
 import time
 from typing import Any
 
@@ -89,19 +90,14 @@ def _moment(event: torch.Event) -> float:
     return event.moment
 
 
-class StreamContext:
+class StreamContext(contextlib.nullcontext[None]):
     """`torch.xla.stream(stream)`: work goes to the one stream in any case."""
 
     def __init__(self, stream: torch.Stream | None):
+        super().__init__()
         if stream is not None and stream.device.type != "xla":
             raise ValueError(f"stream: expected a stream of xla, got one of {stream.device}")
         self.stream = stream
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def _is_ours(*args: Any, **kwargs: Any) -> bool:
