@@ -75,14 +75,14 @@ def main(arguments: list[str] | None = None) -> int:
         return _plan(arguments[1:], "python -m spmd plan")
     if arguments[:1] == ["launch"]:
         return _launch(arguments[1:], "python -m spmd launch")
-    given = parser.parse_args(arguments)
-    if given.command == "profile":
-        return _profile(given.address, given.folder, given.seconds)
-    if given.command == "doctor":
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "profile":
+        return _profile(parsed.address, parsed.folder, parsed.seconds)
+    if parsed.command == "doctor":
         return installation.report()
-    if given.command == "calibrate":
-        return _calibrate(given.file)
-    return _where(given.op)
+    if parsed.command == "calibrate":
+        return _calibrate(parsed.file)
+    return _where(parsed.op)
 
 
 def run() -> int:
@@ -103,14 +103,14 @@ def _parser(prog: str, options: str, words: str, examples: str) -> argparse.Argu
 
 
 def _parse(parser: argparse.ArgumentParser, ours: Sequence[str]) -> argparse.Namespace:
-    given = parser.parse_args(ours)
-    if not given.module and not os.path.isfile(given.program):
-        parser.error(f"there is no script {given.program!r} in {os.getcwd()}")
+    parsed = parser.parse_args(ours)
+    if not parsed.module and not os.path.isfile(parsed.program):
+        parser.error(f"there is no script {parsed.program!r} in {os.getcwd()}")
     for name in ("devices", "processes"):
-        value = getattr(given, name, None)
+        value = getattr(parsed, name, None)
         if value is not None and value < 1:
             parser.error(f"--{name}: expected 1 or more, got {value}")
-    return given
+    return parsed
 
 
 def _run(arguments: list[str], prog: str) -> int:
@@ -120,13 +120,13 @@ def _run(arguments: list[str], prog: str) -> int:
         "--initialize", action="store_true", help="join the processes that torchrun, srun, ... have started first"
     )
     ours, of_program = script.split(arguments)
-    given = _parse(parser, ours)
-    if given.initialize:
-        initialize(local_device_count=given.devices)
-    elif given.devices is not None:
-        simulate(given.devices)
+    parsed = _parse(parser, ours)
+    if parsed.initialize:
+        initialize(local_device_count=parsed.devices)
+    elif parsed.devices is not None:
+        simulate(parsed.devices)
     use()
-    return script.run(given.program, of_program, is_module=given.module)
+    return script.run(parsed.program, of_program, is_module=parsed.module)
 
 
 def _plan(arguments: list[str], prog: str) -> int:
@@ -135,19 +135,19 @@ def _plan(arguments: list[str], prog: str) -> int:
     parser.add_argument("--devices", type=int, metavar="N", help="simulate N (default: as many as the target has)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout")
     ours, of_program = script.split(arguments)
-    given = _parse(parser, ours)
-    out = os.fdopen(os.dup(1), "w") if given.json else sys.stdout
-    if given.json:
+    parsed = _parse(parser, ours)
+    out = os.fdopen(os.dup(1), "w") if parsed.json else sys.stdout
+    if parsed.json:
         os.dup2(2, 1)  # what the script prints, and what its processes print
-    run_script = partial(script.run, given.program, of_program, is_module=given.module)
+    run_script = partial(script.run, parsed.program, of_program, is_module=parsed.module)
     try:
-        if given.devices or given.target:
-            simulate(given.devices or topology.num_devices(given.target))
+        if parsed.devices or parsed.target:
+            simulate(parsed.devices or topology.num_devices(parsed.target))
         use()
-        result = plan_script(run_script, given.program, given.target)
+        result = plan_script(run_script, parsed.program, parsed.target)
     except ValueError as error:
         sys.exit(str(error))
-    print(result.to_json() if given.json else result, file=out, flush=True)
+    print(result.to_json() if parsed.json else result, file=out, flush=True)
     return 0
 
 
@@ -183,14 +183,14 @@ def _launch(arguments: list[str], prog: str) -> int:
         "--debug-single-process", action="store_true", help="run the script here, with the devices of all processes"
     )
     ours, of_program = script.split(arguments)
-    given = _parse(parser, ours)
-    as_module = ["-m"] if given.module else []
-    if given.debug_single_process:
-        devices = ["--devices", str(given.processes * given.devices)] if given.devices else []
-        return _run([*devices, *as_module, given.program, *of_program], prog)
-    logs = given.logs or Path(tempfile.mkdtemp(prefix="spmd-launch-"))
-    command = [sys.executable, "-m", "spmd", "run", "--initialize", *as_module, given.program, *of_program]
-    return local_processes.run(command, given.processes, logs, devices=given.devices)
+    parsed = _parse(parser, ours)
+    as_module = ["-m"] if parsed.module else []
+    if parsed.debug_single_process:
+        devices = ["--devices", str(parsed.processes * parsed.devices)] if parsed.devices else []
+        return _run([*devices, *as_module, parsed.program, *of_program], prog)
+    logs = parsed.logs or Path(tempfile.mkdtemp(prefix="spmd-launch-"))
+    command = [sys.executable, "-m", "spmd", "run", "--initialize", *as_module, parsed.program, *of_program]
+    return local_processes.run(command, parsed.processes, logs, devices=parsed.devices)
 
 
 def _where(op: str) -> int:

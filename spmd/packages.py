@@ -27,9 +27,9 @@ class Aliases:
         self._paths = dict(paths)
 
     def _path(self, name: str) -> str | None:
-        for known, path in self._paths.items():
-            if name == known or name.startswith(f"{known}."):
-                return path + name.removeprefix(known)
+        for alias, path in self._paths.items():
+            if name == alias or name.startswith(f"{alias}."):
+                return path + name.removeprefix(alias)
         return None
 
     def find_spec(

@@ -49,8 +49,8 @@ def _first_copies(tensor: XlaTensor) -> list[tuple[Offsets, tuple[int, ...]]]:
     with transfer.leased(storage_of(tensor), "saving a checkpoint", on_device=True) as lease:
         buffer, sharding = lease.placed()
         first = {shard.device for shard in buffer.addressable_shards if shard.replica_id == 0}
-    here = transfer.shards_here(tensor_meta(tensor).shape, sharding)
-    shard_slices = [shard_slice for shard_slice in here if first & {*shard_slice.devices}]
+    shard_slices = transfer.shards_here(tensor_meta(tensor).shape, sharding)
+    shard_slices = [shard_slice for shard_slice in shard_slices if first & {*shard_slice.devices}]
     return [
         (begins(shard_slice.indices), shard_slice.shape) for shard_slice in shard_slices if 0 not in shard_slice.shape
     ]
@@ -61,8 +61,8 @@ def _create_chunk_list(tensor: XlaTensor) -> list[Any]:
     if not can_fill(tensor):
         return [_torch("planner_helpers")._create_chunk_from_tensor(tensor)]
     filling = Filling(tensor, lambda: tensor.__dict__.pop(_LOADING, None))
-    tensor.__dict__[_LOADING] = found = dict(targets(filling))
-    return [_chunk(offsets, target.shard.shape) for offsets, target in found.items()]
+    tensor.__dict__[_LOADING] = chunks = dict(targets(filling))
+    return [_chunk(offsets, target.shard.shape) for offsets, target in chunks.items()]
 
 
 def _get_tensor_shard(tensor: XlaTensor, index: Any) -> torch.Tensor:
@@ -70,8 +70,8 @@ def _get_tensor_shard(tensor: XlaTensor, index: Any) -> torch.Tensor:
     if not can_fill(tensor):
         return tensor
     offsets = tuple(index.offset or [0] * tensor.dim())
-    found: dict[Offsets, Target] | None = tensor.__dict__.get(_LOADING)
-    return _shard(tensor, offsets) if found is None else found[offsets].staged()
+    chunks: dict[Offsets, Target] | None = tensor.__dict__.get(_LOADING)
+    return _shard(tensor, offsets) if chunks is None else chunks[offsets].staged()
 
 
 def _shard(tensor: XlaTensor, offsets: Offsets) -> torch.Tensor:

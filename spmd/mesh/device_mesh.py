@@ -94,11 +94,11 @@ class DeviceMesh:
 
     def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
         wanted = (names,) if isinstance(names, str) else tuple(names)
-        known = dict(zip(self.mesh_dim_names or (), self.dims, strict=False)) | self._flat
+        axes = dict(zip(self.mesh_dim_names or (), self.dims, strict=False)) | self._flat
         for name in wanted:
-            if name not in known:
-                raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, known))})")
-        return self._part([known[name] for name in wanted], wanted)
+            if name not in axes:
+                raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, axes))})")
+        return self._part([axes[name] for name in wanted], wanted)
 
     def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":
         """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
@@ -117,8 +117,8 @@ class DeviceMesh:
         """The ids of the devices; for a view of some dims, the devices at index 0 of all the others."""
         axes = [axis for dim in self.dims for axis in dim]
         places = [self.root.axis_names.index(axis) for axis in axes]
-        rest = [i for i in range(len(self.root.axis_names)) if i not in places]
-        ids = self.root.get_logical_mesh().transpose(*places, *rest).reshape(*self.shape, -1)
+        others = [i for i in range(len(self.root.axis_names)) if i not in places]
+        ids = self.root.get_logical_mesh().transpose(*places, *others).reshape(*self.shape, -1)
         return torch.tensor(ids[..., 0])
 
     @property
@@ -181,8 +181,8 @@ class DeviceMesh:
         to the partitioner in dim 0 instead, where no placement splits it.
         """
         spec = spec_of(placements, rank, [str(i) for i in range(self.ndim)], self.shape, caller)
-        own = {axis for dim in self.dims for axis in dim}
-        before = _dims_on(self.root, its_sharding, rank)
+        view_axes = {axis for dim in self.dims for axis in dim}
+        present_dims = _dims_on(self.root, its_sharding, rank)
         is_partial = self.root.size() > self.size()
         dims = []
         for index, entry in enumerate(spec):
@@ -191,7 +191,7 @@ class DeviceMesh:
             if open_batch and index == 0 and not axes and is_partial:
                 dims.append(specs.OPEN)
             else:
-                dims.append(Dim(tuple(axis for axis in before[index].axes if axis not in own) + axes))
+                dims.append(Dim(tuple(axis for axis in present_dims[index].axes if axis not in view_axes) + axes))
         replicated = self.root.sharding((), 0, caller)
         return replicated.with_spec(replicated.spec._replace(dims=tuple(dims)))
 

@@ -183,8 +183,8 @@ class Mesh:
         Mesh([0], (1,), ('data',))
         """
         try:
-            given, named = _arguments(ast.parse(mesh_str.strip(), mode="eval").body)
-            return Mesh(*given, **named)
+            values, named = _arguments(ast.parse(mesh_str.strip(), mode="eval").body)
+            return Mesh(*values, **named)
         except (SyntaxError, TypeError) as error:
             raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {mesh_str!r}: {error}") from error
 
@@ -210,19 +210,19 @@ class Mesh:
             spec = spec_of(partition_spec, rank, self.axis_names, self.mesh_shape, caller)
         else:
             spec = _spec(partition_spec, rank, caller, self.axis_names)
-        found = self._shardings.get((spec, rank))
-        if found is None:
-            found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
-        return found
+        sharding = self._shardings.get((spec, rank))
+        if sharding is None:
+            sharding = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
+        return sharding
 
     def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
-        here = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
-        text, left = specs.open_dims(given)
-        if left and max(left) >= rank:
-            raise ValueError(f"{caller}: {given} leaves dim {max(left)} open, but the tensor has {rank} dims")
-        sharding = Sharding.of_tiling(specs.read(text, rank, self.device_ids, caller), (here,), target=self.target)
+        whole = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
+        text, open_dims = specs.open_dims(given)
+        if open_dims and max(open_dims) >= rank:
+            raise ValueError(f"{caller}: {given} leaves dim {max(open_dims)} open, but the tensor has {rank} dims")
+        sharding = Sharding.of_tiling(specs.read(text, rank, self.device_ids, caller), (whole,), target=self.target)
         dims = [*sharding.spec.dims, *[specs.UNSHARDED] * (rank - len(sharding.spec.dims))]
-        dims = [specs.OPEN if i in left else dim for i, dim in enumerate(dims)]
+        dims = [specs.OPEN if i in open_dims else dim for i, dim in enumerate(dims)]
         return sharding.with_spec(sharding.spec._replace(dims=tuple(dims)))
 
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
@@ -283,8 +283,8 @@ class Mesh:
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = self.axis_names if self.named else None
-        own = getattr(self, "__dict__", None)  # of a subclass
-        return _remade, (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target), own or None
+        attributes = getattr(self, "__dict__", None)  # of a subclass
+        return _remade, (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target), attributes or None
 
 
 constant_of_graphs(Mesh, "device_ids", "mesh_shape", "axis_names", "size", "shape", "sharding")
@@ -338,8 +338,8 @@ def _axis_sizes(device_ids: Any, given: Any) -> tuple[int, ...]:
 
 def _inferred(shape: Sequence[int], count: int) -> list[int]:
     """The shape with the size that the other sizes leave in place of those below 1."""
-    rest = math.prod(size for size in shape if size > 0)
-    return [size if size > 0 else max(count // rest, 1) for size in shape]
+    product = math.prod(size for size in shape if size > 0)
+    return [size if size > 0 else max(count // product, 1) for size in shape]
 
 
 def _device_ids(given: Any) -> tuple[int, ...]:
@@ -363,7 +363,7 @@ def _spec(given: Any, rank: int, caller: str, names: Sequence[str]) -> Partition
             f"(axes of the mesh: {_listed(names)})"
         )
     if isinstance(given, jax.sharding.PartitionSpec):
-        given = (*given, *[None] * (rank - len(given)))  # jax leaves further dims whole
+        return PartitionSpec(*given, *[None] * (rank - len(given)))  # jax leaves further dims whole
     return PartitionSpec(*given)
 
 

@@ -75,15 +75,15 @@ def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]
 
     entries: of a spec, axes by name. Raises ValueError for a dim that is left to the partitioner: no placement is that.
     """
-    found: list[tuple[int, int] | None] = [None] * len(names)
+    splits: list[tuple[int, int] | None] = [None] * len(names)
     for dim, entry in enumerate(entries):
         if entry is specs.UNCONSTRAINED:
             raise ValueError(f"placements: dim {dim} is left to the partitioner, for which there is no placement")
         axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         split = [names.index(str(axis)) for axis in axes]
         for index, axis in enumerate(split):
-            found[axis] = (dim, math.prod(sizes[before] for before in split[:index] if before > axis))
-    return found
+            splits[axis] = (dim, math.prod(sizes[before] for before in split[:index] if before > axis))
+    return splits
 
 
 def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:

@@ -16,17 +16,17 @@ from ..mesh.hints import did_you_mean
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import CHECKS, marked, resharded
-from .patterns import Site, matches
+from .patterns import HookSite, matches
 
 
-class Rules(Protocol):
+class Table(Protocol):
     """The interface of a table of rules (`ShardingRules`, which imports this file)."""
 
     units: Any
     checkpoint: dict[str, str]
 
     def of_parameters(self) -> list[tuple[str, PartitionSpec]]: ...
-    def of_activations(self) -> list[tuple[str, Site, PartitionSpec]]: ...
+    def of_activations(self) -> list[tuple[str, HookSite, PartitionSpec]]: ...
 
 
 class Applied:
@@ -58,7 +58,7 @@ class Applied:
         self.remove()
 
 
-def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
+def apply(rules: Table, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
     """See `ShardingRules.apply`."""
     mesh = needed_mesh("ShardingRules.apply") if mesh is None else mesh
     _check(rules, model, mesh, how)
@@ -68,8 +68,8 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
     modules = _modules(model)
     if strict:
         _refuse_idle(rules, applied, specs, modules)
-    for path, own in _by_module(specs).items():
-        arrived = _Arrived(mesh, own, modules[path])
+    for path, module_specs in _by_module(specs).items():
+        arrived = _Arrived(mesh, module_specs, modules[path])
         modules[path].__dict__[module_moves.ARRIVED] = arrived
         applied._arrivals.append((modules[path], arrived))
         arrived.mark(modules[path])
@@ -85,7 +85,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
     return applied
 
 
-def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
+def _check(rules: Table, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"ShardingRules.apply: expected a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(mesh, Mesh):
@@ -128,24 +128,24 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers(remove_duplicate=False)
 
 
-def _specs(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> dict[str, PartitionSpec]:
+def _specs(rules: Table, model: nn.Module, mesh: Mesh, applied: Applied) -> dict[str, PartitionSpec]:
     """Path -> spec, checked against the mesh and the tensor's rank; the same for all paths of a tied tensor."""
     table = rules.of_parameters()
     first: dict[int, tuple[str, PartitionSpec]] = {}
-    found: dict[str, PartitionSpec] = {}
+    specs: dict[str, PartitionSpec] = {}
     for path, tensor in _tensors_of(model):
         pattern, said = next(((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None))
         if said is None:
             continue
         spec = fitted(said, tensor.dim(), mesh, f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}")
-        before, other = first.setdefault(id(tensor), (path, spec))
+        first_path, other = first.setdefault(id(tensor), (path, spec))
         if other != spec:
             raise ValueError(
-                f"ShardingRules: {before} and {path} are one tensor (tied), which one rule shards as {other!r} and "
+                f"ShardingRules: {first_path} and {path} are one tensor (tied), which one rule shards as {other!r} and "
                 f"another as {spec!r}; give both the same spec"
             )
-        found[path], applied.tensors[path] = spec, pattern
-    return found
+        specs[path], applied.tensors[path] = spec, pattern
+    return specs
 
 
 def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSpec:
@@ -155,24 +155,26 @@ def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSp
     return full
 
 
-def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list[tuple[nn.Module, Site, PartitionSpec]]:
+def _sites(
+    rules: Table, model: nn.Module, mesh: Mesh, applied: Applied
+) -> list[tuple[nn.Module, HookSite, PartitionSpec]]:
     """The modules that get hooks; for each side of a module the first rule of each part counts."""
     table = rules.of_activations()
     for pattern, _, spec in table:
         mesh.sharding(spec, len(spec), f"ShardingRules: the rule {pattern!r}")
-    found = []
+    sites = []
     for path, module in _modules(model).items():
         taken = set()
         for pattern, site, spec in table:
             part = site.part(spec)
             if matches(site.path, path) and part not in taken:
                 taken.add(part)
-                found.append((module, site._replace(path=path), spec))
+                sites.append((module, site._replace(path=path), spec))
                 applied.sites.setdefault(path, []).append(pattern)
-    return found
+    return sites
 
 
-def _refuse_idle(rules: Rules, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
+def _refuse_idle(rules: Table, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
     """Raises ValueError for a rule that matches nothing in the model; rules shadowed by earlier ones are accepted."""
     paths = [path for path, _ in _tensors_of(modules[""])]
     for pattern, _ in rules.of_parameters():
@@ -193,11 +195,11 @@ def _nowhere(pattern: str, path: str, paths: Iterable[str], what: str) -> str:
 
 
 def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, PartitionSpec]]:
-    found: dict[str, dict[str, PartitionSpec]] = {}
+    by_module: dict[str, dict[str, PartitionSpec]] = {}
     for path, spec in specs.items():
         module, _, name = path.rpartition(".")
-        found.setdefault(module, {})[name] = spec
-    return found
+        by_module.setdefault(module, {})[name] = spec
+    return by_module
 
 
 class _Arrived:
@@ -246,7 +248,7 @@ def _held(module: nn.Module, name: str) -> torch.Tensor | None:
 class _Sharded:
     """The resharding at one site; `hook` makes a module call it."""
 
-    def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
+    def __init__(self, site: HookSite, spec: PartitionSpec, mesh: Mesh):
         self.site, self.spec, self.mesh = site, spec, mesh
         self.caller = f"the rule of {site}"
 
@@ -265,13 +267,13 @@ class _Sharded:
 
     def _resharded(self, value: Any) -> dict[int, torch.Tensor]:
         """The resharded tensor for each tensor's id; other reads of the tensor are not changed."""
-        found = tensors(value)
+        arriving = tensors(value)
         if self.site.at:
-            specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in found]
-            return {id(one): self._as(one, spec) for one, spec in zip(found, specs, strict=True)}
-        fitting = [tensor for tensor in found if not self.spec or tensor.dim() == len(self.spec)]
-        if found and not fitting:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in found)
+            specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in arriving]
+            return {id(one): self._as(one, spec) for one, spec in zip(arriving, specs, strict=True)}
+        fitting = [tensor for tensor in arriving if not self.spec or tensor.dim() == len(self.spec)]
+        if arriving and not fitting:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in arriving)
             raise ValueError(
                 f"ShardingRules: the rule of {self.site} is for tensors with {len(self.spec)} dims ({self.spec!r}), "
                 f"but the tensors there have shape {shapes}"
@@ -294,7 +296,7 @@ def _one_replaced(made: Mapping[int, torch.Tensor], value: Any) -> Any:
     return made.get(id(value), value)
 
 
-def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:
+def _at(value: Any, steps: tuple[int | str, ...], site: HookSite) -> Any:
     for step in steps:
         try:
             value = value[step] if isinstance(step, int) or isinstance(value, Mapping) else getattr(value, step)
@@ -306,13 +308,13 @@ def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:
 
 def tensors(value: Any) -> list[XlaTensor]:
     """Every tensor on xla in a value: a tensor, tuple, dict, dataclass, nested."""
-    found: list[XlaTensor] = []
-    for one in tree_leaves(value):
-        if isinstance(one, XlaTensor):
-            found.append(one)
-        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
-            found += tensors([getattr(one, field.name) for field in dataclasses.fields(one)])
-    return found
+    on_xla: list[XlaTensor] = []
+    for part in tree_leaves(value):
+        if isinstance(part, XlaTensor):
+            on_xla.append(part)
+        elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+            on_xla += tensors([getattr(part, field.name) for field in dataclasses.fields(part)])
+    return on_xla
 
 
 # --- units and checkpoints --------------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def _checkpoint(saved: Mapping[str, str], modules: Mapping[str, nn.Module]) -> N
 
 
 def _gather(
-    rules: Rules, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
+    rules: Table, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
 ) -> None:
     """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
     units = rules.units

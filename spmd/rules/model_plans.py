@@ -94,25 +94,25 @@ def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert:
 def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
     """The plan of the outermost modules that have one (an empty one, too), with what a configuration overrides."""
     plan: dict[str, str] = {}
-    found: list[str] = []
+    prefixes: list[str] = []
     for path, module in model.named_modules():
-        own = vars(module).get(f"_{kind}", getattr(type(module), f"_{kind}", None))
-        if own is not None and not any(path.startswith(one) for one in found):
+        entries = vars(module).get(f"_{kind}", getattr(type(module), f"_{kind}", None))
+        if entries is not None and not any(path.startswith(one) for one in prefixes):
             prefix = f"{path}." if path else ""
-            found.append(prefix)
-            plan |= {prefix + name: style for name, style in own.items()}
+            prefixes.append(prefix)
+            plan |= {prefix + name: style for name, style in entries.items()}
     requested = _setting(config, kind)
     if isinstance(requested, Mapping):
         if kind == "tp_plan" and not requested:
             return {}
         _refuse_unknown(kind, requested, plan, model)
         plan |= requested
-    known = _UNITS if kind == "fsdp_plan" else (*_DIMS, *sorted(_LOCAL), SEQUENCE)
+    styles = _UNITS if kind == "fsdp_plan" else (*_DIMS, *sorted(_LOCAL), SEQUENCE)
     for name, style in plan.items():
-        if style not in known:
+        if style not in styles:
             raise ValueError(
                 f"ShardingRules.of: the {kind} of {type(model).__name__} has the style {style!r} for {name!r}, "
-                f"expected one of {', '.join(known)}{did_you_mean(style, known)}; set one, or delete the entry"
+                f"expected one of {', '.join(styles)}{did_you_mean(style, styles)}; set one, or delete the entry"
             )
     return plan
 
@@ -196,10 +196,10 @@ def _parameters(
     paths, taken = [], set()
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.append(path)
-        found = next(((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None), None)
-        if found is not None and id(parameter) not in taken:
+        match = next(((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None), None)
+        if match is not None and id(parameter) not in taken:
             taken.add(id(parameter))
-            spec = _spec(path, parameter.dim(), *found)
+            spec = _spec(path, parameter.dim(), *match)
             if spec is not None:
                 specs[path] = spec
     for pattern, members in _grouped(specs, paths).items():
@@ -246,8 +246,8 @@ def _units(model: nn.Module, plan: Mapping[str, str]) -> list[str]:
         holders.setdefault(id(parameter), []).append(path)
 
     def is_tied(unit: str) -> bool:
-        own = [names for names in holders.values() if any(name.startswith(f"{unit}.") for name in names)]
-        return bool(own) and all(any(not name.startswith(f"{unit}.") for name in names) for names in own)
+        inside = [names for names in holders.values() if any(name.startswith(f"{unit}.") for name in names)]
+        return bool(inside) and all(any(not name.startswith(f"{unit}.") for name in names) for names in inside)
 
     return [*_grouped({path: None for path in freed if not is_tied(path)}, styles)]
 
@@ -258,8 +258,8 @@ def _grouped(chosen: Mapping[str, Any], paths: Iterable[str]) -> dict[str, list[
     groups: dict[tuple[str, Any], list[str]] = {}
     for path, value in chosen.items():
         groups.setdefault((_generic(path), value), []).append(path)
-    found: dict[str, list[str]] = {}
+    patterns: dict[str, list[str]] = {}
     for (pattern, value), members in groups.items():
         fits = all(path in chosen and chosen[path] == value for path in paths if matches(pattern, path))
-        found |= {pattern: members} if fits else {member: [member] for member in members}
-    return found
+        patterns |= {pattern: members} if fits else {member: [member] for member in members}
+    return patterns

@@ -11,7 +11,7 @@ REGEX = "re:"
 _SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*)", re.DOTALL)
 
 
-class Site(NamedTuple):
+class HookSite(NamedTuple):
     """The place of an activation: the inputs or outputs of a module, and one tensor of them.
 
     at: the positions and names that lead to the tensor; empty: every tensor of the spec's rank.
@@ -29,13 +29,13 @@ class Site(NamedTuple):
         return self.side, self.at, None if self.at else len(spec)
 
 
-def site_of(pattern: str) -> Site | None:
+def site_of(pattern: str) -> HookSite | None:
     """The site of a pattern; None for a pattern of parameters."""
-    found = _SITE.fullmatch(pattern)
-    if found is None:
+    match = _SITE.fullmatch(pattern)
+    if match is None:
         return None
-    steps = re.findall(r"\[([^\[\]]*)\]", found["at"])
-    return Site(found["path"], found["side"], tuple(int(step) if step.isdigit() else step for step in steps))
+    steps = re.findall(r"\[([^\[\]]*)\]", match["at"])
+    return HookSite(match["path"], match["side"], tuple(int(step) if step.isdigit() else step for step in steps))
 
 
 def near_site(pattern: str) -> str | None:

@@ -17,7 +17,7 @@ from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .applied import Applied, apply
 from .model_plans import Axis, plans_of
-from .patterns import REGEX, Site, check, matches, near_site, site_of
+from .patterns import REGEX, HookSite, check, matches, near_site, site_of
 
 Specs = Mapping[Any, Sequence[Any]] | Iterable[tuple[Any, Sequence[Any]]]
 
@@ -135,10 +135,10 @@ class ShardingRules:
         """The rules of parameters and buffers, in order."""
         return [(pattern, spec) for pattern, spec in self.items() if site_of(pattern) is None]
 
-    def of_activations(self) -> list[tuple[str, Site, PartitionSpec]]:
+    def of_activations(self) -> list[tuple[str, HookSite, PartitionSpec]]:
         """The rules of activations, in order, each with its site."""
-        found = [(pattern, site_of(pattern), spec) for pattern, spec in self.items()]
-        return [(pattern, site, spec) for pattern, site, spec in found if site is not None]
+        rules = [(pattern, site_of(pattern), spec) for pattern, spec in self.items()]
+        return [(pattern, site, spec) for pattern, site, spec in rules if site is not None]
 
     # -- Edit.
 
@@ -303,13 +303,13 @@ class ShardingRules:
         True
         """
         try:
-            found = tomllib.loads(text)
+            parsed = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"ShardingRules: expected TOML: {error}") from None
-        fsdp = found.pop("fsdp", {})
-        rules, checkpoint = found.pop("rules", []), found.pop("checkpoint", [])
-        if found:
-            raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(found)}")
+        fsdp = parsed.pop("fsdp", {})
+        rules, checkpoint = parsed.pop("rules", []), parsed.pop("checkpoint", [])
+        if parsed:
+            raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(parsed)}")
         if unknown := fsdp.keys() - _FSDP:
             raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
         return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **({"units": ()} | fsdp if fsdp else {}))
@@ -322,11 +322,11 @@ class ShardingRules:
     def load(cls, path: str | Path) -> "ShardingRules":
         """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
         try:
-            found = cls.from_toml(Path(path).read_text(encoding="utf-8"))
+            rules = cls.from_toml(Path(path).read_text(encoding="utf-8"))
         except (ValueError, TypeError) as error:
             raise type(error)(f"{path}: {error}") from None
-        object.__setattr__(found, "line", str(path))
-        return found
+        object.__setattr__(rules, "line", str(path))
+        return rules
 
 
 def _made(pairs: Any, units: Units | None, checkpoint: Any) -> ShardingRules:
@@ -361,13 +361,13 @@ NOTHING = "nothing"  # is saved
 
 def _saved(given: Any) -> dict[str, str]:
     """Pattern -> what is saved; nothing where only patterns are given."""
-    found = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_patterns("checkpoint", given), NOTHING)
-    _patterns("checkpoint", found)
-    for pattern, word in found.items():
+    words = dict(given) if isinstance(given, Mapping) else dict.fromkeys(_patterns("checkpoint", given), NOTHING)
+    _patterns("checkpoint", words)
+    for pattern, word in words.items():
         if word not in WORDS:
-            words = ", ".join(map(repr, WORDS))
-            raise ValueError(f"ShardingRules: expected checkpoint[{pattern!r}] to be one of {words}, got {word!r}")
-    return found
+            choices = ", ".join(map(repr, WORDS))
+            raise ValueError(f"ShardingRules: expected checkpoint[{pattern!r}] to be one of {choices}, got {word!r}")
+    return words
 
 
 def _short(saved: Mapping[str, str]) -> tuple[str, ...] | dict[str, str]:

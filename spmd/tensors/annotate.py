@@ -73,8 +73,8 @@ def mark_sharding(
     # FSDP and rules split small parameters, too, for their state's sake.
     if layout.padded_shape(shape) != shape and not isinstance(tensor, nn.Parameter):
         note_idle("mark_sharding", shape, layout)
-    before = annotations.current_sharding(target)
-    for check in CHECKS if before is not None and not before.is_replicated() else ():
+    present = annotations.current_sharding(target)
+    for check in CHECKS if present is not None and not present.is_replicated() else ():
         check(tensor, layout)
     return marked(target, layout, gradient=gradient)
 
@@ -275,13 +275,13 @@ def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     The same tensor, where it has the sharding already or is data without an annotation; else a new one. The gradient
     comes back with the tensor's sharding, where it is annotated, else with the new one.
     """
-    here = on_device(tensor, "reshard")
-    said = annotations.current_sharding(here)
+    target = on_device(tensor, "reshard")
+    said = annotations.current_sharding(target)
     if said is layout:
         return tensor
     if said is not None:
         return reshard(tensor, layout)
-    is_data = view_of(here) is None and type(storage_of(here).value) is DeviceData
+    is_data = view_of(target) is None and type(storage_of(target).value) is DeviceData
     return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
 
 
@@ -315,8 +315,8 @@ class _ShardAs(torch.autograd.Function):
         result = list(grads)
         places = [*both, *(half + i for i in both)]
         resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
-        for place, grad in zip(places, resharded_grads, strict=True):
-            result[place] = grad
+        for index, grad in zip(places, resharded_grads, strict=True):
+            result[index] = grad
         return tuple(result)
 
 
@@ -353,8 +353,8 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
             )
     if places:
         result = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
-        for place, one, two in zip(places, result[: len(places)], result[len(places) :], strict=True):
-            ours[place], theirs[place] = one, two
+        for index, ours_now, theirs_now in zip(places, result[: len(places)], result[len(places) :], strict=True):
+            ours[index], theirs[index] = ours_now, theirs_now
     return tree_unflatten(ours, shape), tree_unflatten(theirs, other)
 
 

@@ -52,19 +52,19 @@ def initialize(
     different call. Source: `jax.distributed.initialize`.
     """
     if processes.client() is not None:
-        given = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}
-        for name, (requested, present) in given.items():
+        arguments = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}
+        for name, (requested, present) in arguments.items():
             if requested not in (None, present):
                 raise RuntimeError(f"initialize: this process has joined others already, with {name}={present}")
         return
     if hardware.is_running():
         raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
-    place = processes.find_place(coordinator_address, num_processes, process_id)
+    address = processes.find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
     hardware.prepare()
     processes.start(
-        place,
+        address,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
         initialization_timeout_seconds=initialization_timeout_seconds,
     )
@@ -114,8 +114,8 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
         raise TypeError(f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}")
     sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
     if processes.several():
-        what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
-        processes.agree_once(what, what.encode(), user_line())
+        call = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
+        processes.agree_once(call, call.encode(), user_line())
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording() is not None:
         return abstract(meta, sharding)
@@ -135,11 +135,11 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
     tensor([3., 3.])
     """
-    own = on_device(tensor, "full_tensor")
+    target = on_device(tensor, "full_tensor")
     if processes.several():
-        what = f"full_tensor of {tensor_meta(own)!r}"
-        processes.agree(what, what.encode(), user_line())
-    return transfer.host_copy(own, "full_tensor", together=True)
+        call = f"full_tensor of {tensor_meta(target)!r}"
+        processes.agree(call, call.encode(), user_line())
+    return transfer.host_copy(target, "full_tensor", together=True)
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:

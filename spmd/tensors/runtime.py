@@ -77,10 +77,10 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
     """
     if not isinstance(device_id, int) or isinstance(device_id, bool):
         raise TypeError(f"device_attributes: expected the id of a device, got {device_id!r}; spmd.device_ids() has all")
-    here = hardware.devices() if target is None else topology.all_devices(target)
-    if not 0 <= device_id < len(here):
-        raise ValueError(f"device_attributes: there is no device {device_id}; there are {len(here)}, ids from 0 on")
-    device: Any = here[device_id]
+    devices = hardware.devices() if target is None else topology.all_devices(target)
+    if not 0 <= device_id < len(devices):
+        raise ValueError(f"device_attributes: there is no device {device_id}; there are {len(devices)}, ids from 0 on")
+    device: Any = devices[device_id]
     coords = getattr(device, "coords", None)
     is_own = target is None and device.process_index == jax.process_index()
     memory = (device.memory_stats() or {}) if is_own else {}
@@ -106,8 +106,8 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     >>> spmd.tensors.runtime.global_runtime_device_attributes()[0]["name"]
     'CPU:0'
     """
-    found = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
-    return [{name: value for name, value in one.items() if value is not None} for one in found]
+    attributes = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
+    return [{name: value for name, value in one.items() if value is not None} for one in attributes]
 
 
 def sync(wait: bool = False) -> None:

@@ -135,11 +135,11 @@ def from_local_shards(
     >>> x.shape, x.sum().item()
     (torch.Size([15]), 49.0)
     """
-    given = list(shards)
-    first = next((shard.data if isinstance(shard, Shard) else shard for shard in given), None)
+    listed = list(shards)
+    first = next((shard.data if isinstance(shard, Shard) else shard for shard in listed), None)
     if not isinstance(first, torch.Tensor):  # `_placed` checks the others
-        found = "none" if first is None else type(first).__name__
-        raise TypeError(f"from_local_shards: expected a CPU tensor for each local device, got {found}")
+        kind = "none" if first is None else type(first).__name__
+        raise TypeError(f"from_local_shards: expected a CPU tensor for each local device, got {kind}")
     rank, dtype = first.dim(), first.dtype
     sharding = layout_of(mesh, partition_spec, rank, "from_local_shards")
     if sharding.is_open:
@@ -148,10 +148,10 @@ def from_local_shards(
         )
     full = _full_shape(tuple(first.shape), sharding, shape)
     if processes.several():
-        what = f"from_local_shards of {dense_meta(full, dtype)!r} as {sharding!r}"
-        processes.agree_once(what, what.encode(), user_line())
+        call = f"from_local_shards of {dense_meta(full, dtype)!r} as {sharding!r}"
+        processes.agree_once(call, call.encode(), user_line())
     meta = dense_meta(full, dtype)
-    placed = _placed(given, full, dtype, sharding, "from_local_shards")
+    placed = _placed(listed, full, dtype, sharding, "from_local_shards")
     if recording() is not None:
         return abstract(meta, sharding)
     if not meta.numel:
@@ -223,11 +223,11 @@ def _placed(
 ) -> list[tuple[ShardSlice, torch.Tensor]]:
     """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
     shard_slices = transfer.shards_here(shape, sharding)
-    here = sorted(topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
-    data = dict(zip(_devices_of(shards, here, caller), shards, strict=True))
-    found = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
+    devices = sorted(topology.ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
+    data = dict(zip(_devices_of(shards, devices, caller), shards, strict=True))
+    by_device = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
     wide = sharding.shard_shape(shape)
-    for device, each in found.items():
+    for device, each in by_device.items():
         if not isinstance(each, torch.Tensor) or each.device.type != "cpu":
             kind = f"one on {each.device}" if isinstance(each, torch.Tensor) else type(each).__name__
             raise TypeError(f"{caller}: expected a CPU tensor for each local device, got {kind} for device {device}")
@@ -238,7 +238,7 @@ def _placed(
             )
         if each.dtype is not dtype:
             raise ValueError(f"{caller}: expected shards of {dtype}, got {each.dtype} for device {device}")
-    return [(shard_slice, _agreed(shard_slice, found, caller)) for shard_slice in shard_slices]
+    return [(shard_slice, _agreed(shard_slice, by_device, caller)) for shard_slice in shard_slices]
 
 
 def _devices_of(shards: list[Any], here: list[int], caller: str) -> list[int]:

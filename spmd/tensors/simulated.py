@@ -42,17 +42,17 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
             f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
             "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
         )
-    own = num_devices // processes.count()
-    given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
-    if processes.several() and given not in (-1, own):
+    num_own = num_devices // processes.count()
+    num_requested = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: not given
+    if processes.several() and num_requested not in (-1, num_own):
         raise ValueError(
-            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {own} each, and each "
-            f"has {given} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of the two out, "
-            f"or call spmd.simulate({given * processes.count()})"
+            f"simulate({num_devices}) counts the devices of all {processes.count()} processes, {num_own} each, and "
+            f"each has {num_requested} already (launch --devices, CPU_NUM_DEVICES, or an earlier call): leave one of "
+            f"the two out, or call spmd.simulate({num_requested * processes.count()})"
         )
-    _say_overridden(own, platform)
+    _say_overridden(num_own, platform)
     config.num_slices = slices if slices > 1 else 0
-    hardware.use_cpu_devices(own)
+    hardware.use_cpu_devices(num_own)
 
 
 def _requested_platform() -> str:
@@ -76,8 +76,8 @@ def _say_overridden(num_devices: int, platform: str) -> None:
 
 def _say_unknown_variables() -> None:
     """Says which variables are named as flags of this library and set none."""
-    for variable, known in variables.unknown_variables().items():
-        messages.say(f"{variable} sets nothing{did_you_mean(variable, known)}", "variables")
+    for variable, flags in variables.unknown_variables().items():
+        messages.say(f"{variable} sets nothing{did_you_mean(variable, flags)}", "variables")
 
 
 points.AT_FIRST_USE.append(_say_unknown_variables)

@@ -8,7 +8,7 @@ class SaveError(RuntimeError):
     """A step or a model was not saved; what was there before is as it was."""
 
 
-class Exchange(Protocol):
+class Channel(Protocol):
     """The words that the processes of a save exchange. index, count: this process, and their number."""
 
     index: int
@@ -37,7 +37,7 @@ class Alone:
 
 
 def by_first(
-    exchange: Exchange,
+    exchange: Channel,
     name: str,
     action: Callable[[], Any],
     form: str,
@@ -67,14 +67,14 @@ def _root(failure: BaseException | None) -> BaseException | None:
     return failure
 
 
-def publish_part(exchange: Exchange, action: Callable[[], Any], name: str = "written") -> BaseException | None:
+def publish_part(exchange: Channel, action: Callable[[], Any], name: str = "written") -> BaseException | None:
     """Does this process's part of a save; makes known if it fails, and returns that."""
     failure = failure_of(action)
     exchange.publish(f"{name}/{exchange.index}", words_of(failure))
     return failure
 
 
-def check_parts(exchange: Exchange, name: str = "written") -> None:
+def check_parts(exchange: Channel, name: str = "written") -> None:
     """Waits until all have done their parts; raises SaveError that names the processes that failed."""
     said = [exchange.read(f"{name}/{process}") for process in range(exchange.count)]
     failed = [

@@ -2,10 +2,10 @@
 
 from ...core import observation, processes, user_line
 from ..exchange import Words
-from .all_or_none import Alone, Exchange
+from .all_or_none import Alone, Channel
 
 
-def exchange() -> Exchange:
+def exchange() -> Channel:
     """The exchange of one call."""
     return Words() if processes.several() else Alone()
 

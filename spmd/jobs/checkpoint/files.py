@@ -93,10 +93,10 @@ def _folder(path: Place, key: str | None) -> Contents:
             return open_checkpoint(path / name, key)
     files = sorted((file for file in path.iterdir() if file.suffix == ".safetensors"), key=lambda file: file.name)
     if not files:
-        found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
+        listed = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else _by_manager(path)
         raise FileNotFoundError(
-            f"load_checkpoint: expected {', '.join(_NAMES)} or *.safetensors in {path}, found {found}{hint}"
+            f"load_checkpoint: expected {', '.join(_NAMES)} or *.safetensors in {path}, found {listed}{hint}"
         )
     contents: Contents = {}
     for file in files:
@@ -116,9 +116,9 @@ def _by_manager(path: Place) -> str:
     step, has_steps = _step_of(path), path.is_dir() and any(map(_step_of, path.iterdir()))
     if step is None and not has_steps:
         return ""
-    what, folder = ("a step", path.parent) if step is not None else ("the folder of the steps", path)
+    kind, folder = ("a step", path.parent) if step is not None else ("the folder of the steps", path)
     which = "" if step is None else f", step={step[0]}"
-    return f'; it is {what} of a CheckpointManager: CheckpointManager("{folder}").restore({{"model": model}}{which})'
+    return f'; it is {kind} of a CheckpointManager: CheckpointManager("{folder}").restore({{"model": model}}{which})'
 
 
 def _step_of(path: Place) -> tuple[int, int] | None:
@@ -170,9 +170,9 @@ def _safetensors(path: Place) -> Contents:
         except (ValueError, RecursionError) as error:
             raise _cut_short(path, f"its header is not JSON of {length:,} bytes ({error})") from error
     table.pop("__metadata__", None)
-    found = {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
-    _check_contiguous(path, found, 8 + length)
-    return found
+    tensors = {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
+    _check_contiguous(path, tensors, 8 + length)
+    return tensors
 
 
 def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:
     fields = ("dtype", "shape", "data_offsets")
-    given: list[Any] = [entry.get(field) for field in fields] if isinstance(entry, dict) else [None] * 3
-    dtype, shape, offsets = given
+    values: list[Any] = [entry.get(field) for field in fields] if isinstance(entry, dict) else [None] * 3
+    dtype, shape, offsets = values
     if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
         raise _cut_short(path, f"{name!r} has no dtype, shape and offsets, but {str(entry)[:80]}")
     if dtype not in SAFETENSORS:

@@ -37,12 +37,12 @@ class _Lease:
 
     def check(self) -> None:
         """Raises SaveError where another job has taken the folder."""
-        found = _read(self.file)
-        if found is not None and found.get("token") != self._words["token"]:
+        lease = _read(self.file)
+        if lease is not None and lease.get("token") != self._words["token"]:
             self.is_lost = True
             raise SaveError(
                 f"{self.file.parent} was taken by another job while this one was silent for a long time: "
-                f"{_owner(found)}. Give each job a folder of its own, or end that one"
+                f"{_owner(lease)}. Give each job a folder of its own, or end that one"
             )
 
     def renew(self) -> None:
@@ -61,8 +61,8 @@ def _read(file: UrlPath) -> dict[str, Any] | None:
 
 
 def _owner(found: dict[str, Any]) -> str:
-    known = {name: found[name] for name in ("process", "host", "command", "since") if name in found}
-    return json.dumps(known) if known else "its owner is not known"
+    facts = {name: found[name] for name in ("process", "host", "command", "since") if name in found}
+    return json.dumps(facts) if facts else "its owner is not known"
 
 
 def take(folder: UrlPath) -> None:
@@ -97,12 +97,12 @@ def _wait_for_death(folder: UrlPath, file: UrlPath, seen: dict[str, Any]) -> Non
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(PERIOD / 5)
-        found = _read(file)
-        if found is None:
+        lease = _read(file)
+        if lease is None:
             return
-        if found != seen:
+        if lease != seen:
             raise SaveError(
-                f"{folder} belongs to another job, which runs: {_owner(found)}. Give each job a folder of its own, or "
+                f"{folder} belongs to another job, which runs: {_owner(lease)}. Give each job a folder of its own, or "
                 "end that one"
             )
 

@@ -118,23 +118,23 @@ class _Owner(NamedTuple):
 def _loading_themselves(module: nn.Module, state: dict[str, Any], contents: Contents) -> list[_Owner]:
     """The modules with a `_load_from_state_dict` of their own, for names of an older version or other data."""
     names = {_identity(value): name for name, value in state.items()}
-    found = []
+    owners = []
     for child in module.modules():
         if type(child)._load_from_state_dict is nn.Module._load_from_state_dict:
             continue
         direct = {**child._parameters, **child._buffers}
-        own = {name: names[_identity(value)] for name, value in direct.items() if _identity(value) in names}
-        if not own:
+        full_names = {name: names[_identity(value)] for name, value in direct.items() if _identity(value) in names}
+        if not full_names:
             continue
-        name, full = next(iter(own.items()))
+        name, full = next(iter(full_names.items()))
         prefix = full.removesuffix(name)
         stored = {
             key: value
             for key, value in contents.items()
-            if key in own.values() or (key.startswith(prefix) and key not in state)
+            if key in full_names.values() or (key.startswith(prefix) and key not in state)
         }
-        found.append(_Owner(child, prefix, stored, {*stored, *own.values()}))
-    return found
+        owners.append(_Owner(child, prefix, stored, {*stored, *full_names.values()}))
+    return owners
 
 
 def renamed(contents: Iterable[tuple[str, Any]], rename: Rename | None, caller: str = "load_checkpoint") -> Contents:
@@ -149,11 +149,11 @@ def renamed(contents: Iterable[tuple[str, Any]], rename: Rename | None, caller: 
     return result
 
 
-def matched_names(found: Iterable[str], own: Iterable[str]) -> dict[str, str]:
+def matched_names(stored: Iterable[str], state: Iterable[str]) -> dict[str, str]:
     """For each name of files the name of a state: the same, or the one that differs by wrappers alone; else itself."""
-    found, own = {*found}, {*own}
-    left = {bare_name(name): name for name in own - found}
-    return {name: name if name in own else left.get(bare_name(name), name) for name in found}
+    names, state_names = {*stored}, {*state}
+    by_bare_name = {bare_name(name): name for name in state_names - names}
+    return {name: name if name in state_names else by_bare_name.get(bare_name(name), name) for name in names}
 
 
 def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
@@ -179,15 +179,15 @@ def differ(
 ) -> str:
     """The text of an error that lists names of a model or state and of files that differ, and what is wrong with the
     tensors that both have: ten lines, and the numbers of the others."""
-    found = {
+    differences = {
         "missing in the files": [_meant(name, names.unexpected_keys) for name in names.missing_keys],
         "not in the model": [_meant(name, names.missing_keys) for name in names.unexpected_keys],
         "other tensors": wrong,
     }
-    found = {title: each for title, each in found.items() if each}
+    differences = {title: each for title, each in differences.items() if each}
     lines = [f"{caller}: the model and {path} differ"]
-    for title, each in found.items():
-        most = _MOST // len(found)
+    for title, each in differences.items():
+        most = _MOST // len(differences)
         lines += [f"    {title}: {line}" for line in each[:most]]
         if len(each) > most:
             lines.append(f"    {title}: {len(each) - most:,} more")

@@ -14,7 +14,7 @@ import torch
 from ...core import hardware, messages, processes, syncs
 from . import common_calls as calls
 from . import preemption, state_entries
-from .all_or_none import Exchange
+from .all_or_none import Channel
 from .manifest import DamagedError
 from .places import UrlPath, place_of
 from .restore_plan import RestorePlan, planned
@@ -23,7 +23,7 @@ from .staged_state import StagedState
 from .step_folder import StepFolder
 from .step_objects import StepObjects
 from .step_reader import StepReader
-from .step_saving import Description, Storage, now
+from .step_saving import Description, Steps, now
 from .writer import SaveReport, Writer
 
 
@@ -77,7 +77,7 @@ class CheckpointManager:
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"CheckpointManager: expected {name} to be {least} or more, got {value!r}")
         self.folder = place_of(folder)
-        self._kept: Storage = StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
+        self._kept: Steps = StepObjects(self.folder) if isinstance(self.folder, UrlPath) else StepFolder(self.folder)
         self.save_interval, self.keep = save_interval, keep
         self.async_, self.on_preemption = async_, on_preemption
         self._room: Callable[[], float] = (
@@ -127,11 +127,11 @@ class CheckpointManager:
         began = time.perf_counter()
         self.wait()
         calls.agree(f"CheckpointManager.save of step {step}")
-        found = state_entries.checked(state, "CheckpointManager.save")
+        entries = state_entries.checked(state, "CheckpointManager.save")
         syncs.sync()
         staged = StagedState(self._room)
         try:
-            values = {path: state_entries.described(path, value, staged.put) for path, value in found.items()}
+            values = {path: state_entries.described(path, value, staged.put) for path, value in entries.items()}
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
@@ -210,9 +210,9 @@ class CheckpointManager:
     def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
         steps = self._kept.steps()
         if not steps or (step is not None and step not in steps):
-            what = "no committed step" if step is None else f"no committed step {step}"
+            missing = "no committed step" if step is None else f"no committed step {step}"
             have = f"; it has {', '.join(map(str, steps))}" if steps else ""
-            raise FileNotFoundError(f"CheckpointManager.restore: {what} in {self.folder}{have}")
+            raise FileNotFoundError(f"CheckpointManager.restore: {missing} in {self.folder}{have}")
         for number in [step] if step is not None else sorted(steps, reverse=True):
             try:
                 if skip_damaged:
@@ -254,20 +254,20 @@ class CheckpointManager:
 _ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}
 
 
-def _shared(exchange: Exchange, name: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _shared(exchange: Channel, name: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Returns what the first process has found, in all; raises its error in all."""
     if exchange.index == 0:
         try:
-            found: dict[str, Any] = action()
+            result: dict[str, Any] = action()
         except Exception as error:
             exchange.publish(name, json.dumps({"error": str(error), "class": type(error).__name__}))
             raise
-        exchange.publish(name, json.dumps(found))
-        return found
-    found = json.loads(exchange.read(name))
-    if "error" in found:
-        raise _ERRORS.get(found["class"], ValueError)(f"process 0: {found['error']}")
-    return found
+        exchange.publish(name, json.dumps(result))
+        return result
+    result = json.loads(exchange.read(name))
+    if "error" in result:
+        raise _ERRORS.get(result["class"], ValueError)(f"process 0: {result['error']}")
+    return result
 
 
 def _facts() -> dict[str, Any]:

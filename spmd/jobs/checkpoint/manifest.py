@@ -32,14 +32,14 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 tensors[f"{name}@{index}"] = tensor
     values = {}
     for path in dict.fromkeys(path for part in parts for path in part["values"]):
-        own = [part["values"].get(path) for part in parts]
-        if all(one == own[0] for one in own) and _have_equal_tensors(path, parts):
-            values[path] = _renamed(own[0], {name: f"{name}@0" for name in _on_host(path, parts[0])})
+        entries = [part["values"].get(path) for part in parts]
+        if all(one == entries[0] for one in entries) and _have_equal_tensors(path, parts):
+            values[path] = _renamed(entries[0], {name: f"{name}@0" for name in _on_host(path, parts[0])})
         else:
             values[path] = {
                 "by_process": [
                     None if one is None else _renamed(one, {name: f"{name}@{i}" for name in _on_host(path, parts[i])})
-                    for i, one in enumerate(own)
+                    for i, one in enumerate(entries)
                 ]
             }
     used: dict[str, None] = {}
@@ -63,8 +63,8 @@ def _have_equal_tensors(path: str, parts: Sequence[dict[str, Any]]) -> bool:
     """True if the CPU tensors of an entry have the same bytes in all processes."""
 
     def contents(part: dict[str, Any]) -> list[Any]:
-        found = [part["tensors"][name] for name in _on_host(path, part)]
-        return [[one["shape"], one["dtype"], [shard["crc32"] for shard in one["shards"]]] for one in found]
+        tensors = [part["tensors"][name] for name in _on_host(path, part)]
+        return [[one["shape"], one["dtype"], [shard["crc32"] for shard in one["shards"]]] for one in tensors]
 
     return all(contents(part) == contents(parts[0]) for part in parts)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .all_or_none import SaveError
-from .safetensors_layout import INDEX, MODEL_FILE, ModelStorage, Placed
+from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
 from .step_folder import LOCK, SyncedFile, lock, sync_names, unlock
-from .step_saving import Shard
+from .step_saving import ShardBytes
 
 _BEFORE = "before-"
 
@@ -23,9 +23,9 @@ class ModelFolder(ModelStorage):
         self._saving.mkdir(parents=True, exist_ok=True)
         lock(self._saving)
         try:  # before this point the place may be another job's
-            for left in self._saving.iterdir():
-                if left.name != LOCK:
-                    left.unlink()
+            for file_left in self._saving.iterdir():
+                if file_left.name != LOCK:
+                    file_left.unlink()
             for file in self._files:
                 with SyncedFile(self._saving / file.name) as opened:
                     opened.write(memoryview(file.header))
@@ -34,7 +34,7 @@ class ModelFolder(ModelStorage):
             self.discard()
             raise
 
-    def write_part(self, index: int, shards: Iterable[Shard]) -> None:
+    def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None:
         opened: dict[str, SyncedFile] = {}
         places = {tensor.name: (file.name, tensor) for file in self._files for tensor in file.tensors}
         with contextlib.ExitStack() as stack:
@@ -65,8 +65,8 @@ class ModelFolder(ModelStorage):
         """Gives the files of an earlier save whose names are to be replaced second names, which the index then says."""
         index = self.folder / INDEX
         try:
-            before: dict[str, Any] = json.loads(index.read_bytes())
-            places = dict(before["weight_map"])
+            old_index: dict[str, Any] = json.loads(index.read_bytes())
+            places = dict(old_index["weight_map"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):  # there is no model that could be read
             return
         taken = {file.name for file in self._files if (self.folder / file.name).is_file()}
@@ -79,12 +79,12 @@ class ModelFolder(ModelStorage):
                     f"{self.folder / name} is there already, and gets no second name while it is replaced "
                     f"({error.strerror}): delete the old model first, or save in another folder"
                 ) from error
-        before["weight_map"] = {
+        old_index["weight_map"] = {
             name: f"{_BEFORE}{file}" if file in taken and not file.startswith(_BEFORE) else file
             for name, file in places.items()
         }
         with SyncedFile(self._saving / f"{_BEFORE}{INDEX}") as written:
-            written.append(memoryview(json.dumps(before).encode()))
+            written.append(memoryview(json.dumps(old_index).encode()))
         sync_names(self.folder)
         os.rename(self._saving / f"{_BEFORE}{INDEX}", index)
         sync_names(self.folder)
@@ -106,7 +106,7 @@ class ModelFolder(ModelStorage):
         unlock(self._saving)
 
 
-def runs(tensor: Placed, shard: Shard) -> Iterator[tuple[int, memoryview]]:
+def runs(tensor: FileTensor, shard: ShardBytes) -> Iterator[tuple[int, memoryview]]:
     """Yields the parts of a shard that are contiguous in the file, each with its offset."""
     split = max((dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0)
     strides = [tensor.itemsize] * len(tensor.shape)  # in bytes
@@ -116,8 +116,8 @@ def runs(tensor: Placed, shard: Shard) -> Iterator[tuple[int, memoryview]]:
     size = strides[split] * shard.shape[split] if shard.shape else tensor.itemsize
     outer = shard.shape[:split]
     for number in range(shard.data.nbytes // size if size else 0):
-        place, rest = begin, number
+        offset, remainder = begin, number
         for dim in range(len(outer) - 1, -1, -1):
-            rest, index = divmod(rest, outer[dim])
-            place += index * strides[dim]
-        yield place, shard.data[number * size : (number + 1) * size]
+            remainder, index = divmod(remainder, outer[dim])
+            offset += index * strides[dim]
+        yield offset, shard.data[number * size : (number + 1) * size]

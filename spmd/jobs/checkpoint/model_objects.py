@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .safetensors_layout import INDEX, MODEL_FILE, ModelStorage, Placed
+from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
 from .step_objects import ObjectWritten
-from .step_saving import Description, Shard, Written, write_part
+from .step_saving import Description, NewFile, ShardBytes, write_part
 
 _BLOCK = 1 << 24  # bytes, about, of the rows that are joined at once
 
@@ -23,13 +23,13 @@ class ModelObjects(ModelStorage):
         self._remove_parts()
         self._saving.mkdir()
 
-    def create(self, place: str, name: str) -> Written:
+    def create(self, place: str, name: str) -> NewFile:
         return ObjectWritten(self._saving / name)
 
     def end_part(self, place: str) -> None:
         """Nothing: an object that is closed is safe."""
 
-    def write_part(self, index: int, shards: Iterable[Shard]) -> None:
+    def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None:
         tensors: dict[str, dict[str, Any]] = {tensor.name: {} for file in self._files for tensor in file.tensors}
         write_part(self, "", index, shards, Description(tensors, {}, {}))
 
@@ -51,7 +51,7 @@ class ModelObjects(ModelStorage):
                 for tensor in file.tensors:
                     self._join(tensor, shards.get(tensor.name, []), written)
 
-    def _join(self, tensor: Placed, shards: list[dict[str, Any]], written: ObjectWritten) -> None:
+    def _join(self, tensor: FileTensor, shards: list[dict[str, Any]], written: ObjectWritten) -> None:
         """Writes a tensor's bytes, some rows of the first dim at a time."""
         shape = tensor.shape or (1,)
         row = math.prod(shape[1:]) * tensor.itemsize
@@ -64,10 +64,10 @@ class ModelObjects(ModelStorage):
                 first, last = max(begin, at[0]), min(end, at[0] + size[0])
                 if first < last:
                     wide = math.prod(size[1:]) * tensor.itemsize
-                    place = shard["offset"] + (first - at[0]) * wide
-                    data = (self._saving / shard["file"]).read_range(place, (last - first) * wide)
-                    there = [slice(a, a + n) for a, n in zip(at[1:], size[1:], strict=True)]
-                    result[(slice(first - begin, last - begin), *there)] = data.reshape(last - first, *size[1:], -1)
+                    offset = shard["offset"] + (first - at[0]) * wide
+                    data = (self._saving / shard["file"]).read_range(offset, (last - first) * wide)
+                    columns = [slice(a, a + n) for a, n in zip(at[1:], size[1:], strict=True)]
+                    result[(slice(first - begin, last - begin), *columns)] = data.reshape(last - first, *size[1:], -1)
             written.write(result.reshape(-1).data)
 
     def commit(self) -> None:

@@ -18,7 +18,7 @@ from .model_objects import ModelObjects
 from .places import UrlPath, place_of
 from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity
-from .step_saving import Shard
+from .step_saving import ShardBytes
 
 
 @ends_at_user_line
@@ -61,20 +61,20 @@ def save_checkpoint(
     texts = {"format": "pt", **(metadata or {})}
     if not all(isinstance(text, str) for pair in texts.items() for text in pair):
         raise TypeError(f"save_checkpoint: expected metadata of texts by name, got {metadata!r}")
-    place = place_of(path)
+    target = place_of(path)
     tensors = _named(state)
-    calls.agree(f"save_checkpoint in {place}")
+    calls.agree(f"save_checkpoint in {target}")
     syncs.sync()
     staged = StagedState(lambda: math.inf, is_copied=False)
     try:
         for name, tensor in tensors.items():
             staged.put(tensor, name)
-        is_one = place.suffix == ".safetensors"
-        files = [file_of(place.name, staged.tensors, texts)] if is_one else files_of(staged.tensors, most, texts)
+        is_one = target.suffix == ".safetensors"
+        files = [file_of(target.name, staged.tensors, texts)] if is_one else files_of(staged.tensors, most, texts)
         index = index_of(files, staged.tensors, texts) if len(files) > 1 else None
-        folder = place.parent if is_one else place
+        folder = target.parent if is_one else target
         storage = ModelObjects if isinstance(folder, UrlPath) else ModelFolder
-        _save(storage(folder, files, index), staged, str(place))
+        _save(storage(folder, files, index), staged, str(target))
     finally:
         staged.close()
 
@@ -97,11 +97,11 @@ def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
         storage.commit()
 
     by_first(exchange, "end", commit, unsaved, failure, storage.discard)
-    left = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
-    by_first(exchange, "clean", storage.clean, left)
+    unremoved = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
+    by_first(exchange, "clean", storage.clean, unremoved)
 
 
-def _of_this_process(staged: StagedState, index: int) -> Iterator[Shard]:
+def _of_this_process(staged: StagedState, index: int) -> Iterator[ShardBytes]:
     """The shards that this process writes: the first one those of the CPU, too."""
     for shard in staged.shards():
         if index == 0 or not staged.tensors[shard.name]["on_host"]:
@@ -113,25 +113,25 @@ def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     if not isinstance(state, (nn.Module, Mapping)):
         raise TypeError(f"save_checkpoint: expected a torch.nn.Module or a dict of tensors, got {type(state).__name__}")
     values = state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state
-    found: dict[str, torch.Tensor] = {}
-    for given, value in values.items():
-        name = bare_name(given)
+    tensors: dict[str, torch.Tensor] = {}
+    for full_name, value in values.items():
+        name = bare_name(full_name)
         if not isinstance(value, torch.Tensor):
             raise TypeError(
                 f"save_checkpoint: {name!r} is a {type(value).__name__}, and safetensors files hold tensors alone; "
                 "leave it out of the dict, or use CheckpointManager"
             )
-        if name in found:
+        if name in tensors:
             raise ValueError(f"save_checkpoint: two tensors have the name {name!r} without their wrappers' names")
         if value.is_meta or value.layout is not torch.strided:
             raise TypeError(f"save_checkpoint: {name!r} is a {value.layout} tensor on {value.device}, without data")
         checked_dtype(name, value.dtype)
-        found[name] = value
+        tensors[name] = value
     by_tensor: dict[Any, list[str]] = {}
-    for name, value in found.items():
+    for name, value in tensors.items():
         by_tensor.setdefault(identity(value), []).append(name)
     kept = {_kept(names, state) for names in by_tensor.values()}
-    return {name: value for name, value in found.items() if name in kept}
+    return {name: value for name, value in tensors.items() if name in kept}
 
 
 def _kept(names: list[str], state: Any) -> str:

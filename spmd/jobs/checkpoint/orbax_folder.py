@@ -58,15 +58,15 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
     (8,)
     """
     orbax = _orbax("save_orbax")
-    place = _place(folder)
-    if place.exists() and not force:
-        raise FileExistsError(f"save_orbax: {place} is there already; pass another folder, or force=True to replace it")
-    calls.agree(f"save_orbax of {place}")
+    path = _place(folder)
+    if path.exists() and not force:
+        raise FileExistsError(f"save_orbax: {path} is there already; pass another folder, or force=True to replace it")
+    calls.agree(f"save_orbax of {path}")
     syncs.sync()
     with contextlib.ExitStack() as leases:
         tree = _tree(state, "", nested, leases)
         with compiler_context():  # 64-bit types stay
-            orbax.PyTreeCheckpointer().save(place, tree, force=force)
+            orbax.PyTreeCheckpointer().save(path, tree, force=force)
 
 
 def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename | None = None) -> LoadedNames:
@@ -96,10 +96,10 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     8.0
     """
     orbax = _orbax("load_orbax")
-    place = _item(_place(folder))
-    calls.agree(f"load_orbax of {place}")
+    path = _item(_place(folder))
+    calls.agree(f"load_orbax of {path}")
     checkpointer = orbax.PyTreeCheckpointer()
-    tree = _metadata(checkpointer, place)
+    tree = _metadata(checkpointer, path)
     stored = renamed(((name, (path, entry)) for name, path, entry in _entries(tree)), rename, "load_orbax")
     with _primed(state, stored):
         targets = {name: value for name, _, value in _entries(state)}
@@ -107,7 +107,7 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
         wanted = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
         wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
         if wrong or (strict and any(names)):
-            raise ValueError(differ(names if strict else LoadedNames([], []), place, wrong, "load_orbax"))
+            raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
     fillings = {name: Filling(value) for name, value in wanted.items() if _is_filled(value)}
     requests = {
         stored[name][0]: _request(orbax, value, fillings.get(name), stored[name][1]) for name, value in wanted.items()
@@ -117,15 +117,15 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
         restore_args=_mapped(tree, lambda path, entry: requests.get(path, orbax.RestoreArgs())),
     )
     with compiler_context():
-        read = {path: value for _, path, value in _entries(checkpointer.restore(place, args=how))}
-    found = {name: read[stored[name][0]] for name in wanted}
+        read = {path: value for _, path, value in _entries(checkpointer.restore(path, args=how))}
+    loaded = {name: read[stored[name][0]] for name in wanted}
     with torch.no_grad():
         for name, filling in fillings.items():
-            filling.take(found[name])
+            filling.take(loaded[name])
         for name, value in wanted.items():
             if isinstance(value, torch.Tensor) and name not in fillings:
-                value.copy_(transfer.host_tensor(found[name]))
-    plain = {name: value for name, value in found.items() if not isinstance(wanted[name], torch.Tensor)}
+                value.copy_(transfer.host_tensor(loaded[name]))
+    plain = {name: value for name, value in loaded.items() if not isinstance(wanted[name], torch.Tensor)}
     _replaced(state, "", plain)
     return names
 
@@ -147,8 +147,8 @@ def _orbax(caller: str) -> Any:
 
 def _place(folder: Path) -> Any:
     """The folder as the path that orbax works with, absolute."""
-    place = importlib.import_module("etils.epath").Path(folder)
-    return place if "://" in str(folder) else place.absolute()
+    path = importlib.import_module("etils.epath").Path(folder)
+    return path if "://" in str(folder) else path.absolute()
 
 
 def _item(place: Any) -> Any:
@@ -156,19 +156,19 @@ def _item(place: Any) -> Any:
     if (place / "_METADATA").exists():
         return place
     items = sorted(inner.name for inner in place.iterdir()) if place.is_dir() else []
-    found = [name for name in items if (place / name / "_METADATA").exists()]
-    if len(found) == 1:
-        return place / found[0]
+    trees = [name for name in items if (place / name / "_METADATA").exists()]
+    if len(trees) == 1:
+        return place / trees[0]
     says = "which is not there" if not place.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
-    choose = f"; pass one of its items, as {place / found[0]}" if found else ""
+    choose = f"; pass one of its items, as {place / trees[0]}" if trees else ""
     raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {place}, {says}{choose}")
 
 
 def _metadata(checkpointer: Any, place: Any) -> Any:
-    found = checkpointer.metadata(place).item_metadata
-    if found is None:
+    item = checkpointer.metadata(place).item_metadata
+    if item is None:
         raise ValueError(f"load_orbax: orbax finds no tree of arrays in {place}; only those can be loaded")
-    return found.tree
+    return item.tree
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -233,20 +233,20 @@ def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     if sharding.padded_shape(shape) == shape:
         return sharding
     sizes = sharding.mesh_axes()
-    left = list(shape)
+    sizes_left = list(shape)
     axes: list[tuple[str, ...]] = [dim.axes for dim in sharding.spec.dims] + [()] * len(shape)
     moved: list[str] = []
     for index, dim in enumerate(shape):
         for axis in axes[index]:
-            if left[index] % sizes[axis]:
+            if sizes_left[index] % sizes[axis]:
                 moved += axes[index]
-                axes[index], left[index] = (), dim
+                axes[index], sizes_left[index] = (), dim
                 break
-            left[index] //= sizes[axis]
+            sizes_left[index] //= sizes[axis]
     for axis in moved:
-        to = next((index for index, dim in enumerate(left) if dim and dim % sizes[axis] == 0), None)
+        to = next((index for index, dim in enumerate(sizes_left) if dim and dim % sizes[axis] == 0), None)
         if to is not None:
-            axes[to], left[to] = (*axes[to], axis), left[to] // sizes[axis]
+            axes[to], sizes_left[to] = (*axes[to], axis), sizes_left[to] // sizes[axis]
     return sharding.with_spec(Spec(tuple(Dim(found) for found in axes[: len(shape)])), sharding.memory)
 
 
@@ -350,6 +350,6 @@ def _replaced(value: Any, name: str, plain: Mapping[str, Any]) -> Any:
             if value[key] is not each:
                 value[key] = each  # type: ignore[index]
     elif name in plain:
-        found = plain[name]
-        return found.item() if hasattr(found, "item") else found
+        loaded = plain[name]
+        return loaded.item() if hasattr(loaded, "item") else loaded
     return value

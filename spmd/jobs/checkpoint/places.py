@@ -98,12 +98,12 @@ class UrlPath:
         del data
         self._kept.clear()  # before the next one takes memory
         result = np.empty(size, np.uint8)
-        for place in range(0, size, _BLOCK):
-            end = min(place + _BLOCK, size)
-            block = self.fs.cat_file(self.path, start=begin + place, end=begin + end)
-            if len(block) != end - place:
-                raise EOFError(f"{self} ends at byte {begin + place + len(block):,}, expected {begin + size:,} or more")
-            result[place:end] = np.frombuffer(block, np.uint8)
+        for start in range(0, size, _BLOCK):
+            end = min(start + _BLOCK, size)
+            block = self.fs.cat_file(self.path, start=begin + start, end=begin + end)
+            if len(block) != end - start:
+                raise EOFError(f"{self} ends at byte {begin + start + len(block):,}, expected {begin + size:,} or more")
+            result[start:end] = np.frombuffer(block, np.uint8)
         if keep:
             self._kept[self.path] = begin, result
         return result

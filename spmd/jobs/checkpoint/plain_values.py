@@ -15,10 +15,10 @@ Get = Callable[[str, str], torch.Tensor]
 
 def dtype_of(name: str) -> torch.dtype:
     """Returns torch's dtype of a name ("float32")."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"expected the name of a dtype of torch, got {name!r}")
-    return found
+    return dtype
 
 
 # By the key that stands for a type: what makes a value of its items, of its keys and values, or of its text.

@@ -24,7 +24,7 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         return optimizer
     if any(parameter.grad is not None for parameter in parameters):
         raise ValueError("prime_optimizer: expected parameters without gradients; call optimizer.zero_grad() first")
-    before = [parameter.detach().clone() for parameter in parameters]
+    values = [parameter.detach().clone() for parameter in parameters]
     for parameter in parameters:
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
@@ -33,6 +33,6 @@ def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     finally:
         optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
-            for parameter, value in zip(parameters, before, strict=True):
+            for parameter, value in zip(parameters, values, strict=True):
                 parameter.copy_(value)
     return optimizer

@@ -32,10 +32,10 @@ class Restoring:
         self._wrong: list[str] = []
         stored = reader.manifest["values"]
         self._entries: dict[str, Entry] = {}
-        found = checked(state, "CheckpointManager.restore")
-        names = matched_names(stored, found)
+        present = checked(state, "CheckpointManager.restore")
+        names = matched_names(stored, present)
         stored = {names[path]: entry for path, entry in stored.items()}
-        for path, value in found.items():
+        for path, value in present.items():
             if path not in stored:
                 hint = did_you_mean(path, stored)
                 self._wrong.append(f"{path!r} is not in the step, which has {_some(list(stored))}{hint}")
@@ -86,14 +86,14 @@ class Restoring:
             self._wrong.append(f"{path!r} has the shape {shape} in the step and {list(target.shape)} here")
 
     def _compare_module(self, path: str, module: nn.Module, stored: Any) -> None:
-        own = {bare_name(name): value for name, value in module.state_dict().items()}
-        found = {bare_name(name): value for name, value in stored.items()}
-        for title, names, others in (("not in the step", own, found), ("not in the model", found, own)):
+        values = {bare_name(name): value for name, value in module.state_dict().items()}
+        saved = {bare_name(name): value for name, value in stored.items()}
+        for title, names, others in (("not in the step", values, saved), ("not in the model", saved, values)):
             for name in names:
                 if name not in others:
                     self._wrong.append(f"{path!r}: {name!r} is {title}{did_you_mean(name, others)}")
-        for name, value in own.items():
-            encoded = found.get(name)
+        for name, value in values.items():
+            encoded = saved.get(name)
             if isinstance(value, torch.Tensor) and isinstance(encoded, dict) and "$tensor" in encoded:
                 self._compare(f"{path}.{name}", value, encoded["$tensor"])
 
@@ -103,15 +103,17 @@ class Restoring:
         if groups is None:
             return
         was, now = entry.get("class", "an optimizer"), type(optimizer).__name__
-        saved, own = (
+        saved, ours = (
             list(dict.fromkeys(key for group in each for key in group)) for each in (groups, optimizer.param_groups)
         )
-        only_saved, only_own = ([key for key in one if key not in other] for one, other in ((saved, own), (own, saved)))
+        only_saved, only_ours = (
+            [key for key in one if key not in other] for one, other in ((saved, ours), (ours, saved))
+        )
         # torch's names say which optimizer it is. Others may be those of a wrapper (ZeRO's, accelerate's) or of a
         # subclass, and go by their keys: schedulers and newer versions add some, and only another optimizer lacks some.
-        if was != now if hasattr(torch.optim, was) and hasattr(torch.optim, now) else only_saved and only_own:
+        if was != now if hasattr(torch.optim, was) and hasattr(torch.optim, now) else only_saved and only_ours:
             keys = [f"{_some(found)} in the step alone" for found in [only_saved] if found]
-            keys += [f"{_some(found)} here alone" for found in [only_own] if found]
+            keys += [f"{_some(found)} here alone" for found in [only_ours] if found]
             self._wrong.append(
                 f"{path!r} is {was} in the step, and {now} here{'; param_groups have ' if keys else ''}"
                 f"{', and '.join(keys)}: make the same optimizer, or leave it out of the state"
@@ -162,10 +164,10 @@ class Restoring:
             self._fill(target, name)
             return target
 
-        found = {
+        tensors = {
             names[bare_name(name)]: decode(value, f"{path}.{name}", read) for name, value in entry["state"].items()
         }
-        loaded = type(targets)(found)
+        loaded = type(targets)(tensors)
         metadata = decode(entry.get("metadata"), path, read)
         if metadata is not None:
             loaded._metadata = {bare_name(name): value for name, value in metadata.items()}  # type: ignore[attr-defined]
@@ -173,14 +175,14 @@ class Restoring:
 
     def _decoded(self, path: str, value: Any, encoded: Any) -> Any:
         """The state of an object, with tensors of its own where it has them, filled, and new ones elsewhere."""
-        own: dict[str, torch.Tensor] = {}
+        targets: dict[str, torch.Tensor] = {}
         is_on_devices = any(not self.reader.tensors[name]["on_host"] for name in tensor_names(encoded))
         if is_on_devices:  # a loader has none, and the call may start its workers
-            own = {at: each for at, each in entries(value.state_dict(), path) if isinstance(each, torch.Tensor)}
+            targets = {at: each for at, each in entries(value.state_dict(), path) if isinstance(each, torch.Tensor)}
         parameters = [p for group in value.param_groups for p in group["params"]] if _is_optimizer(value) else []
 
         def read(name: str, at: str) -> torch.Tensor:
-            stored, target = self.reader.tensors[name], own.get(at)
+            stored, target = self.reader.tensors[name], targets.get(at)
             if target is not None and list(target.shape) == stored["shape"] and isinstance(target, XlaTensor):
                 self._fill(target, name)
                 return target

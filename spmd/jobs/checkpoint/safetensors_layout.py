@@ -10,7 +10,7 @@ import torch
 
 from .files import SAFETENSORS
 from .plain_values import dtype_of
-from .step_saving import Shard
+from .step_saving import ShardBytes
 
 INDEX = "model.safetensors.index.json"
 # A file of a model as Hugging Face names it.
@@ -19,7 +19,7 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in SAFETENSORS.items()}
 
 
-class Placed(NamedTuple):
+class FileTensor(NamedTuple):
     """A tensor of a file. begin: of its bytes in the file."""
 
     name: str
@@ -37,7 +37,7 @@ class File(NamedTuple):
 
     name: str
     header: bytes
-    tensors: tuple[Placed, ...]
+    tensors: tuple[FileTensor, ...]
     size: int
 
 
@@ -53,7 +53,7 @@ class ModelStorage:
         self._saving = folder / f".saving-{'model' if MODEL_FILE.fullmatch(files[0].name) else files[0].name}"
 
     def begin(self) -> None: ...
-    def write_part(self, index: int, shards: Iterable[Shard]) -> None: ...
+    def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None: ...
     def commit(self) -> None: ...
     def clean(self) -> None: ...
     def discard(self) -> None: ...
@@ -134,7 +134,7 @@ def file_of(name: str, tensors: Mapping[str, dict[str, Any]], metadata: Mapping[
     text += b" " * (-len(text) % 8)
     first = 8 + len(text)
     placed = tuple(
-        Placed(tensor, tuple(entry["shape"]), dtypes[tensor].itemsize, first + entry["data_offsets"][0])
+        FileTensor(tensor, tuple(entry["shape"]), dtypes[tensor].itemsize, first + entry["data_offsets"][0])
         for tensor, entry in table.items()
         if tensor != "__metadata__"
     )

@@ -11,7 +11,7 @@ import torch
 
 from ...core import Sharding, XlaTensor, storage_of, transfer, view_of
 from ...tensors.streamed import can_fill
-from .step_saving import Shard
+from .step_saving import ShardBytes
 
 _CALL = "saving a checkpoint"
 
@@ -72,25 +72,25 @@ class StagedState:
 
     def _text(self, sharding: Sharding, rank: int) -> dict[str, Any]:
         """A sharding as the manifest says it."""
-        found = self._texts.get((sharding, rank))
-        if found is None:
+        text = self._texts.get((sharding, rank))
+        if text is None:
             axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
-            found = {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
-            self._texts[sharding, rank] = found
-        return found
+            text = {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
+            self._texts[sharding, rank] = text
+        return text
 
     def seal(self) -> None:
         """Ends the taking of tensors, which are kept alive no longer."""
         self._names.clear()
         self._kept.clear()
 
-    def shards(self) -> Iterator[Shard]:
+    def shards(self) -> Iterator[ShardBytes]:
         """Yields the shards that this process writes: of each, its first copy. At most two of the arrays' are on the
         host at a time: one that is written and one on its way."""
         for name, tensor in self._on_host.items():
             if tensor.numel():
                 data = transfer.host_array(tensor).reshape(-1).view(np.uint8).data
-                yield Shard(name, (0,) * tensor.dim(), tuple(tensor.shape), data)
+                yield ShardBytes(name, (0,) * tensor.dim(), tuple(tensor.shape), data)
         waiting = [
             (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
         ]
@@ -98,10 +98,10 @@ class StagedState:
         for key in [key for key in self._arrays if not of_each[key]]:
             self._give_back(key)
         following = _on_its_way(waiting[0][2]) if waiting else None
-        for place, (key, index, _) in enumerate(waiting):
+        for number, (key, index, _) in enumerate(waiting):
             arriving, following = following, None
-            if place + 1 < len(waiting):
-                following = _on_its_way(waiting[place + 1][2])
+            if number + 1 < len(waiting):
+                following = _on_its_way(waiting[number + 1][2])
             host: Any = np.asarray(arriving)
             for member in self._arrays[key][1]:
                 yield from _cut(host, index, member)
@@ -124,8 +124,8 @@ class StagedState:
 def identity(tensor: torch.Tensor) -> Any:
     """A key that tensors have in common where they are one, as tied weights are."""
     if not isinstance(tensor, XlaTensor):
-        place = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
-        return place, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+        address = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
+        return address, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
     return id(storage_of(tensor)) if view_of(tensor) is None else id(tensor)
 
 
@@ -143,7 +143,7 @@ def _on_its_way(data: jax.Array) -> jax.Array:
     return result
 
 
-def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[Shard]:
+def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterator[ShardBytes]:
     """Yields the part of a shard that is of one tensor, without padding; none of padding alone."""
     if member.row is not None:
         host, index = host[member.row], index[1:]
@@ -151,4 +151,4 @@ def _cut(host: np.ndarray, index: tuple[slice, ...], member: _Member) -> Iterato
     shape = tuple(min(size, dim - at) for size, dim, at in zip(host.shape, member.shape, begins, strict=True))
     if min(shape, default=1) > 0 and math.prod(shape):
         part = np.ascontiguousarray(host[tuple(slice(0, size) for size in shape)])
-        yield Shard(member.name, begins, shape, part.reshape(-1).view(np.uint8).data)
+        yield ShardBytes(member.name, begins, shape, part.reshape(-1).view(np.uint8).data)

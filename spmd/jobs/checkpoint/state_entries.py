@@ -90,12 +90,12 @@ def checked(state: Any, caller: str) -> dict[str, Any]:
             f'{caller}: expected a dict such as {{"model": model, "optimizer": optimizer, "step": 0}}, got '
             f"{type(state).__name__}"
         )
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for path, value in entries(state):
-        if path in found:
+        if path in result:
             raise ValueError(f"{caller}: two entries of the state have the path {path!r}; rename a key")
-        found[path] = value
-    return found
+        result[path] = value
+    return result
 
 
 def described(path: str, value: Any, put: Put) -> Entry:

@@ -15,23 +15,23 @@ from typing import Any
 
 from . import manifest
 from .all_or_none import SaveError
-from .step_saving import Storage, Written, numbers, this_job
+from .step_saving import NewFile, Steps, numbers, this_job
 
 SAVING, DELETING, LOCK = ".saving-", ".deleting-", ".lock"
 
 
-class StepFolder(Storage):
+class StepFolder(Steps):
     """A folder with one folder a step."""
 
     def begin(self, step: int, under_way: set[str]) -> str:
         self.folder.mkdir(parents=True, exist_ok=True)
         lock(self.folder)
-        for left in self.folder.iterdir():
-            if left.name.startswith((SAVING, DELETING)) and left.name not in under_way:
-                shutil.rmtree(left)
-        place = f"{SAVING}{step}"
-        (self.folder / place).mkdir()
-        return place
+        for unfinished in self.folder.iterdir():
+            if unfinished.name.startswith((SAVING, DELETING)) and unfinished.name not in under_way:
+                shutil.rmtree(unfinished)
+        name = f"{SAVING}{step}"
+        (self.folder / name).mkdir()
+        return name
 
     def create(self, place: str, name: str) -> "SyncedFile":
         return SyncedFile(self.folder / place / name)
@@ -70,7 +70,7 @@ class StepFolder(Storage):
         shutil.rmtree(deleting)
 
 
-class SyncedFile(Written):
+class SyncedFile(NewFile):
     """A file that is on the disk when the context ends: a new one, or with is_new=False one that several write."""
 
     def __init__(self, path: Path, *, is_new: bool = True) -> None:

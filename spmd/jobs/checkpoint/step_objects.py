@@ -12,10 +12,10 @@ from fsspec.spec import AbstractBufferedFile
 from . import lease, manifest
 from .all_or_none import SaveError
 from .places import UrlPath
-from .step_saving import Storage, Written, numbers
+from .step_saving import NewFile, Steps, numbers
 
 
-class StepObjects(Storage):
+class StepObjects(Steps):
     """A URL with one prefix a step, `STEP.MILLISECONDS`: two saves never write the same object."""
 
     folder: UrlPath
@@ -23,12 +23,12 @@ class StepObjects(Storage):
     def begin(self, step: int, under_way: set[str]) -> str:
         lease.take(self.folder)
         kept = under_way.union(self.committed_names())
-        for left in self.folder.iterdir():
-            if numbers(left.name) and left.name not in kept:
-                self.remove(left.name)
-        place = f"{step}.{time.time_ns() // 1_000_000}"
-        (self.folder / place).mkdir()
-        return place
+        for unfinished in self.folder.iterdir():
+            if numbers(unfinished.name) and unfinished.name not in kept:
+                self.remove(unfinished.name)
+        name = f"{step}.{time.time_ns() // 1_000_000}"
+        (self.folder / name).mkdir()
+        return name
 
     def create(self, place: str, name: str) -> "ObjectWritten":
         return ObjectWritten(self.folder / place / name)
@@ -64,7 +64,7 @@ class StepObjects(Storage):
         return (numbers(place) or (0, 0))[1]
 
 
-class ObjectWritten(Written):
+class ObjectWritten(NewFile):
     """A new object, which is there when the context ends without an error."""
 
     def __init__(self, path: UrlPath) -> None:

@@ -28,9 +28,9 @@ class StepReader:
         self._fetched: dict[tuple[str, int], np.ndarray] = {}
         self._name: str | None = None
         for name, size in self.manifest["files"].items():
-            found = (path / name).stat().st_size if (path / name).is_file() else None
-            if found != size:
-                said = "is missing" if found is None else f"is cut short or changed: it has {found:,} bytes"
+            present = (path / name).stat().st_size if (path / name).is_file() else None
+            if present != size:
+                said = "is missing" if present is None else f"is cut short or changed: it has {present:,} bytes"
                 held = [tensor for tensor, one in self.tensors.items() if any(s["file"] == name for s in one["shards"])]
                 raise DamagedError(f"{path / name} {said}, expected {size:,}; it holds {', '.join(held[:4])}, ...")
 
@@ -43,15 +43,15 @@ class StepReader:
         dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
         bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
         result = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
-        left = result.numel()
+        missing = result.numel()
         for shard, common in self.needed(name, bounds):
-            there = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
-            here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
+            source = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
+            target = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
             data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
-            result[here] = data[there]
-            left -= math.prod(b - a for a, b in common)
-        if left:
-            raise DamagedError(f"{self.path}: {left:,} elements of {name!r} are in no shard of the manifest")
+            result[target] = data[source]
+            missing -= math.prod(b - a for a, b in common)
+        if missing:
+            raise DamagedError(f"{self.path}: {missing:,} elements of {name!r} are in no shard of the manifest")
         return result
 
     def needed(

@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from . import manifest
-from .all_or_none import Exchange, SaveError, by_first, check_parts, publish_part
+from .all_or_none import Channel, SaveError, by_first, check_parts, publish_part
 
 BLOCK = 1 << 24  # bytes of a write
 ALIGNMENT = 64  # bytes: a shard begins at a multiple of it
 _COMMITTED = re.compile(r"(\d+)(?:\.(\d+))?")
 
 
-class Shard(NamedTuple):
+class ShardBytes(NamedTuple):
     """A shard to be written: the tensor's name, the first index in each dim, the shape, and its bytes."""
 
     name: str
@@ -40,13 +40,13 @@ class Description(NamedTuple):
     facts: dict[str, Any]
 
 
-class Written:
+class NewFile:
     """A new file, which is complete and safe when the context ends without an error."""
 
     def __init__(self) -> None:
         self.size = 0
 
-    def __enter__(self) -> "Written":
+    def __enter__(self) -> "NewFile":
         raise NotImplementedError
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -70,14 +70,14 @@ class Written:
 class Files(Protocol):
     """A place in which a process writes files of its own."""
 
-    def create(self, place: str, name: str) -> Written:
+    def create(self, place: str, name: str) -> NewFile:
         """A new file in a place; raises SaveError where this process does not see the place."""
 
     def end_part(self, place: str) -> None:
         """Called by each process when its files are complete."""
 
 
-class Storage(Files, Protocol):
+class Steps(Files, Protocol):
     """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`step_objects.py`).
 
     A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`.
@@ -154,7 +154,12 @@ def numbers(name: str) -> tuple[int, int] | None:
 
 
 def save_step(
-    storage: Storage, step: int, shards: Iterable[Shard], description: Description, exchange: Exchange, keep: int | None
+    storage: Steps,
+    step: int,
+    shards: Iterable[ShardBytes],
+    description: Description,
+    exchange: Channel,
+    keep: int | None,
 ) -> Any:
     """Writes this process's shards, and with all others commits the step; returns its folder.
 
@@ -163,16 +168,16 @@ def save_step(
     unsaved = f"CheckpointManager: step {step} was not saved in {storage}: {{}}. Earlier steps are unchanged"
     with _under_way(storage, step) as (others, under_way):
         by_first(exchange, "begin", lambda: exchange.publish("place", storage.begin(step, others)), unsaved)
-        place = exchange.read("place")
-        under_way[str(storage), step] = place
-        failure = publish_part(exchange, lambda: write_part(storage, place, exchange.index, shards, description))
+        folder = exchange.read("place")
+        under_way[str(storage), step] = folder
+        failure = publish_part(exchange, lambda: write_part(storage, folder, exchange.index, shards, description))
         by_first(
             exchange,
             "end",
-            lambda: exchange.publish("name", _end(storage, step, place, exchange, description)),
+            lambda: exchange.publish("name", _end(storage, step, folder, exchange, description)),
             unsaved,
             failure,
-            lambda: storage.discard(place),
+            lambda: storage.discard(folder),
         )
     undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
     by_first(exchange, "deleted", lambda: storage.delete_old(step, keep), undeleted)
@@ -183,7 +188,7 @@ _places: dict[tuple[str, int], str] = {}  # that threads of this process write
 
 
 @contextlib.contextmanager
-def _under_way(storage: Storage, step: int) -> Iterator[tuple[set[str], dict[tuple[str, int], str]]]:
+def _under_way(storage: Steps, step: int) -> Iterator[tuple[set[str], dict[tuple[str, int], str]]]:
     key = str(storage), step
     if key in _places:
         raise SaveError(
@@ -197,7 +202,7 @@ def _under_way(storage: Storage, step: int) -> Iterator[tuple[set[str], dict[tup
         del _places[key]
 
 
-def write_part(storage: Files, place: str, index: int, shards: Iterable[Shard], description: Description) -> None:
+def write_part(storage: Files, place: str, index: int, shards: Iterable[ShardBytes], description: Description) -> None:
     """Writes a process's shards, and a file that says where each is."""
     tensors = {name: {**tensor, "shards": []} for name, tensor in description.tensors.items()}
     file = f"shards-{index}.bin"
@@ -216,7 +221,7 @@ def write_part(storage: Files, place: str, index: int, shards: Iterable[Shard], 
     storage.end_part(place)
 
 
-def _end(storage: Storage, step: int, place: str, exchange: Exchange, description: Description) -> str:
+def _end(storage: Steps, step: int, place: str, exchange: Channel, description: Description) -> str:
     """Commits the step when all processes have written their parts."""
     check_parts(exchange)
     names = [f"process-{process}.json" for process in range(exchange.count)]

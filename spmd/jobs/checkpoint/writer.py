@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...core import messages
-from .all_or_none import Exchange
+from .all_or_none import Channel
 from .places import Place
 from .staged_state import StagedState
-from .step_saving import Description, Shard, Storage, save_step
+from .step_saving import Description, ShardBytes, Steps, save_step
 
 
 @dataclass
@@ -38,10 +38,10 @@ class SaveReport:
 class Writer:
     """A save under way. Its thread is no daemon: the end of the program waits for it."""
 
-    storage: Storage
+    storage: Steps
     staged: StagedState
     description: Description
-    exchange: Exchange
+    exchange: Channel
     keep: int | None
     report: SaveReport
     began: float
@@ -68,7 +68,7 @@ class Writer:
             self.report.processor_seconds = time.thread_time() - used
             self.report.seconds = time.perf_counter() - self.began
 
-    def _counted(self) -> Iterator[Shard]:
+    def _counted(self) -> Iterator[ShardBytes]:
         for shard in self.staged.shards():
             self.report.num_bytes += shard.data.nbytes
             yield shard

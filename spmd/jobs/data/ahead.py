@@ -125,10 +125,10 @@ def going_on(threads: Iterable[Ahead[Any, Any]]) -> list[Ahead[Any, Any]]:
 
     A stopped one may be inside its source, which is to begin again.
     """
-    for ahead in (given := list(threads)):
+    for ahead in (started := list(threads)):
         if ahead.is_stopped:
             ahead.join()
-    return [ahead for ahead in given if not ahead.has_ended]
+    return [ahead for ahead in started if not ahead.has_ended]
 
 
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()

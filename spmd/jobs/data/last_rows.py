@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core import ProcessError, config, processes
-from .resumable import Iteration, Position
+from .resumable import Position, SourcePass
 from .trees import leaves, name_of
 
 LAST = ("keep", "drop", "pad")
@@ -23,7 +23,7 @@ class HostBatch:
     kept: int | None = None
 
 
-class Rows:
+class RowCounts:
     """The number of rows of a full batch, and the choice for batches with fewer.
 
     full: the source's `batch_size`, else the number of rows of its first batch; None until that is known.
@@ -35,7 +35,7 @@ class Rows:
         self.last = last
         self.full = batch_size if isinstance(batch_size, int) else None
 
-    def batches(self, iteration: Iteration, is_stopped: Callable[[], bool]) -> Iterator[HostBatch]:
+    def batches(self, iteration: SourcePass, is_stopped: Callable[[], bool]) -> Iterator[HostBatch]:
         """The source's batches that are to be uploaded. `is_stopped` ends a wait for other processes."""
         if self.last == "keep":
             yield from (HostBatch(batch, position) for batch, position in iteration)
@@ -45,8 +45,8 @@ class Rows:
         for number in itertools.count():
             item = next(items, None)
             batch, position = item or (batch, position)
-            own = _ENDED if item is None else self._counted(batch)
-            counts = [own] if together is None else together.counts(number, own)
+            count = _ENDED if item is None else self._counted(batch)
+            counts = [count] if together is None else together.counts(number, count)
             if {*counts} == {_ENDED} or (self.last == "drop" and _ENDED in counts):
                 return
             if self.last == "drop" and any(count != self.full for count in counts):
@@ -55,7 +55,7 @@ class Rows:
                 raise ValueError(
                     'DataLoader: last="pad": this process has no batch, and others have; give each process at least one'
                 )
-            yield HostBatch(batch, position, None if self.last == "drop" else max(own, 0))
+            yield HostBatch(batch, position, None if self.last == "drop" else max(count, 0))
 
     def _counted(self, batch: Any) -> int:
         """The rows of a batch. Raises ValueError where its tensors differ in it, or where it has too many."""
@@ -91,12 +91,12 @@ class _Together:
         """The rows of batch `number` in each process, or `_ENDED`; that alone when this one is to stop."""
         store = processes.client()
         store.key_value_set(f"{self._place}/{number}/{processes.index()}", str(own))
-        found = [self._count(number, process) for process in range(processes.count())]
-        if None in found:
+        counts = [self._count(number, process) for process in range(processes.count())]
+        if None in counts:
             return [_ENDED]
         if number:  # all have read it, as each has come to the next
             store.key_value_delete(f"{self._place}/{number - 1}/{processes.index()}")
-        return [count for count in found if count is not None]
+        return [count for count in counts if count is not None]
 
     def _count(self, number: int, process: int) -> int | None:
         deadline = time.monotonic() + config.process_timeout_seconds

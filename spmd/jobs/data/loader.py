@@ -11,7 +11,7 @@ from ...core import ends_at_user_line
 from ...mesh.global_mesh import needed_mesh
 from ...mesh.mesh import Mesh
 from .ahead import Ahead, going_on
-from .last_rows import HostBatch, Rows
+from .last_rows import HostBatch, RowCounts
 from .placing import Placing, Specs, tensors
 from .resumable import Position, Resumable, set_epoch
 
@@ -89,7 +89,7 @@ class DataLoader:
             )
         self._prefetch = prefetch
         self._placing = Placing(Specs(self.mesh, spec, default), lengths, padding)
-        self._rows = Rows(last, getattr(loader, "batch_size", None))
+        self._rows = RowCounts(last, getattr(loader, "batch_size", None))
         self._source = Resumable(loader)
         self._epoch: int | None = None
         self._position: Position | None = None  # after the last batch that was given out

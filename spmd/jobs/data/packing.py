@@ -83,30 +83,30 @@ class PackedDocuments(IterableDataset[_Document]):
             self._waiting.append(self._checked(document))
             while (row := self._full_row()) is not None:
                 yield row
-        rest, self._waiting = self._waiting, []
-        if any(map(_size, rest)):
-            yield self._row(rest)
+        documents, self._waiting = self._waiting, []
+        if any(map(_size, documents)):
+            yield self._row(documents)
         self._position = self._source.between()
 
     def _checked(self, document: Any) -> _Document:
         """The document's tokens by key. Raises ValueError where their numbers differ, or none fits in a row."""
         named = document if isinstance(document, Mapping) else {"input_ids": document}
-        made = {
+        tokens = {
             key: torch.as_tensor(value)
             for key, value in named.items()
             if isinstance(value, (torch.Tensor, np.ndarray, list, tuple))
         }
-        sizes = {key: tuple(value.shape) for key, value in made.items()}
+        sizes = {key: tuple(value.shape) for key, value in tokens.items()}
         if len(set(sizes.values())) != 1 or len(next(iter(sizes.values()))) != 1:
             raise ValueError(
                 f"PackedDocuments: expected one-dimensional values of one length in a document, got {sizes}"
             )
-        if not self.split and _size(made) > self.length:
+        if not self.split and _size(tokens) > self.length:
             raise ValueError(
-                f"PackedDocuments: a document of {_size(made)} tokens does not fit in a row of {self.length}; cut it, "
-                "or give split=True"
+                f"PackedDocuments: a document of {_size(tokens)} tokens does not fit in a row of {self.length}; cut "
+                "it, or give split=True"
             )
-        return made
+        return tokens
 
     def _full_row(self) -> _Document | None:
         """Takes the documents of a full row out of those that wait; None where more documents fit."""

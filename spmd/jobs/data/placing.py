@@ -31,7 +31,7 @@ from .trees import Path, is_data, leaves, mapped, name_of, with_mask
 
 
 @dataclass(slots=True, eq=False)
-class Placed:
+class Upload:
     """A tensor's data on the devices: what a thread may make that records nothing. It is annotated by default."""
 
     meta: Meta
@@ -48,9 +48,10 @@ class Specs:
         self._by_name = dict(_named(spec)) if isinstance(spec, Mapping) else {}
         self._default = default if isinstance(spec, Mapping) else spec
         self._found: dict[tuple[Path, int], Sharding] = {}
-        for one in (*self._by_name.values(), self._default):
-            if isinstance(one, (tuple, list)) and not are_placements(one):
-                mesh.sharding(PartitionSpec(*one), len(one), "DataLoader")  # an unknown axis raises at the user's line
+        for entry in (*self._by_name.values(), self._default):
+            if isinstance(entry, (tuple, list)) and not are_placements(entry):
+                # An unknown axis raises at the user's line.
+                mesh.sharding(PartitionSpec(*entry), len(entry), "DataLoader")
 
     def check(self, batch: Any) -> None:
         """Raises ValueError that names the tensors of a batch without a spec."""
@@ -64,11 +65,12 @@ class Specs:
 
     def sharding(self, path: Path, rank: int) -> Sharding:
         """The sharding of the tensor at a path."""
-        found = self._found.get((path, rank))
-        if found is None:
+        sharding = self._found.get((path, rank))
+        if sharding is None:
             spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
-            found = self._found[(path, rank)] = self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
-        return found
+            sharding = self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
+            self._found[path, rank] = sharding
+        return sharding
 
     def _spec(self, path: Path) -> Any:
         """The spec of the longest name that the path begins with."""
@@ -79,11 +81,11 @@ class Specs:
 
 
 def _named(specs: Mapping[Any, Any], above: Path = ()) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    specs_by_name: list[tuple[str, Any]] = []
     for key, spec in specs.items():
         is_inner = isinstance(spec, Mapping)
-        found += _named(spec, (*above, key)) if is_inner else [(name_of((*above, key)), spec)]
-    return found
+        specs_by_name += _named(spec, (*above, key)) if is_inner else [(name_of((*above, key)), spec)]
+    return specs_by_name
 
 
 def _fitted(spec: Any, rank: int, path: Path) -> Any:
@@ -120,18 +122,18 @@ class Placing:
         self._is_in_place = _is_in_place(first)
 
     def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
-        """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded."""
+        """Uploads a batch: a tree with an `Upload` for each tensor; with `rows` its first `kept` rows, padded."""
         self.specs.check(batch)
 
-        def placed(path: Path, leaf: Any) -> Placed:
+        def placed(path: Path, leaf: Any) -> Upload:
             return self.upload(path, leaf, kept, rows)
 
         result = mapped(batch, is_data, placed)
-        for one in _all_placed(result):
-            one.array.block_until_ready()  # the source may write into its memory now
+        for upload in _all_placed(result):
+            upload.array.block_until_ready()  # the source may write into its memory now
         return result
 
-    def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Placed:
+    def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Upload:
         """Uploads one tensor or array, each device its own shard."""
         array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
         sharding = self.specs.sharding(path, array.ndim)
@@ -190,7 +192,7 @@ def _is_in_place(device: jax.Device) -> bool:
     return device.platform == "cpu"
 
 
-def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
+def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Upload:
     try:
         return _placed(array, sharding)
     except ValueError as error:
@@ -199,13 +201,13 @@ def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
         ) from error
 
 
-def _placed(array: np.ndarray, sharding: Sharding) -> Placed:
+def _placed(array: np.ndarray, sharding: Sharding) -> Upload:
     meta = dense_meta(transfer.global_shape(array.shape, sharding), dtypes.to_torch_dtype(array.dtype))
     sharding = sharding if meta.numel else sharding.replicated()  # there is nothing to shard
-    return Placed(meta, transfer.upload_part(array, meta.shape, sharding), sharding)
+    return Upload(meta, transfer.upload_part(array, meta.shape, sharding), sharding)
 
 
-def uploaded(value: torch.Tensor, sharding: Sharding) -> Placed:
+def uploaded(value: torch.Tensor, sharding: Sharding) -> Upload:
     """Uploads a dense CPU tensor, this process's part of it; the source may write into its memory afterwards."""
     value = value.detach()
     if _is_in_place(next(iter(sharding.jax.device_set))):
@@ -216,24 +218,24 @@ def uploaded(value: torch.Tensor, sharding: Sharding) -> Placed:
 
 
 def _is_placed(value: Any) -> bool:
-    return isinstance(value, Placed)
+    return isinstance(value, Upload)
 
 
-def _all_placed(tree: Any) -> list[Placed]:
-    found: list[Placed] = []
-    mapped(tree, _is_placed, lambda _, placed: found.append(placed))
-    return found
+def _all_placed(tree: Any) -> list[Upload]:
+    uploads: list[Upload] = []
+    mapped(tree, _is_placed, lambda _, placed: uploads.append(placed))
+    return uploads
 
 
 def tensors(tree: Any) -> Any:
     """Returns an uploaded batch with tensors on xla, of the calling thread. With several processes all must call it."""
     if processes.several():
         parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
-        what = f"a loader's batch of {parts}"
-        processes.agree_once(what, what.encode(), user_line())
+        call = f"a loader's batch of {parts}"
+        processes.agree_once(call, call.encode(), user_line())
     source, plan = user_frame(), recording()
 
-    def tensor(_: Path, placed: Placed) -> torch.Tensor:
+    def tensor(_: Path, placed: Upload) -> torch.Tensor:
         if plan is not None and not plan.has_values:
             return abstract(placed.meta, placed.sharding)
         data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)

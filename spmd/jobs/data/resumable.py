@@ -26,18 +26,18 @@ class Resumable:
         # The state of a `datasets` stream stays until another is loaded, and of an epoch's end gives nothing more.
         self._is_stream = self._has_state and type(source).__module__.partition(".")[0] == "datasets"
 
-    def iteration(self, position: Position | None) -> "Iteration":
+    def iteration(self, position: Position | None) -> "SourcePass":
         """A new iteration, from a position on, else from the start. Raises ValueError for one of another source."""
         position = position or {"items": 0, "state": None, "generators": []}
-        taken, state, given = position["items"], position["state"], position["generators"]
+        taken, state, states = position["items"], position["state"], position["generators"]
         if self._has_state:
             if state is not None or self._is_stream:
                 self.source.load_state_dict(copy.deepcopy(state))
-            return Iteration(iter(self.source), self.source.state_dict, taken)
+            return SourcePass(iter(self.source), self.source.state_dict, taken)
         generators = _generators(self.source)
-        if given and len(given) != len(generators):
-            raise self._of_another(f"one with {len(given)} generators, which has {len(generators)}")
-        for generator, its_state in zip(generators, given, strict=False):  # none are given at the start
+        if states and len(states) != len(generators):
+            raise self._of_another(f"one with {len(states)} generators, which has {len(generators)}")
+        for generator, its_state in zip(generators, states, strict=False):  # none are given at the start
             generator.set_state(its_state)
         starts = [generator.get_state() for generator in generators]
         iterator: Any = iter(self.source)
@@ -45,10 +45,10 @@ class Resumable:
         if self._is_counted and state is not None:
             raise self._of_another("one with a state of its own, which has none")
         if self._is_counted:
-            return Iteration(iterator, None, taken, starts)
+            return SourcePass(iterator, None, taken, starts)
         if state is not None:
             iterator.set_state(state)
-        return Iteration(iterator, iterator.get_state, taken)
+        return SourcePass(iterator, iterator.get_state, taken)
 
     def _of_another(self, difference: str) -> ValueError:
         return ValueError(
@@ -67,7 +67,7 @@ class Resumable:
         return {"items": 0, "state": None, "generators": [generator.get_state() for generator in generators]}
 
 
-class Iteration:
+class SourcePass:
     """One pass over a source. Any thread may take its items, one at a time."""
 
     def __init__(self, iterator: Iterator[Any], state: Any, taken: int, starts: Sequence[torch.Tensor] = ()) -> None:
@@ -92,9 +92,9 @@ def _generators(source: Any) -> list[torch.Generator]:
     """The generators that a source without a state shuffles by."""
     batch_sampler = getattr(source, "batch_sampler", None)
     owners = [source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    found = [getattr(owner, "generator", None) for owner in owners]
-    distinct = {id(each): each for each in found if isinstance(each, torch.Generator)}
-    if isinstance(found[0], torch.Generator):
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    distinct = {id(each): each for each in generators if isinstance(each, torch.Generator)}
+    if isinstance(generators[0], torch.Generator):
         return [*distinct.values()]
     return [torch.default_generator, *distinct.values()]
 

@@ -84,9 +84,9 @@ def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 def leaves(batch: Any) -> Iterator[tuple[Path, Any]]:
     """The tensors and arrays of a batch, with their paths."""
-    found: list[tuple[Path, Any]] = []
-    mapped(batch, is_data, lambda path, leaf: found.append((path, leaf)))
-    return iter(found)
+    pairs: list[tuple[Path, Any]] = []
+    mapped(batch, is_data, lambda path, leaf: pairs.append((path, leaf)))
+    return iter(pairs)
 
 
 def name_of(path: Path) -> str:

@@ -13,10 +13,10 @@ DEVICE = torch.device("xla", 0)
 
 def choose_device(state: Any) -> None:
     """Has a process state that is made from now on take xla, unless the CPU is requested."""
-    made = state.PartialState._shared_state
-    if made and made["device"].type != DEVICE.type and not made["_cpu"]:
+    shared = state.PartialState._shared_state
+    if shared and shared["device"].type != DEVICE.type and not shared["_cpu"]:
         raise RuntimeError(
-            f"spmd.use: accelerate has taken {made['device']} already, for the first Accelerator() or "
+            f"spmd.use: accelerate has taken {shared['device']} already, for the first Accelerator() or "
             "TrainingArguments(); call spmd.use() before it"
         )
     state.PartialState.default_device = property(lambda self: DEVICE)

@@ -25,7 +25,7 @@ _ACCELERATORS = {"/dev/nvidia0": "cuda", "/dev/accel0": "tpu"}
 _FEW_FILES = 4096
 
 
-class Finding(NamedTuple):
+class Remark(NamedTuple):
     """One line of the report: ok, note or WRONG; its subject; what was found, and what to do about it."""
 
     mark: str
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     words: str
 
 
-def findings() -> Iterator[Finding]:
+def findings() -> Iterator[Remark]:
     """Yields what there is to say; starts the device."""
     for find in (_versions, _extras, _clashes, _variables, _devices, _miscompiles, _cache, _limits, _step):
         yield from find()
@@ -56,22 +56,22 @@ def _fits(version: str | None, ranges: SpecifierSet) -> bool:
     return version is not None and ranges.contains(version, prereleases=True)
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[Remark]:
     about = importlib.metadata.metadata(NAME)
     python = platform.python_version()
     wanted = about["Requires-Python"]
-    yield Finding(
+    yield Remark(
         OK if _fits(python, SpecifierSet(wanted)) else WRONG, "Python", f"{python}, expected {wanted}; {sys.executable}"
     )
     for requirement in _requirements(NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG
-        yield Finding(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
+        yield Remark(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
     if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
-        yield Finding(
+        yield Remark(
             NOTE, "jaxlib", f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
         )
-    yield Finding(OK, NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
+    yield Remark(OK, NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
 
 
 def _installed(name: str) -> str | None:
@@ -106,95 +106,93 @@ def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]
                 yield from _lacking(requirement.name, nested, seen)
 
 
-def _extras() -> Iterator[Finding]:
+def _extras() -> Iterator[Remark]:
     extras = importlib.metadata.metadata(NAME).get_all("Provides-Extra") or []
     lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in extras}
     whole = [extra for extra, names in lacking.items() if not names]
-    yield Finding(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
+    yield Remark(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
     for extra, names in lacking.items():
         if names:
-            yield Finding(NOTE, "extras", f'{extra} lacks {", ".join(names)}: pip install "{NAME}[{extra}]"')
+            yield Remark(NOTE, "extras", f'{extra} lacks {", ".join(names)}: pip install "{NAME}[{extra}]"')
 
 
-def _clashes() -> Iterator[Finding]:
+def _clashes() -> Iterator[Remark]:
     for name in variables.OTHER_OWNERS:
         if importlib.util.find_spec(name) is not None:
-            yield Finding(
+            yield Remark(
                 NOTE,
                 name,
                 "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both",
             )
 
 
-def _variables() -> Iterator[Finding]:
+def _variables() -> Iterator[Remark]:
     for variable, value in variables.known_variables().items():
-        yield Finding(OK, "variable", f"{variable}={value}")
-    for variable, known in variables.unknown_variables().items():
-        yield Finding(WRONG, "variable", f"{variable} sets nothing{did_you_mean(variable, known)}")
+        yield Remark(OK, "variable", f"{variable}={value}")
+    for variable, flags in variables.unknown_variables().items():
+        yield Remark(WRONG, "variable", f"{variable} sets nothing{did_you_mean(variable, flags)}")
 
 
-def _devices() -> Iterator[Finding]:
-    found = hardware.devices()
-    first = found[0]
+def _devices() -> Iterator[Remark]:
+    present = hardware.devices()
+    first = present[0]
     memory = (first.memory_stats() or {}).get("bytes_limit")
     size = f", {memory / 2**30:,.0f} GiB each" if memory else ""
-    yield Finding(OK, "devices", f"{len(found)} x {first.device_kind} ({first.platform}){size}")
+    yield Remark(OK, "devices", f"{len(present)} x {first.device_kind} ({first.platform}){size}")
     for path, kind in _ACCELERATORS.items():
         if Path(path).exists() and first.platform == "cpu":
-            yield Finding(
-                NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {topology.PLUGINS[kind]}"
-            )
+            yield Remark(NOTE, "devices", f"{path} is here, and jax has no plugin for {kind}: {topology.PLUGINS[kind]}")
     for plugin in ("jax-cuda12-plugin", "jax-cuda13-plugin"):
         version = _installed(plugin)
         if version is not None and _numbers(version) != _numbers(jax.__version__):
-            yield Finding(WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal")
+            yield Remark(WRONG, plugin, f"is {version}, jax is {jax.__version__}: they must be equal")
 
 
-def _miscompiles() -> Iterator[Finding]:
+def _miscompiles() -> Iterator[Remark]:
     platform = hardware.devices()[0].platform
     for row in options.MISCOMPILES:
         if platform in row.platforms and row.is_here():
-            yield Finding(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
+            yield Remark(NOTE, "miscompile", f"{row.name}: a program that has it is named in the compile log ({row})")
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[Remark]:
     if not config.program_cache or not config.program_cache_dir:
-        yield Finding(NOTE, "cache", "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
+        yield Remark(NOTE, "cache", "is off: every start compiles (SPMD_PROGRAM_CACHE, SPMD_PROGRAM_CACHE_DIR)")
         return
     folder = Path(config.program_cache_dir).expanduser()
     if not folder.is_dir():
-        yield Finding(OK, "cache", f"{folder}, which the first compilation makes")
+        yield Remark(OK, "cache", f"{folder}, which the first compilation makes")
         return
     if hasattr(os, "geteuid") and not options.is_private(folder.stat()):
-        yield Finding(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
+        yield Remark(WRONG, "cache", f"{folder} is not used: other users may enter it, or it is another's; chmod 700")
         return
     sizes = [path.stat().st_size for path in folder.rglob("*.program")]
     free = shutil.disk_usage(folder).free
     words = (
         f"{folder}: {len(sizes)} programs, {sum(sizes) / 2**20:,.0f} of {config.program_cache_bytes / 2**20:,.0f} MiB"
     )
-    yield Finding(OK if free > 1 << 30 else NOTE, "cache", f"{words}; {free / 2**30:,.1f} GiB free")
+    yield Remark(OK if free > 1 << 30 else NOTE, "cache", f"{words}; {free / 2**30:,.1f} GiB free")
 
 
-def _limits() -> Iterator[Finding]:
+def _limits() -> Iterator[Remark]:
     memory = hardware.host_memory()
     if memory is not None:
-        yield Finding(OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included")
+        yield Remark(OK, "memory", f"{memory / 2**30:,.1f} GiB for CPU devices, swap and limits included")
     if hardware.resource is not None:
         soft, hard = hardware.resource.getrlimit(hardware.resource.RLIMIT_NOFILE)
         few = 0 <= soft < _FEW_FILES
         advice = f"; loaders with many workers need more: ulimit -n {hard}" if few else ""
-        yield Finding(NOTE if few else OK, "open files", f"{soft}{advice}")
+        yield Remark(NOTE if few else OK, "open files", f"{soft}{advice}")
 
 
-def _step() -> Iterator[Finding]:
+def _step() -> Iterator[Remark]:
     """A gradient on the device, against torch on the CPU."""
     x = torch.linspace(-1, 1, 12).view(3, 4)
     grads = []
     for device in ("cpu", "xla"):
-        one = x.detach().clone().to(device).requires_grad_()
-        (one @ one.T).tanh().sum().backward()
-        assert one.grad is not None
-        grads.append(one.grad.cpu())
+        tensor = x.detach().clone().to(device).requires_grad_()
+        (tensor @ tensor.T).tanh().sum().backward()
+        assert tensor.grad is not None
+        grads.append(tensor.grad.cpu())
     error = (grads[0] - grads[1]).abs().max().item()
-    yield Finding(OK if error < 1e-2 else WRONG, "a step", f"runs; its gradient is the CPU's to {error:.0e}")
+    yield Remark(OK if error < 1e-2 else WRONG, "a step", f"runs; its gradient is the CPU's to {error:.0e}")

@@ -73,15 +73,15 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
         if number != signal.SIGINT or len(ended_by) > 1:  # Ctrl-C comes to all processes from the terminal
             _send(started, number if len(ended_by) < 3 else signal.SIGKILL)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for index in range(count):
             log = None if index == 0 else logs / f"process-{index}.txt"
-            own = variables.variables_of_process(index, count, port, devices)
+            environment = variables.variables_of_process(index, count, port, devices)
             with open(os.devnull if log is None else log, "wb") as file:
                 output = {} if log is None else {"stdout": file, "stderr": subprocess.STDOUT}
                 stdin = None if index == 0 else subprocess.DEVNULL
-                popen = subprocess.Popen(command, env=own, stdin=stdin, **output)  # type: ignore[call-overload]
+                popen = subprocess.Popen(command, env=environment, stdin=stdin, **output)  # type: ignore[call-overload]
             started.append(_Process(index, popen, log))
         failed = _first_failed(started)
         if failed is not None and not ended_by:
@@ -98,7 +98,7 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
             process.popen.wait()
     finally:
         _send(started, signal.SIGKILL)
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     codes = [process.popen.wait() for process in started]
     first = codes[failed.index] if failed is not None else 0

@@ -35,8 +35,8 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
             store = dist.TCPStore("0.0.0.0", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
             shared.key_value_set("spmd/rendezvous", f"{socket.gethostname()}:{store.port}", allow_overwrite=True)
         else:
-            place = shared.blocking_key_value_get("spmd/rendezvous", int(timeout.total_seconds() * 1000))
-            host, _, port = place.rpartition(":")
+            address = shared.blocking_key_value_get("spmd/rendezvous", int(timeout.total_seconds() * 1000))
+            host, _, port = address.rpartition(":")
             store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timeout)
         yield store, rank, size
     raise RuntimeError("xla://: the processes cannot meet a second time")

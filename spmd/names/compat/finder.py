@@ -90,9 +90,9 @@ class _Facade(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self.__name__}.{name}"
-        place = NAMES[self.__name__].get(name)
-        if place is not None:
-            value = resolve(place)
+        entry = NAMES[self.__name__].get(name)
+        if entry is not None:
+            value = resolve(entry)
         elif path in NAMES:
             value = importlib.import_module(path)
         else:
@@ -110,11 +110,11 @@ def resolve(place: str) -> Any:
     "module:attribute theirs=ours name==literal": a function that takes an argument by their name, too, and has another
     default. "... (parameters)": it has their parameters; of a literal, it returns that.
     """
-    place, _, parameters = place.partition(" (")
-    if place.startswith("="):
-        literal = ast.literal_eval(place[2:])
+    target, _, parameters = place.partition(" (")
+    if target.startswith("="):
+        literal = ast.literal_eval(target[2:])
         return _by_their_names(lambda: literal, (), parameters) if parameters else literal
-    path, *pairs = place.split()
+    path, *pairs = target.split()
     module, _, attribute = path.partition(":")
     value: Any = importlib.import_module(module)
     if module == "fsdp" and not (value.__file__ or "").startswith(_ROOT):
@@ -131,19 +131,19 @@ def resolve(place: str) -> Any:
 def _by_their_names(function: Callable[..., Any], pairs: Sequence[str], parameters: str) -> Callable[..., Any]:
     """The function by PyTorch/XLA's parameters: its own, some under other names, or all of theirs, of which it gets
     those that it takes; the others have no meaning here."""
-    own = inspect.signature(function)
+    own_signature = inspect.signature(function)
     defaults = {name: ast.literal_eval(value) for name, _, value in (pair.partition("==") for pair in pairs) if value}
     ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
     theirs = {new: name for name, new in ours.items()}
-    renamed = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own.parameters.items()]
-    signature = own.replace(parameters=_parameters(f"f({parameters}") if parameters else renamed)
+    renamed = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own_signature.parameters.items()]
+    signature = own_signature.replace(parameters=_parameters(f"f({parameters}") if parameters else renamed)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if parameters:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            taken = [name for name in bound.arguments if ours.get(name, name) in own.parameters]
+            taken = [name for name in bound.arguments if ours.get(name, name) in own_signature.parameters]
             args, kwargs = (), {name: bound.arguments[name] for name in taken}
         return function(*args, **{**defaults, **{ours.get(name, name): value for name, value in kwargs.items()}})
 

@@ -16,11 +16,11 @@ _WITH_VALUE = ("--devices", "--processes", "--logs", "--target")
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the arguments up to a script's name (or `-m` and a module's), and those that are the script's own."""
-    own = 0
-    while own < len(arguments) and arguments[own].startswith("-") and arguments[own] != "-m":
-        own += 2 if arguments[own] in _WITH_VALUE else 1
-    own += 2 if arguments[own : own + 1] == ["-m"] else 1
-    return [*arguments[:own]], [*arguments[own:]]
+    count = 0
+    while count < len(arguments) and arguments[count].startswith("-") and arguments[count] != "-m":
+        count += 2 if arguments[count] in _WITH_VALUE else 1
+    count += 2 if arguments[count : count + 1] == ["-m"] else 1
+    return [*arguments[:count]], [*arguments[count:]]
 
 
 def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:

@@ -27,8 +27,8 @@ def _read(text: str) -> None:
         elif line.startswith("="):
             shared[module] = line[2:]
         elif line and line[0] != "#":
-            left, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
-            names, bracket, parameters = left.partition("(")
+            names_text, sign, right = re.split(" (:|==?) ", line, maxsplit=1)
+            names, bracket, parameters = names_text.partition("(")
             for name in names.split():
                 if sign == ":":
                     HINTS[f"{module}.{name}"] = right

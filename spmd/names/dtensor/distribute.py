@@ -39,13 +39,14 @@ def distribute_tensor(
     >>> x.placements, x.device_mesh
     ((Shard(dim=0),), DeviceMesh(0=8))
     """
-    mesh = _mesh(device_mesh, "distribute_tensor")
+    mesh = mesh_or_default(device_mesh, "distribute_tensor")
     placed = _on_xla(tensor)
     wanted = [Replicate()] * mesh.ndim if placements is None else placements
     return mark_sharding(placed, mesh.sharding(wanted, tensor.dim(), get_sharding(placed), "distribute_tensor"))
 
 
-def _mesh(given: Any, caller: str) -> DeviceMesh:
+def mesh_or_default(given: Any, caller: str) -> DeviceMesh:
+    """The DeviceMesh of an argument; of None, that of `with mesh:`."""
     return DeviceMesh.of(needed_mesh(caller) if given is None else given, caller)
 
 
@@ -89,7 +90,7 @@ def distribute_module(
     >>> layer.weight.device, layer.weight.placements
     (device(type='xla', index=0), (Replicate(),))
     """
-    mesh = _mesh(device_mesh, "distribute_module")
+    mesh = mesh_or_default(device_mesh, "distribute_module")
     module.to("xla")
     if partition_fn is not None:
         for name, submodule in module.named_modules():
@@ -98,8 +99,8 @@ def distribute_module(
         if not isinstance(tensor, XLAShardedTensor):
             distribute_tensor(tensor, mesh)
     if input_fn is not None:
-        before = input_fn
-        module.register_forward_pre_hook(lambda owner, inputs: before(owner, inputs, mesh))
+        change_inputs = input_fn
+        module.register_forward_pre_hook(lambda owner, inputs: change_inputs(owner, inputs, mesh))
     if output_fn is not None:
         after = output_fn
         module.register_forward_hook(lambda owner, inputs, outputs: after(owner, outputs, mesh))
@@ -136,7 +137,7 @@ class DTensor(XLAShardedTensor):
         >>> DTensor.from_local(torch.ones(16, 2), init_device_mesh("xla", (8,)), [Shard(0)]).shape
         torch.Size([16, 2])
         """
-        mesh = _mesh(device_mesh, "DTensor.from_local")
+        mesh = mesh_or_default(device_mesh, "DTensor.from_local")
         wanted = [Replicate()] * mesh.ndim if placements is None else placements
         layout = mesh.sharding(wanted, local_tensor.dim(), None, "DTensor.from_local")
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
@@ -163,7 +164,7 @@ XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 def _factory(name: str) -> Callable[..., torch.Tensor]:
     make: Callable[..., torch.Tensor] = getattr(torch, name)
 
-    def made(
+    def create(
         *size: Any,
         device_mesh: Any = None,
         placements: Sequence[Any] | None = None,
@@ -173,12 +174,12 @@ def _factory(name: str) -> Callable[..., torch.Tensor]:
         tensor = distribute_tensor(make(*size, device="xla", **how), device_mesh, placements)
         return tensor.requires_grad_(requires_grad)
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = (
+    create.__name__ = create.__qualname__ = name
+    create.__doc__ = (
         f"`torch.{name}`, created with its sharding: no device holds all of it first. "
         f"Source: `torch.distributed.tensor.{name}`."
     )
-    return made
+    return create
 
 
 empty, full, ones, rand, randn, zeros = map(_factory, ("empty", "full", "ones", "rand", "randn", "zeros"))

@@ -22,10 +22,9 @@ from torch.distributed.tensor.parallel import (
 
 from ...core import Sharding
 from ...mesh.device_mesh import DeviceMesh
-from ...mesh.global_mesh import needed_mesh
 from ...mesh.hints import did_you_mean
 from ...tensors.annotate import on_device, resharded
-from .distribute import distribute_tensor
+from .distribute import distribute_tensor, mesh_or_default
 
 Plan = ParallelStyle | Mapping[str, ParallelStyle]
 
@@ -63,8 +62,7 @@ def parallelize_module(
     >>> mlp(torch.ones(4, 8, device="xla")).shape
     torch.Size([4, 8])
     """
-    given = needed_mesh("parallelize_module") if device_mesh is None else device_mesh
-    mesh = DeviceMesh.of(given, "parallelize_module")
+    mesh = mesh_or_default(device_mesh, "parallelize_module")
     if mesh.ndim != 1:
         raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
     if parallelize_plan is None:
@@ -73,10 +71,10 @@ def parallelize_module(
         _apply(parallelize_plan, module, mesh)
     elif isinstance(parallelize_plan, Mapping):
         for path, style in parallelize_plan.items():
-            found = list(_matched(module, path))
-            if not found:
+            submodules = list(_matched(module, path))
+            if not submodules:
                 warnings.warn(_nowhere(module, path), stacklevel=2)
-            for submodule in found:
+            for submodule in submodules:
                 _apply(style, submodule, mesh)
     else:
         kind = type(parallelize_plan).__name__
@@ -89,10 +87,10 @@ def _matched(module: nn.Module, path: str) -> Iterator[nn.Module]:
     if not path:
         yield module
         return
-    token, _, rest = path.partition(".")
+    token, _, inner_path = path.partition(".")
     for name, child in module.named_children():
         if fnmatch(name, token):
-            yield from _matched(child, rest)
+            yield from _matched(child, inner_path)
 
 
 def _nowhere(module: nn.Module, path: str) -> str:
@@ -191,8 +189,8 @@ def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
     def lay(value: Any, placement: Any) -> Any:
         if placement is None or not isinstance(value, torch.Tensor):
             return value
-        here = on_device(value, "parallelize_module")
-        return resharded(here, layout(placement, here.dim()))
+        tensor = on_device(value, "parallelize_module")
+        return resharded(tensor, layout(placement, tensor.dim()))
 
     return lay
 

@@ -70,28 +70,28 @@ class FolderReader(FileSystemReader):
                 f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
             )
         try:
-            found = _Unpickler(io.BytesIO(file.read_bytes())).load()
-            self._check(found)
+            contents = _Unpickler(io.BytesIO(file.read_bytes())).load()
+            self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere
             raise ValueError(f"FolderReader: {file} is damaged: {type(error).__name__}: {error}") from error
-        found.storage_meta = metadata.StorageMeta(checkpoint_id=self.path, load_id=self.load_id)
-        return found
+        contents.storage_meta = metadata.StorageMeta(checkpoint_id=self.path, load_id=self.load_id)
+        return contents
 
     def _check(self, found: Any) -> None:
         """Raises ValueError for metadata whose parts do not fit together, or that name files outside of the folder."""
         if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
             raise ValueError(f"expected torch's Metadata, got {type(found).__name__}")
-        for index, place in found.storage_data.items():
-            name = place.relative_path
+        for index, info in found.storage_data.items():
+            name = info.relative_path
             if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
                 raise ValueError(f"{index.fqn!r} would be in {name!r}, outside of the folder")
             size = (Path(self.path) / name).stat().st_size if (Path(self.path) / name).is_file() else None
-            if size is None or not 0 <= place.offset <= place.offset + place.length <= size:
-                end = place.offset + place.length
+            end = info.offset + info.length
+            if size is None or not 0 <= info.offset <= end <= size:
                 raise ValueError(f"{index.fqn!r} is to end at byte {end:,} of {name}, which has {size} bytes")
-        for name, one in found.state_dict_metadata.items():
-            if isinstance(one, metadata.TensorStorageMetadata):
-                self._check_chunks(name, one, found.storage_data)
+        for name, entry in found.state_dict_metadata.items():
+            if isinstance(entry, metadata.TensorStorageMetadata):
+                self._check_chunks(name, entry, found.storage_data)
 
     def _check_chunks(self, name: str, one: Any, places: Any) -> None:
         count = 0
@@ -110,12 +110,12 @@ class FolderReader(FileSystemReader):
     def read_data(self, plan: Any, planner: Any) -> "Future[None]":
         """Called by torch: reads what a plan lists."""
         for item in plan.items:
-            place = self.storage_data[item.storage_index]
-            file = Path(self.path) / place.relative_path
+            info = self.storage_data[item.storage_index]
+            file = Path(self.path) / info.relative_path
             try:
                 with file.open("rb") as opened:
-                    opened.seek(place.offset)
-                    check_archive(io.BytesIO(opened.read(place.length)), with_data=True)
+                    opened.seek(info.offset)
+                    check_archive(io.BytesIO(opened.read(info.length)), with_data=True)
                 super().read_data(replace(plan, items=[item]), planner)
             except Exception as error:  # torch's reader has no class of errors of its own
                 why = next(iter(str(error).splitlines()), "")[:200]

@@ -38,12 +38,12 @@ now = _Launch()
 @contextlib.contextmanager
 def launched(is_single: bool) -> Iterator[None]:
     """A block whose loaders join batches for all devices; is_single: for one device, so that they join none."""
-    before = now.num_replicas, now.has_loader
+    outer = now.num_replicas, now.has_loader
     now.num_replicas, now.has_loader = 1 if is_single else len(hardware.devices()), False
     try:
         yield
     finally:
-        now.num_replicas, now.has_loader = before
+        now.num_replicas, now.has_loader = outer
 
 
 def check_loader(caller: str) -> None:

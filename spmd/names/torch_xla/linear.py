@@ -69,14 +69,14 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     True
     """
     with torch.no_grad():
-        for tensor, behind in zip(tensors, _behind(tensors), strict=True):
-            tensor.copy_(behind)
+        for tensor, value in zip(tensors, _behind(tensors), strict=True):
+            tensor.copy_(value)
 
 
 def _behind(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The values after an optimization barrier over all of them."""
-    here = [on_device(tensor, "optimization_barrier_") for tensor in tensors]
-    return call_jax(_barrier, *here) if here else ()
+    values = [on_device(tensor, "optimization_barrier_") for tensor in tensors]
+    return call_jax(_barrier, *values) if values else ()
 
 
 def _barrier(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -104,9 +104,9 @@ def apply_backward_optimization_barrier(module: nn.Module) -> None:
 def _wait(module: nn.Module, arriving: Any, _: Any) -> Any:
     gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     places = [i for i, gradient in enumerate(arriving) if gradient is not None]
-    behind = _behind([*(arriving[i] for i in places), *gradients])
+    values = _behind([*(arriving[i] for i in places), *gradients])
     with torch.no_grad():
-        for gradient, value in zip(gradients, behind[len(places) :], strict=True):
+        for gradient, value in zip(gradients, values[len(places) :], strict=True):
             gradient.copy_(value)
-    result = dict(zip(places, behind, strict=False))
+    result = dict(zip(places, values, strict=False))
     return tuple(result.get(i) for i in range(len(arriving)))

@@ -66,18 +66,18 @@ class MpDeviceLoader:
     def __iter__(self) -> Iterator[Any]:
         self._threads = going_on(self._threads)
         data_parallel.now.has_loader = True
-        given = self._parallel_loader_kwargs
-        sharding, batches = given.get("input_sharding"), self._loader
+        options = self._parallel_loader_kwargs
+        sharding, batches = options.get("input_sharding"), self._loader
         if self._joins():
-            dim = given.get("batchdim", 0)
+            dim = options.get("batchdim", 0)
             sharding = data_parallel.spec_of_rows(dim)
             batches = data_parallel.joined(self._loader, self._num_replicas, dim)
         uploads = _Uploads(self._device, sharding, self._trailing)
-        ahead: Ahead[Any, Any] = Ahead(uploads.prepare, given.get("device_prefetch_size", 2))
+        ahead: Ahead[Any, Any] = Ahead(uploads.prepare, options.get("device_prefetch_size", 2))
         ahead.pulled = iter(batches)
         self._threads.append(ahead)
         try:
-            yield from _synced(ahead, uploads, given.get("batches_per_execution", 1))
+            yield from _synced(ahead, uploads, options.get("batches_per_execution", 1))
         finally:  # the loop's end, an exception, a `break`, or the collection of this generator
             ahead.stop()
 
@@ -138,10 +138,10 @@ class ParallelLoader:
     """
 
     def __init__(self, cpu_loader: Iterable[Any], devices: Iterable[Any], *args: Any, **kwargs: Any):
-        given = list(devices)
-        if len(given) != 1:
-            raise ValueError(f"ParallelLoader: expected the one logical device, xla:0, in a list, got {given!r}")
-        self._loader = MpDeviceLoader(cpu_loader, given[0], **dict(zip(_KEYWORDS, args, strict=False)), **kwargs)
+        listed = list(devices)
+        if len(listed) != 1:
+            raise ValueError(f"ParallelLoader: expected the one logical device, xla:0, in a list, got {listed!r}")
+        self._loader = MpDeviceLoader(cpu_loader, listed[0], **dict(zip(_KEYWORDS, args, strict=False)), **kwargs)
 
     def per_device_loader(self, device: Any) -> MpDeviceLoader:
         """The loader of the device."""
@@ -165,7 +165,7 @@ class _Uploads:
         self._is_alone = len(hardware.devices()) == 1
 
     def prepare(self, batch: Any) -> Any:
-        """Uploads what can be: returns the batch with a `Placed` in the place of each such tensor."""
+        """Uploads what can be: returns the batch with an `Upload` in the place of each such tensor."""
 
         def placed(path: Path, value: Any) -> Any:
             if not _is_data(value) or self._device.type != "xla":

@@ -121,9 +121,9 @@ class _Copy(Shard):
 
 def _local_shards(tensor: XlaTensor) -> list[Shard]:
     """`spmd.local_shards`, with PyTorch/XLA's indices."""
-    found = local_shards(tensor)  # a sync: the sharding is known after it
+    shards = local_shards(tensor)  # a sync: the sharding is known after it
     is_replicated = sharding_type(annotations.current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
-    return [_Copy(shard) for shard in found] if is_replicated else found
+    return [_Copy(shard) for shard in shards] if is_replicated else shards
 
 
 def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:

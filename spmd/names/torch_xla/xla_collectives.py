@@ -151,10 +151,10 @@ def collective_permute(value: torch.Tensor, pairs: Sequence[Sequence[int]]) -> A
     torch.Size([2])
     """
     axes = _axes(value, None, "collective_permute")
-    found = [(int(source), int(target)) for source, target in pairs]
+    numbers = [(int(source), int(target)) for source, target in pairs]
     if axes:
-        return collectives.collective_permute(value, found, axes)
-    if found != [(0, 0)]:
+        return collectives.collective_permute(value, numbers, axes)
+    if numbers != [(0, 0)]:
         raise ValueError(f"collective_permute: expected [[0, 0]] of the one logical device, got {pairs!r}{_INSIDE}")
     return value
 

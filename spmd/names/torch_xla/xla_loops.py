@@ -140,9 +140,9 @@ def eager_mode_context(enable: bool) -> Iterator[None]:
     ...     spmd.torch_xla.xla_loops.is_eager_mode()
     True
     """
-    before = is_eager_mode()
+    was_on = is_eager_mode()
     eager_mode(enable)
     try:
         yield
     finally:
-        eager_mode(before)
+        eager_mode(was_on)

@@ -149,10 +149,10 @@ def _report(metrics: Iterable[str], names: Iterable[str]) -> str:
 
 
 def _metric_lines(name: str) -> list[str]:
-    found = metric_data(name)
-    if found is None:
+    data = metric_data(name)
+    if data is None:
         return []
-    count, total, newest = found
+    count, total, newest = data
     shown = _shown(name)
     lines = [f"Metric: {name}", f"  TotalSamples: {count}", f"  Accumulator: {shown(total)}"]
     seconds = newest[-1][0] - newest[0][0]

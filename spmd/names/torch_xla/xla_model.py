@@ -335,8 +335,8 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> 
     [b'yes']
     """
     if processes.several():
-        what = f"rendezvous {tag!r}"
-        processes.agree(what, what.encode(), user_line())
+        call = f"rendezvous {tag!r}"
+        processes.agree(call, call.encode(), user_line())
     return [payload]
 
 

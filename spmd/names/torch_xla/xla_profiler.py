@@ -15,11 +15,11 @@ from ...tools.profiler import profile_server, traces
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class StepTrace(traces.StepTrace):
+class StepBlock(traces.StepTrace):
     """A step with a name and a number (`step_num=`) in traces; a sync ends it.
 
     >>> import spmd
-    >>> with spmd.torch_xla.xla_profiler.StepTrace("train", step_num=0):
+    >>> with spmd.torch_xla.xla_profiler.StepBlock("train", step_num=0):
     ...     pass
     """
 

@@ -81,7 +81,7 @@ def save(folder: Path, step: int, index: int, exchange: Any, keep: int, version:
     def shards() -> Iterator[Any]:
         for number, size in enumerate(SHARDS[1:]):
             data = memoryview(content(step + version, index, number, size))
-            yield step_saving.Shard("x", (index, number), (1, size), data)
+            yield step_saving.ShardBytes("x", (index, number), (1, size), data)
 
     tensors = {"x": {"dtype": "uint8", "shape": [2, 3], "on_host": False}}
     values = {"n": {"kind": "value", "state": step + version}, "x": {"kind": "tensor", "state": {"$tensor": "x"}}}

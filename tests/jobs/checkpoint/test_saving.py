@@ -20,8 +20,8 @@ import spmd
 from spmd.checkpoint import SaveError
 from spmd.jobs.checkpoint.files import SAFETENSORS, open_checkpoint
 from spmd.jobs.checkpoint.model_folder import runs
-from spmd.jobs.checkpoint.safetensors_layout import Placed, size_of
-from spmd.jobs.checkpoint.step_saving import Shard
+from spmd.jobs.checkpoint.safetensors_layout import FileTensor, size_of
+from spmd.jobs.checkpoint.step_saving import ShardBytes
 
 from .states import MESHES, Tied
 from .test_damage import OTHER
@@ -74,14 +74,19 @@ class TestBytes:
 
     def test_runs(self) -> None:
         """A shard's bytes, by their places in the file: those that lie together at once."""
-        tensor = Placed("x", (2, 3, 4), 2, 100)
+        tensor = FileTensor("x", (2, 3, 4), 2, 100)
         data = memoryview(bytes(range(12)))
-        shard = Shard("x", (0, 1, 2), (2, 2, 1), data[:8])
+        shard = ShardBytes("x", (0, 1, 2), (2, 2, 1), data[:8])
         assert [(at, bytes(part)) for at, part in runs(tensor, shard)] == [
             (100 + 2 * place, bytes([2 * i, 2 * i + 1])) for i, place in enumerate((6, 10, 18, 22))
         ]
-        assert [(at, len(part)) for at, part in runs(tensor, Shard("x", (1, 1, 0), (1, 1, 4), data[:8]))] == [(132, 8)]
-        assert [at for at, _ in runs(tensor, Shard("x", (0, 1, 0), (2, 1, 4), memoryview(bytes(16))))] == [108, 132]
+        assert [(at, len(part)) for at, part in runs(tensor, ShardBytes("x", (1, 1, 0), (1, 1, 4), data[:8]))] == [
+            (132, 8)
+        ]
+        assert [at for at, _ in runs(tensor, ShardBytes("x", (0, 1, 0), (2, 1, 4), memoryview(bytes(16))))] == [
+            108,
+            132,
+        ]
 
     def test_rows_of_a_store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Scanned layers, whose weights are rows of one array."""
