@@ -5,7 +5,7 @@ The classes derive from Lightning's, so they are made when a program imports it;
 """
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -19,34 +19,34 @@ from .accelerate_device import DEVICE
 
 # The modules that are sharded already.
 _sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()
+StrategiesOf = Callable[[Any], tuple[Any, Any]]
 _PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")  # keywords of Lightning's strategies
 
 
-def register(connector: Any, accelerators: Any, strategies: Any, accelerator: Any, shared: Any, fsdp: Any) -> None:
+def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, strategies_of: StrategiesOf) -> None:
     """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on.
 
     Args:
-        connector: the module that chooses. accelerators, strategies: its registries.
+        connector: the module that chooses. root: the package with `accelerators` and `strategies`. registries: of
+            accelerators and of strategies. chooser: the class that chooses, which takes `xla` for the accelerator where
+            the user names no strategy. strategies_of: makes the two strategies of Lightning's for one device.
     """
+    accelerator = accelerator_of(resolve(f"{root}.accelerators:Accelerator"))
+    strategies: Any = resolve(f"{root}.strategies")
+    shared, fsdp = strategies_of(strategies.SingleDeviceStrategy)
+    for module in (strategies, connector):
+        module.XLAStrategy, module.XLAFSDPStrategy = shared, fsdp
     for name in ("xla", "tpu"):
-        accelerators.register(name, accelerator, description="all devices of XLA", override=True)
+        registries[0].register(name, accelerator, description="all devices of XLA", override=True)
     for name in ("xla", "single_xla"):
-        strategies.register(name, shared, description="the batch sharded over all devices", override=True)
-    strategies.register("xla_fsdp", fsdp, description="parameters sharded, too", override=True)
+        registries[1].register(name, shared, description="the batch sharded over all devices", override=True)
+    registries[1].register("xla_fsdp", fsdp, description="parameters sharded, too", override=True)
 
     # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
-
-
-def choose_for(connector: Any, accelerator: Any, shared: Any) -> None:
-    """Makes a connector's class choose a strategy for an accelerator where the user names none."""
-    choose = connector._choose_strategy
-
-    def choose_strategy(self: Any) -> Any:
-        return shared() if isinstance(self.accelerator, accelerator) else choose(self)
-
-    connector._choose_strategy = choose_strategy
+    choose = chooser._choose_strategy
+    chooser._choose_strategy = lambda self: shared() if isinstance(self.accelerator, accelerator) else choose(self)
 
 
 def _precision(connector: Any, precision: str) -> Any:
@@ -92,7 +92,7 @@ def accelerator_of(base: Any) -> Any:
 
         @staticmethod
         def get_parallel_devices(devices: Any) -> list[torch.device]:
-            return [DEVICE]
+            return [DEVICE] * devices
 
         @staticmethod
         def auto_device_count() -> int:
@@ -121,20 +121,21 @@ def data_parallel_of(base: Any) -> Any:
         """
 
         strategy_name = "xla"
+        parallel_devices: tuple[torch.device, ...] | list[torch.device] = ()  # set to as many as are requested
 
         def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
             super().__init__(device=DEVICE, **how)
             self.mesh, self.data_axes = mesh, data_axes
 
-        def _mesh_of(self, number: int | None) -> Mesh:
-            """The mesh, by default of the first devices; None: of all."""
+        def _mesh(self) -> Mesh:
+            """The mesh, by default of as many devices as are requested."""
             if processes.several():
                 raise NotImplementedError(
                     f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with all of its "
                     "devices; this job has several. A loop of your own trains there (spmd.from_process_local)"
                 )
             if self.mesh is None:
-                ids = device_ids()[:number]
+                ids = device_ids()[: len(self.parallel_devices) or None]
                 self.mesh = Mesh(ids, (len(ids),), ("fsdp",))
             return self.mesh
 
@@ -172,13 +173,15 @@ def fully_sharded_of(data_parallel: Any) -> Any:
             self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
             self.how = how
 
-        def _shard_units(self, module: Any, mesh: Mesh | None) -> bool:
+        def _shard_units(self, module: Any) -> bool:
             """Shards a module in place, which callbacks and the optimizer know, once; returns True if it does."""
             if module in _sharded:
                 return False
             _sharded.add(module)
             wrap = resolve("fsdp:FullyShardedDataParallel")
-            wrap_units(wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=mesh, **self.how)
+            wrap_units(
+                wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=self._mesh(), **self.how
+            )
             return True
 
     return FullyShardedStrategy
