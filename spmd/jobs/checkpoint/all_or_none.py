@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+Action = Callable[[], Any]
+Failure = BaseException | None
+
 
 class SaveError(RuntimeError):
     """A step or a model was not saved; what was there before is as it was."""
@@ -37,12 +40,7 @@ class Alone:
 
 
 def by_first(
-    exchange: Channel,
-    name: str,
-    action: Callable[[], Any],
-    form: str,
-    cause: BaseException | None = None,
-    undo: Callable[[], Any] = lambda: None,
+    exchange: Channel, name: str, action: Action, form: str, cause: Failure = None, undo: Action = lambda: None
 ) -> None:
     """Has the first process do something; raises in all processes if it fails, with the words in this form.
 
@@ -60,31 +58,32 @@ def by_first(
         raise SaveError(form.format(words)) from _root(cause)
 
 
-def _root(failure: BaseException | None) -> BaseException | None:
+def _root(failure: Failure) -> Failure:
     """The error below SaveErrors, whose words the last one has: a traceback shows one error and its cause."""
     while isinstance(failure, SaveError):
         failure = failure.__cause__
     return failure
 
 
-def publish_part(exchange: Channel, action: Callable[[], Any], name: str = "written") -> BaseException | None:
-    """Does this process's part of a save; makes known if it fails, and returns that."""
-    failure = failure_of(action)
+def after_all(exchange: Channel, name: str, part: Action, action: Action, form: str, undo: Action) -> None:
+    """Does this process's part, and has the first process do something when all have done theirs; see `by_first`.
+
+    The error names the processes whose parts have failed.
+    """
+    failure = failure_of(part)
     exchange.publish(f"{name}/{exchange.index}", words_of(failure))
-    return failure
+
+    def checked() -> None:
+        said = enumerate([exchange.read(f"{name}/{process}") for process in range(exchange.count)])
+        failed = [f"process {process}: {words}" if exchange.count > 1 else words for process, words in said if words]
+        if failed:
+            raise SaveError("; ".join(failed))
+        action()
+
+    by_first(exchange, f"after {name}", checked, form, failure, undo)
 
 
-def check_parts(exchange: Channel, name: str = "written") -> None:
-    """Waits until all have done their parts; raises SaveError that names the processes that failed."""
-    said = [exchange.read(f"{name}/{process}") for process in range(exchange.count)]
-    failed = [
-        f"process {process}: {words}" if exchange.count > 1 else words for process, words in enumerate(said) if words
-    ]
-    if failed:
-        raise SaveError("; ".join(failed))
-
-
-def failure_of(action: Callable[[], Any]) -> BaseException | None:
+def failure_of(action: Action) -> Failure:
     """Does something; returns the error that it raises."""
     try:
         action()
@@ -93,7 +92,7 @@ def failure_of(action: Callable[[], Any]) -> BaseException | None:
     return None
 
 
-def words_of(failure: BaseException | None) -> str:
+def words_of(failure: Failure) -> str:
     """An error as text for other processes; empty for none."""
     if failure is None:
         return ""

@@ -33,7 +33,7 @@ class _Lease:
 
     def write(self) -> None:
         renewed = {"renewed": now(), "renewal": uuid.uuid4().hex}
-        self.file.fs.pipe_file(self.file.path, json.dumps(self._words | renewed).encode() + b"\n")
+        self.file.write_bytes(json.dumps(self._words | renewed).encode() + b"\n")
 
     def check(self) -> None:
         """Raises SaveError where another job has taken the folder."""

@@ -71,7 +71,8 @@ def load_checkpoint(
     if dtype is not None:
         module.to(dtype)
     state = module.state_dict(keep_vars=True)  # tied weights are one object
-    contents = _unwrapped(contents, state)
+    model_names = matched_names(contents, state)
+    contents = {model_names[name]: value for name, value in contents.items()}
     selves = _loading_themselves(module, state, contents)
     for owner in selves:
         for name in owner.names:
@@ -154,12 +155,6 @@ def matched_names(stored: Iterable[str], state: Iterable[str]) -> dict[str, str]
     names, state_names = {*stored}, {*state}
     by_bare_name = {bare_name(name): name for name in state_names - names}
     return {name: name if name in state_names else by_bare_name.get(bare_name(name), name) for name in names}
-
-
-def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
-    """The contents of files under the model's names, whichever of the two has wrappers."""
-    names = matched_names(contents, state)
-    return {names[name]: value for name, value in contents.items()}
 
 
 def _identity(value: Any) -> int:

@@ -20,7 +20,7 @@ class ModelObjects(ModelStorage):
     """Files by URL; an object is there as a whole or not at all."""
 
     def begin(self) -> None:
-        self._remove_parts()
+        self._saving.rmtree()
         self._saving.mkdir()
 
     def create(self, place: str, name: str) -> NewFile:
@@ -72,27 +72,22 @@ class ModelObjects(ModelStorage):
 
     def commit(self) -> None:
         if self._index is not None:
-            self.folder.fs.pipe_file((self.folder / INDEX).path, self._index)
+            (self.folder / INDEX).write_bytes(self._index)
 
     def clean(self) -> None:
         self._remove_old({file.name for file in self._files})
-        self._remove_parts()
+        self._saving.rmtree()
 
     def _remove_old(self, keep: set[str]) -> None:
         """Removes the files of an earlier save, its index first."""
         if not all(MODEL_FILE.fullmatch(file.name) for file in self._files):
             return
         if (self._index is None or not keep) and (self.folder / INDEX).is_file():
-            self.folder.fs.rm_file((self.folder / INDEX).path)
+            (self.folder / INDEX).unlink()
         for path in self.folder.iterdir():
             if path.name not in keep and MODEL_FILE.fullmatch(path.name):
-                self.folder.fs.rm_file(path.path)
-
-    def _remove_parts(self) -> None:
-        self.folder.fs.invalidate_cache()
-        if self.folder.fs.exists(self._saving.path):
-            self.folder.fs.rm(self._saving.path, recursive=True)
+                path.unlink()
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # the error that ended the save is raised; the next one removes what is left
-            self._remove_parts()
+            self._saving.rmtree()

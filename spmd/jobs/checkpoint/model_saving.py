@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from ...core import ends_at_user_line, syncs
 from ...tensors.bare_names import bare_name
 from . import common_calls as calls
-from .all_or_none import by_first, check_parts, publish_part
+from .all_or_none import after_all, by_first
 from .model_folder import ModelFolder
 from .model_objects import ModelObjects
 from .places import UrlPath, place_of
@@ -82,21 +83,10 @@ def save_checkpoint(
 def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
     exchange, unsaved = calls.exchange(), f"save_checkpoint: {place} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
-    mine = _of_this_process(staged, exchange.index)
-    failure = publish_part(exchange, lambda: storage.write_part(exchange.index, mine))
-
-    def make_room() -> None:
-        check_parts(exchange)
-        storage.make_room()
-
-    by_first(exchange, "room", make_room, unsaved, failure, storage.discard)
-    failure = publish_part(exchange, lambda: storage.join(exchange.index, exchange.count), "joined")
-
-    def commit() -> None:
-        check_parts(exchange, "joined")
-        storage.commit()
-
-    by_first(exchange, "end", commit, unsaved, failure, storage.discard)
+    write = partial(storage.write_part, exchange.index, _of_this_process(staged, exchange.index))
+    after_all(exchange, "written", write, storage.make_room, unsaved, storage.discard)
+    join = partial(storage.join, exchange.index, exchange.count)
+    after_all(exchange, "joined", join, storage.commit, unsaved, storage.discard)
     unremoved = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
     by_first(exchange, "clean", storage.clean, unremoved)
 

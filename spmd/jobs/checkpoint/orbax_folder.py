@@ -10,23 +10,12 @@ import jax
 import numpy as np
 import torch
 
-from ...core import (
-    Dim,
-    Sharding,
-    Spec,
-    XlaTensor,
-    compiler_context,
-    dtypes,
-    storage_of,
-    syncs,
-    tensor_meta,
-    transfer,
-)
+from ...core import Dim, Sharding, Spec, XlaTensor, compiler_context, dtypes, storage_of, syncs, tensor_meta, transfer
 from ...tensors.streamed import Filling, can_fill
 from . import common_calls as calls
 from .loading import LoadedNames, Rename, compared, differ, renamed
 from .priming import prime_optimizer
-from .state_entries import entries
+from .state_entries import entries, replaced
 
 Path = str | os.PathLike[str]
 _PLAIN = (bool, int, float, str, type(None))
@@ -100,25 +89,27 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     calls.agree(f"load_orbax of {path}")
     checkpointer = orbax.PyTreeCheckpointer()
     tree = _metadata(checkpointer, path)
-    stored = renamed(((name, (path, entry)) for name, path, entry in _entries(tree)), rename, "load_orbax")
+    stored = renamed(((name, (name, entry)) for name, entry in _entries(tree)), rename, "load_orbax")
     with _primed(state, stored):
-        targets = {name: value for name, _, value in _entries(state)}
+        targets = dict(_entries(state))
         names = _compared(targets, stored)
         wanted = {name: targets[name] for name in stored if name in targets and not _is_empty(targets[name])}
         wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
         if wrong or (strict and any(names)):
             raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
-    fillings = {name: Filling(value) for name, value in wanted.items() if _is_filled(value)}
-    requests = {
-        stored[name][0]: _request(orbax, value, fillings.get(name), stored[name][1]) for name, value in wanted.items()
-    }
+    on_devices = {name: value for name, value in wanted.items() if isinstance(value, XlaTensor) and can_fill(value)}
+    fillings = {name: Filling(value) for name, value in on_devices.items()}
+    requests = {}
+    for name, value in wanted.items():
+        name_there, entry = stored[name]
+        requests[name_there] = _request(orbax, value, fillings.get(name), entry)
     how = orbax.args.PyTreeRestore(
-        item=_mapped(tree, lambda path, entry: entry if path in requests else orbax.PLACEHOLDER),
-        restore_args=_mapped(tree, lambda path, entry: requests.get(path, orbax.RestoreArgs())),
+        item=_mapped(tree, lambda name, entry: entry if name in requests else orbax.PLACEHOLDER),
+        restore_args=_mapped(tree, lambda name, _: requests.get(name, orbax.RestoreArgs())),
     )
     with compiler_context():
-        read = {path: value for _, path, value in _entries(checkpointer.restore(path, args=how))}
-    loaded = {name: read[stored[name][0]] for name in wanted}
+        arrays = dict(_entries(checkpointer.restore(path, args=how)))
+    loaded = {name: arrays[stored[name][0]] for name in wanted}
     with torch.no_grad():
         for name, filling in fillings.items():
             filling.take(loaded[name])
@@ -253,28 +244,28 @@ def _even(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict") and not isinstance(value, type)
+
+
 def _opened(value: Any) -> Any:
     """The state dict of an object that has one."""
-    return value.state_dict() if hasattr(value, "state_dict") and not isinstance(value, type) else value
+    return value.state_dict() if _has_state(value) else value
 
 
-def _entries(tree: Any, name: str = "", path: tuple[Any, ...] = ()) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """Yields what is neither dict nor list, with its name and its path of keys."""
-    tree = _opened(tree)
-    if not isinstance(tree, (Mapping, list, tuple)):
-        yield name, path, tree
-        return
-    for key, value in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
-        yield from _entries(value, f"{name}.{key}" if name else str(key), (*path, key))
+def _entries(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields what is neither dict nor list, with its name; of objects what their state dicts hold."""
+    for name, value in entries(_opened(tree), path, _has_state):
+        yield from _entries(value, name) if _has_state(value) else [(name, value)]
 
 
-def _mapped(tree: Any, function: Callable[[tuple[Any, ...], Any], Any], path: tuple[Any, ...] = ()) -> Any:
+def _mapped(tree: Any, function: Callable[[str, Any], Any]) -> Any:
     """The same dicts and lists with other entries."""
-    if isinstance(tree, Mapping):
-        return {key: _mapped(value, function, (*path, key)) for key, value in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_mapped(value, function, (*path, index)) for index, value in enumerate(tree)]
-    return function(path, tree)
+
+    def mapped(path: jax.tree_util.KeyPath, entry: Any) -> Any:
+        return function(jax.tree_util.keystr(path, simple=True, separator="."), entry)
+
+    return jax.tree_util.tree_map_with_path(mapped, tree, is_leaf=lambda entry: entry is None)
 
 
 @contextlib.contextmanager
@@ -319,10 +310,6 @@ def _is_empty(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not value.numel()
 
 
-def _is_filled(value: Any) -> bool:
-    return isinstance(value, XlaTensor) and can_fill(value)
-
-
 def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> Any:
     """The form in which orbax is to read a value: of a tensor on devices, the array that it is to have, padded."""
     if filling is not None:
@@ -337,19 +324,14 @@ def _request(orbax: Any, target: Any, filling: Filling | None, entry: Any) -> An
     return orbax.RestoreArgs(restore_type=None if getattr(entry, "shape", None) is None else np.ndarray)
 
 
-def _replaced(value: Any, name: str, plain: Mapping[str, Any]) -> Any:
+def _replaced(state: Any, path: str, plain: Mapping[str, Any]) -> Any:
     """Returns a state with the plain values that were read: in the same dicts and lists, and in the same objects."""
-    if hasattr(value, "state_dict") and not isinstance(value, type):
-        value.load_state_dict(_replaced(value.state_dict(), name, plain))
-    elif isinstance(value, (Mapping, list, tuple)):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        new = {key: _replaced(each, f"{name}.{key}" if name else str(key), plain) for key, each in list(items)}
-        if isinstance(value, tuple):
-            return tuple(new.values())
-        for key, each in new.items():
-            if value[key] is not each:
-                value[key] = each  # type: ignore[index]
-    elif name in plain:
-        loaded = plain[name]
-        return loaded.item() if hasattr(loaded, "item") else loaded
-    return value
+
+    def replace(name: str, value: Any) -> Any:
+        if _has_state(value):
+            value.load_state_dict(_replaced(value.state_dict(), name, plain))
+        elif name in plain:
+            return plain[name].item() if hasattr(plain[name], "item") else plain[name]
+        return value
+
+    return replaced(state, replace, path, _has_state)

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,27 +21,19 @@ class _Status(NamedTuple):
     st_size: int
 
 
+@dataclass(frozen=True)
 class UrlPath:
-    """A file or folder by URL, with those methods of `pathlib.Path` that reading needs.
+    """A file or folder by URL, with those methods of `pathlib.Path` that checkpoints need.
 
     fs: the file system. path: in it, without the protocol.
     """
 
-    def __init__(self, fs: fsspec.AbstractFileSystem, path: str, kept: dict[str, Any] | None = None) -> None:
-        self.fs, self.path = fs, path.rstrip("/")
-        self._kept = {} if kept is None else kept  # one range, of a folder and all that is in it
+    fs: fsspec.AbstractFileSystem
+    path: str
+    _kept: dict[str, Any] = field(default_factory=dict, compare=False)  # one range, of a folder and all that is in it
 
     def __str__(self) -> str:
         return self.fs.unstrip_protocol(self.path)
-
-    def __repr__(self) -> str:
-        return f"UrlPath({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UrlPath) and (self.fs, self.path) == (other.fs, other.path)
-
-    def __hash__(self) -> int:
-        return hash(self.path)
 
     def __truediv__(self, name: str) -> "UrlPath":
         return UrlPath(self.fs, f"{self.path}/{name}", self._kept)
@@ -76,7 +69,7 @@ class UrlPath:
             return
         for name in sorted(names):
             if name.rstrip("/") != self.path:  # some stores list the folder itself
-                yield UrlPath(self.fs, name, self._kept)
+                yield UrlPath(self.fs, name.rstrip("/"), self._kept)
 
     def mkdir(self) -> None:
         """Makes the folder and its parents where the store has folders; never a bucket."""
@@ -89,6 +82,18 @@ class UrlPath:
 
     def read_bytes(self) -> bytes:
         return self.fs.cat_file(self.path)
+
+    def write_bytes(self, data: bytes) -> None:
+        self.fs.pipe_file(self.path, data)
+
+    def unlink(self) -> None:
+        self.fs.rm_file(self.path)
+
+    def rmtree(self) -> None:
+        """Deletes a folder and what the store has in it now, if it is there."""
+        self.fs.invalidate_cache()
+        if self.fs.exists(self.path):
+            self.fs.rm(self.path, recursive=True)
 
     def read_range(self, begin: int, size: int, *, keep: bool = False) -> np.ndarray:
         """These bytes, by requests of 16 MiB at most. keep: until the next range, so that they are fetched once."""
@@ -133,7 +138,7 @@ def place_of(path: "str | os.PathLike[str] | UrlPath") -> Place:
         ) from error
     except ValueError as error:
         raise ValueError(f"{text}: {error}; fsspec.available_protocols() lists what it knows") from error
-    return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner)
+    return Path(inner) if isinstance(fs, LocalFileSystem) else UrlPath(fs, inner.rstrip("/"))
 
 
 def bytes_at(place: Place, begin: int, size: int, *, keep: bool = False) -> np.ndarray:

@@ -29,33 +29,31 @@ def is_plain(value: Any) -> bool:
     return kind_of(value) == "value"
 
 
-def entries(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the entries of a state, each with its path: its keys and places, joined by dots."""
-    if isinstance(state, Mapping):
-        inner = state.items()
-    elif isinstance(state, (list, tuple)):
-        inner = enumerate(state)  # type: ignore[assignment]
-    else:
+def entries(state: Any, path: str = "", is_entry: Callable[[Any], bool] = is_plain) -> Iterator[tuple[str, Any]]:
+    """Yields the entries of a state, each with its path: its keys and places, joined by dots.
+
+    is_entry: true for dicts, lists and tuples that are one entry.
+    """
+    if not isinstance(state, (Mapping, list, tuple)) or (path and is_entry(state)):
         yield path, state
         return
-    if path and is_plain(state):
-        yield path, state
-        return
-    for key, value in inner:
-        yield from entries(value, f"{path}.{key}" if path else str(key))
+    for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+        yield from entries(value, f"{path}.{key}" if path else str(key), is_entry)
 
 
-def replaced(state: Any, replace: Callable[[str, Any], Any], path: str = "") -> Any:
+def replaced(
+    state: Any, replace: Callable[[str, Any], Any], path: str = "", is_entry: Callable[[Any], bool] = is_plain
+) -> Any:
     """Returns a state with other entries: in the same dicts and lists, and in new tuples."""
-    if not isinstance(state, (dict, list, tuple)) or (path and is_plain(state)):
+    if not isinstance(state, (Mapping, list, tuple)) or (path and is_entry(state)):
         return replace(path, state)
-    items = state.items() if isinstance(state, dict) else enumerate(state)
-    new = {key: replaced(value, replace, f"{path}.{key}" if path else str(key)) for key, value in list(items)}
+    items = [*state.items()] if isinstance(state, Mapping) else [*enumerate(state)]
+    new = {key: replaced(value, replace, f"{path}.{key}" if path else str(key), is_entry) for key, value in items}
     if isinstance(state, tuple):
         return tuple(new.values())
     for key, value in new.items():
         if state[key] is not value:
-            state[key] = value
+            state[key] = value  # type: ignore[index]
     return state
 
 

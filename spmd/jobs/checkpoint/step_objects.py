@@ -38,9 +38,9 @@ class StepObjects(Steps):
 
     def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
         for name in parts:
-            self.folder.fs.rm_file((self.folder / place / name).path)
+            (self.folder / place / name).unlink()
         lease.check(self.folder)
-        self.folder.fs.pipe_file((self.folder / place / manifest.NAME).path, text.encode())
+        (self.folder / place / manifest.NAME).write_bytes(text.encode())
         return place
 
     def discard(self, place: str) -> None:
@@ -51,10 +51,8 @@ class StepObjects(Steps):
         """Deletes a place, its manifest first: what is deleted half is no step any more."""
         folder = self.folder / place
         if (folder / manifest.NAME).is_file():
-            folder.fs.rm_file((folder / manifest.NAME).path)
-        self.folder.fs.invalidate_cache()
-        if folder.fs.exists(folder.path):
-            folder.fs.rm(folder.path, recursive=True)
+            (folder / manifest.NAME).unlink()
+        folder.rmtree()
 
     def committed_names(self) -> list[str]:
         self.folder.fs.invalidate_cache()

@@ -13,10 +13,11 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from . import manifest
-from .all_or_none import Channel, SaveError, by_first, check_parts, publish_part
+from .all_or_none import Channel, SaveError, after_all, by_first
 
 BLOCK = 1 << 24  # bytes of a write
 ALIGNMENT = 64  # bytes: a shard begins at a multiple of it
@@ -40,17 +41,11 @@ class Description(NamedTuple):
     facts: dict[str, Any]
 
 
-class NewFile:
+class NewFile(contextlib.AbstractContextManager["NewFile"]):
     """A new file, which is complete and safe when the context ends without an error."""
 
     def __init__(self) -> None:
         self.size = 0
-
-    def __enter__(self) -> "NewFile":
-        raise NotImplementedError
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        raise NotImplementedError
 
     def write(self, data: memoryview) -> None:
         """Appends bytes, and adds them to `size`."""
@@ -170,15 +165,12 @@ def save_step(
         by_first(exchange, "begin", lambda: exchange.publish("place", storage.begin(step, others)), unsaved)
         folder = exchange.read("place")
         under_way[str(storage), step] = folder
-        failure = publish_part(exchange, lambda: write_part(storage, folder, exchange.index, shards, description))
-        by_first(
-            exchange,
-            "end",
-            lambda: exchange.publish("name", _end(storage, step, folder, exchange, description)),
-            unsaved,
-            failure,
-            lambda: storage.discard(folder),
-        )
+
+        def commit() -> None:
+            exchange.publish("name", _commit(storage, step, folder, exchange.count, description))
+
+        write = partial(write_part, storage, folder, exchange.index, shards, description)
+        after_all(exchange, "written", write, commit, unsaved, partial(storage.discard, folder))
     undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
     by_first(exchange, "deleted", lambda: storage.delete_old(step, keep), undeleted)
     return storage.folder / exchange.read("name")
@@ -221,10 +213,9 @@ def write_part(storage: Files, place: str, index: int, shards: Iterable[ShardByt
     storage.end_part(place)
 
 
-def _end(storage: Steps, step: int, place: str, exchange: Channel, description: Description) -> str:
-    """Commits the step when all processes have written their parts."""
-    check_parts(exchange)
-    names = [f"process-{process}.json" for process in range(exchange.count)]
+def _commit(storage: Steps, step: int, place: str, count: int, description: Description) -> str:
+    """Commits the step of which so many processes have written their parts."""
+    names = [f"process-{process}.json" for process in range(count)]
     parts = []
     for name in names:
         try:
