@@ -43,12 +43,7 @@ class PackedDocuments(IterableDataset[_Document]):
     """
 
     def __init__(
-        self,
-        documents: Iterable[Any],
-        length: int,
-        *,
-        split: bool = False,
-        padding: float | Mapping[str, float] = 0,
+        self, documents: Iterable[Any], length: int, *, split: bool = False, padding: float | Mapping[str, float] = 0
     ) -> None:
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
             raise ValueError(f"PackedDocuments: expected a length of 1 or more tokens, got {length!r}")

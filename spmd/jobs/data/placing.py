@@ -8,25 +8,12 @@ import jax
 import numpy as np
 import torch
 
-from ...core import (
-    DeviceData,
-    Meta,
-    Sharding,
-    Storage,
-    abstract,
-    dense_meta,
-    dtypes,
-    processes,
-    recording,
-    transfer,
-    user_frame,
-    user_line,
-    wrap,
-)
+from ...core import Meta, Sharding, abstract, dense_meta, dtypes, processes, recording, transfer, user_line
 from ...mesh.mesh import Mesh
 from ...mesh.notes import note_idle
 from ...mesh.partition_spec import PartitionSpec
 from ...mesh.placements import are_placements
+from ...tensors.streamed import tensor_of
 from .trees import Path, is_data, leaves, mapped, name_of, with_mask
 
 
@@ -233,12 +220,11 @@ def tensors(tree: Any) -> Any:
         parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
         call = f"a loader's batch of {parts}"
         processes.agree_once(call, call.encode(), user_line())
-    source, plan = user_frame(), recording()
+    plan = recording()
 
     def tensor(_: Path, placed: Upload) -> torch.Tensor:
         if plan is not None and not plan.has_values:
             return abstract(placed.meta, placed.sharding)
-        data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)
-        return wrap(placed.meta, Storage(data, placed.meta, placed.sharding if placed.is_annotated else None))
+        return tensor_of(placed.meta, placed.array, placed.sharding, is_annotated=placed.is_annotated)
 
     return mapped(tree, _is_placed, tensor)

@@ -88,11 +88,15 @@ class SourcePass:
             yield item, {"items": self._taken, "state": state, "generators": self._starts}
 
 
+def _owners(source: Any, *names: str) -> list[Any]:
+    """What may have a generator or an epoch in a source: its attributes of these names, and its samplers."""
+    batch_sampler = getattr(source, "batch_sampler", None)
+    return [getattr(source, name, None) for name in names] + [batch_sampler, getattr(batch_sampler, "sampler", None)]
+
+
 def _generators(source: Any) -> list[torch.Generator]:
     """The generators that a source without a state shuffles by."""
-    batch_sampler = getattr(source, "batch_sampler", None)
-    owners = [source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    generators = [getattr(owner, "generator", None) for owner in owners]
+    generators = [getattr(owner, "generator", None) for owner in [source, *_owners(source, "sampler")]]
     distinct = {id(each): each for each in generators if isinstance(each, torch.Generator)}
     if isinstance(generators[0], torch.Generator):
         return [*distinct.values()]
@@ -101,10 +105,7 @@ def _generators(source: Any) -> list[torch.Generator]:
 
 def set_epoch(source: Any, epoch: int) -> None:
     """Sets the epoch of a source, or of those of its dataset and samplers that have one."""
-    batch_sampler = getattr(source, "batch_sampler", None)
-    inner = [getattr(source, name, None) for name in ("dataset", "sampler")]
-    inner += [batch_sampler, getattr(batch_sampler, "sampler", None)]
-    owners: list[Any] = [source] if hasattr(source, "set_epoch") else inner
+    owners = [source] if hasattr(source, "set_epoch") else _owners(source, "dataset", "sampler")
     for owner in {id(each): each for each in owners}.values():
         if hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)

@@ -23,8 +23,8 @@ StrategiesOf = Callable[[Any], tuple[Any, Any]]
 _PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")  # keywords of Lightning's strategies
 
 
-def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, strategies_of: StrategiesOf) -> None:
-    """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on.
+def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, strategies_of: StrategiesOf) -> Any:
+    """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on; returns the latter.
 
     Args:
         connector: the module that chooses. root: the package with `accelerators` and `strategies`. registries: of
@@ -34,8 +34,7 @@ def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: An
     accelerator = accelerator_of(resolve(f"{root}.accelerators:Accelerator"))
     strategies: Any = resolve(f"{root}.strategies")
     shared, fsdp = strategies_of(strategies.SingleDeviceStrategy)
-    for module in (strategies, connector):
-        module.XLAStrategy, module.XLAFSDPStrategy = shared, fsdp
+    strategies.XLAStrategy, strategies.XLAFSDPStrategy = shared, fsdp
     for name in ("xla", "tpu"):
         registries[0].register(name, accelerator, description="all devices of XLA", override=True)
     for name in ("xla", "single_xla"):
@@ -47,6 +46,7 @@ def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: An
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
     choose = chooser._choose_strategy
     chooser._choose_strategy = lambda self: shared() if isinstance(self.accelerator, accelerator) else choose(self)
+    return shared, fsdp
 
 
 def _precision(connector: Any, precision: str) -> Any:

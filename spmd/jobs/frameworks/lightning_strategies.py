@@ -24,7 +24,10 @@ def complete_fabric(connector: Any) -> None:
     """
     registries = connector.ACCELERATOR_REGISTRY, connector.STRATEGY_REGISTRY
     root = connector.__name__.rpartition(".")[0]
-    complete(connector, root, registries, connector._Connector, _of_fabric)
+    # Fabric looks for its strategies by these names, too.
+    connector.XLAStrategy, connector.XLAFSDPStrategy = complete(
+        connector, root, registries, connector._Connector, _of_fabric
+    )
 
 
 def _of_fabric(base: Any) -> tuple[Any, Any]:

@@ -58,11 +58,7 @@ def complete(trainer: Any) -> None:
     else:  # transformers 4
         trainer.Trainer._wrap_model = _sharding(trainer.Trainer._wrap_model)
     # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
-    trainer.tpu_spmd_dataloader = _as_it_is
-
-
-def _as_it_is(loader: Any) -> Any:
-    return loader
+    trainer.tpu_spmd_dataloader = lambda loader: loader
 
 
 def _sharding(wrap: Callable[..., Any]) -> Callable[..., Any]:

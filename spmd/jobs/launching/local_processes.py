@@ -77,11 +77,11 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
     try:
         for index in range(count):
             log = None if index == 0 else logs / f"process-{index}.txt"
-            environment = variables.variables_of_process(index, count, port, devices)
+            process_variables = variables.variables_of_process(index, count, port, devices)
             with open(os.devnull if log is None else log, "wb") as file:
                 output = {} if log is None else {"stdout": file, "stderr": subprocess.STDOUT}
                 stdin = None if index == 0 else subprocess.DEVNULL
-                popen = subprocess.Popen(command, env=environment, stdin=stdin, **output)  # type: ignore[call-overload]
+                popen = subprocess.Popen(command, env=process_variables, stdin=stdin, **output)  # type: ignore[call-overload]
             started.append(_Process(index, popen, log))
         failed = _first_failed(started)
         if failed is not None and not ended_by:

@@ -80,10 +80,6 @@ def _allreduce(size: int, tensors: list[torch.Tensor], options: Any = None) -> A
     return tensors
 
 
-def _broadcast(size: int, tensors: list[torch.Tensor], options: Any = None) -> Any:
-    return tensors
-
-
 def _gathered(size: int, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None) -> Any:
     for taken, tensor in zip(outputs, inputs, strict=False):  # outputs: empty where this process is not the root
         for output in taken:
@@ -105,7 +101,8 @@ def _exchanged(size: int, outputs: Any, inputs: Any, *options: Any) -> Any:
 
 
 _ON_DEVICE: dict[str, Callable[..., Any]] = {
-    "allreduce": _allreduce, "allreduce_coalesced": _allreduce, "reduce": _allreduce, "broadcast": _broadcast,
+    "allreduce": _allreduce, "allreduce_coalesced": _allreduce, "reduce": _allreduce,
+    "broadcast": lambda size, tensors, options=None: tensors,
     "allgather": _gathered, "gather": _gathered, "_allgather_base": _gathered_whole,
     "all_gather_single": _gathered_whole,
 }  # fmt: skip
