@@ -10,15 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    PrepareModuleInputOutput,
-    PrepareModuleOutput,
-    RowwiseParallel,
-    SequenceParallel,
-)
+from torch.distributed.tensor import parallel as styles
 
 from ...core import Sharding
 from ...mesh.device_mesh import DeviceMesh
@@ -26,15 +18,11 @@ from ...mesh.hints import did_you_mean
 from ...tensors.annotate import on_device, resharded
 from .distribute import distribute_tensor, mesh_or_default
 
-Plan = ParallelStyle | Mapping[str, ParallelStyle]
+Plan = styles.ParallelStyle | Mapping[str, styles.ParallelStyle]
 
 
 def parallelize_module(
-    module: nn.Module,
-    device_mesh: Any = None,
-    parallelize_plan: Plan | None = None,
-    *,
-    src_data_rank: int | None = 0,
+    module: nn.Module, device_mesh: Any = None, parallelize_plan: Plan | None = None, *, src_data_rank: int | None = 0
 ) -> nn.Module:
     """Shards the parameters and activations of a module by a plan, in place; returns the module.
 
@@ -67,7 +55,7 @@ def parallelize_module(
         raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
     if parallelize_plan is None:
         warnings.warn("parallelize_module: no parallelize_plan was passed, so nothing is done", stacklevel=2)
-    elif isinstance(parallelize_plan, ParallelStyle):
+    elif isinstance(parallelize_plan, styles.ParallelStyle):
         _apply(parallelize_plan, module, mesh)
     elif isinstance(parallelize_plan, Mapping):
         for path, style in parallelize_plan.items():
@@ -107,22 +95,22 @@ _ROWS: _ByKind = {nn.Linear: {"weight": Shard(1), "bias": Replicate()}, nn.Embed
 
 
 def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
-    if isinstance(style, (ColwiseParallel, RowwiseParallel)):
-        is_rows = isinstance(style, RowwiseParallel)
+    if isinstance(style, (styles.ColwiseParallel, styles.RowwiseParallel)):
+        is_rows = isinstance(style, styles.RowwiseParallel)
         _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
         # A row-wise weight needs a column-wise input; the ids of an embedding are replicated.
         comes = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
         _shard_input(module, mesh, (comes,), {})
         _shard_output(module, mesh, style.output_layouts[:1])
-    elif isinstance(style, SequenceParallel):
+    elif isinstance(style, styles.SequenceParallel):
         _split(module, mesh, {})
         _shard_input(module, mesh, style.sequence_sharding, {})
         _shard_output(module, mesh, style.sequence_sharding)
-    elif isinstance(style, PrepareModuleInput):
+    elif isinstance(style, styles.PrepareModuleInput):
         _shard_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
-    elif isinstance(style, PrepareModuleOutput):
+    elif isinstance(style, styles.PrepareModuleOutput):
         _shard_output(module, mesh, style.desired_output_layouts)
-    elif isinstance(style, PrepareModuleInputOutput):
+    elif isinstance(style, styles.PrepareModuleInputOutput):
         _apply(style.prepare_module_input, module, mesh)
         _apply(style.prepare_module_output, module, mesh)
     else:

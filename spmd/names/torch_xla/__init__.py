@@ -43,10 +43,6 @@ from . import xla_ops as xla_ops
 from . import xla_profiler as xla_profiler
 from . import xla_runtime as xla_runtime
 from . import xlac as xlac
-from .linear import EinsumLinear as EinsumLinear
-from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
-from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
-from .linear import optimization_barrier_ as optimization_barrier_
 from .sharded_tensor import XLAShardedTensor as XLAShardedTensor
 from .sharded_tensor import unwrap_sharded_tensor as unwrap_sharded_tensor
 from .sharded_tensor import wrap_as_sharded_tensor as wrap_as_sharded_tensor
@@ -58,3 +54,7 @@ from .stablehlo_module import StableHLOGraphModule as StableHLOGraphModule
 from .stablehlo_module import exported_program_to_stablehlo as exported_program_to_stablehlo
 from .stablehlo_module import save_as_stablehlo as save_as_stablehlo
 from .stablehlo_module import save_torch_model_as_stablehlo as save_torch_model_as_stablehlo
+from .xla_ops import EinsumLinear as EinsumLinear
+from .xla_ops import apply_backward_optimization_barrier as apply_backward_optimization_barrier
+from .xla_ops import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
+from .xla_ops import optimization_barrier_ as optimization_barrier_

@@ -91,25 +91,8 @@ def _pairs(tensors: Sequence[Any], outputs: Sequence[Any] | None) -> Iterator[tu
     return zip(tensors, outputs if outputs is not None else itertools.repeat(None, len(tensors)), strict=True)
 
 
-def all_gather_bucketized(input_list: Any, dim: int = 0, groups: Groups = None, output: Any = None) -> Any:
-    """`all_gather` of a list: XLA combines collectives.
-
-    >>> import torch, spmd
-    >>> len(spmd.torch_xla.xla_collectives.all_gather_bucketized([torch.ones(2, device="xla")]))
-    1
-    """
-    return all_gather(input_list, dim, groups, output)
-
-
-def reduce_scatter_bucketized(reduce_type: str, input_list: Any, *args: Any, **kwargs: Any) -> Any:
-    """`reduce_scatter` of a list, with the arguments of it: XLA combines collectives.
-
-    >>> import torch, spmd
-    >>> x = torch.ones(2, device="xla")
-    >>> len(spmd.torch_xla.xla_collectives.reduce_scatter_bucketized("sum", [x], 1.0, 0, 1))
-    1
-    """
-    return reduce_scatter(reduce_type, input_list, *args, **kwargs)
+# XLA combines collectives by itself.
+all_gather_bucketized, reduce_scatter_bucketized = all_gather, reduce_scatter
 
 
 def all_reduce_bucketized_gradients(gradients: Any, scale: float, groups: Groups, pin_layout: bool) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ...core import Sharding, XlaTensor, syncs
-from ...tensors.annotate import get_sharding, mark_sharding, on_device
-from .sharding_spec import ShardingType, sharding_type
+from ...core import Sharding, syncs
+from ...tensors.annotate import mark_sharding, on_device
+from .sharding_spec import ShardingType
 
 Tensors = Sequence[torch.Tensor]
 
@@ -18,8 +18,7 @@ def _get_xla_sharding_spec(tensor: torch.Tensor) -> str:
     >>> spmd.torch_xla.xlac._get_xla_sharding_spec(torch.ones(2, device="xla"))
     ''
     """
-    sharding = get_sharding(tensor) if isinstance(tensor, XlaTensor) else None
-    return "" if sharding is None else sharding.text(tensor.dim())
+    return getattr(tensor, "sharding_spec", "")
 
 
 def _get_xla_sharding_specs(tensors: Tensors) -> list[str]:
@@ -38,8 +37,7 @@ def _get_xla_sharding_type(tensor: torch.Tensor) -> ShardingType | None:
     >>> import torch, spmd
     >>> spmd.torch_xla.xlac._get_xla_sharding_type(torch.ones(2, device="xla"))
     """
-    sharding = get_sharding(tensor) if isinstance(tensor, XlaTensor) else None
-    return None if sharding is None else sharding_type(sharding, tensor.dim())
+    return getattr(tensor, "sharding_type", None)
 
 
 def _xla_mark_sharding(tensor: torch.Tensor, sharding: Sharding) -> None:
