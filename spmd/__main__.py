@@ -69,12 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
     constants = commands.add_parser("calibrate", help="measure the constants of this device for the times of plans")
     constants.add_argument("--file", type=Path, help="to write (default: that of spmd.config.calibration_file)")
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["run"]:  # before argparse, which would take options of the script for its own
-        return _run(arguments[1:], "python -m spmd run")
-    if arguments[:1] == ["plan"]:
-        return _plan(arguments[1:], "python -m spmd plan")
-    if arguments[:1] == ["launch"]:
-        return _launch(arguments[1:], "python -m spmd launch")
+    of_scripts = {"run": _run, "plan": _plan, "launch": _launch}
+    if arguments and arguments[0] in of_scripts:  # before argparse, which would take options of the script for its own
+        return of_scripts[arguments[0]](arguments[1:], f"python -m spmd {arguments[0]}")
     parsed = parser.parse_args(arguments)
     if parsed.command == "profile":
         return _profile(parsed.address, parsed.folder, parsed.seconds)
@@ -102,7 +99,9 @@ def _parser(prog: str, options: str, words: str, examples: str) -> argparse.Argu
     return parser
 
 
-def _parse(parser: argparse.ArgumentParser, ours: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Returns the options and the script of a command line, and the script's own arguments."""
+    ours, of_program = script.split(arguments)
     parsed = parser.parse_args(ours)
     if not parsed.module and not os.path.isfile(parsed.program):
         parser.error(f"there is no script {parsed.program!r} in {os.getcwd()}")
@@ -110,7 +109,7 @@ def _parse(parser: argparse.ArgumentParser, ours: Sequence[str]) -> argparse.Nam
         value = getattr(parsed, name, None)
         if value is not None and value < 1:
             parser.error(f"--{name}: expected 1 or more, got {value}")
-    return parsed
+    return parsed, of_program
 
 
 def _run(arguments: list[str], prog: str) -> int:
@@ -119,8 +118,7 @@ def _run(arguments: list[str], prog: str) -> int:
     parser.add_argument(
         "--initialize", action="store_true", help="join the processes that torchrun, srun, ... have started first"
     )
-    ours, of_program = script.split(arguments)
-    parsed = _parse(parser, ours)
+    parsed, of_program = _parse(parser, arguments)
     if parsed.initialize:
         initialize(local_device_count=parsed.devices)
     elif parsed.devices is not None:
@@ -134,8 +132,7 @@ def _plan(arguments: list[str], prog: str) -> int:
     parser.add_argument("--target", metavar="DEVICES", help='"v5p:4x8x8", "h100:8", "cpu:8" (default: those here)')
     parser.add_argument("--devices", type=int, metavar="N", help="simulate N (default: as many as the target has)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON, and nothing else, on stdout")
-    ours, of_program = script.split(arguments)
-    parsed = _parse(parser, ours)
+    parsed, of_program = _parse(parser, arguments)
     out = os.fdopen(os.dup(1), "w") if parsed.json else sys.stdout
     if parsed.json:
         os.dup2(2, 1)  # what the script prints, and what its processes print
@@ -182,8 +179,7 @@ def _launch(arguments: list[str], prog: str) -> int:
     parser.add_argument(
         "--debug-single-process", action="store_true", help="run the script here, with the devices of all processes"
     )
-    ours, of_program = script.split(arguments)
-    parsed = _parse(parser, ours)
+    parsed, of_program = _parse(parser, arguments)
     as_module = ["-m"] if parsed.module else []
     if parsed.debug_single_process:
         devices = ["--devices", str(parsed.processes * parsed.devices)] if parsed.devices else []

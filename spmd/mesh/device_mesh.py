@@ -53,12 +53,7 @@ class DeviceMesh:
     mesh_dim_names: tuple[str, ...] | None
 
     def __init__(
-        self,
-        device_type: str,
-        mesh: Any,
-        *,
-        mesh_dim_names: Sequence[str] | None = None,
-        target: str | None = None,
+        self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None, target: str | None = None
     ):
         if device_type != "xla":
             raise ValueError(

@@ -6,24 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core import (
-    DeviceData,
-    Storage,
-    XlaTensor,
-    abstract,
-    dense_meta,
-    hardware,
-    processes,
-    recording,
-    tensor_meta,
-    transfer,
-    user_frame,
-    user_line,
-    wrap,
-)
+from ..core import XlaTensor, abstract, dense_meta, hardware, processes, recording, tensor_meta, transfer, user_line
 from ..mesh.mesh import Mesh
 from .annotate import on_device
 from .simulated import simulate
+from .streamed import tensor_of
 
 
 def initialize(
@@ -121,8 +108,7 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
         return abstract(meta, sharding)
     # A snapshot: the CPU's devices read the host's memory in place, and the caller may write into the part again.
     part = transfer.host_array(data.detach().clone(memory_format=torch.contiguous_format))
-    buffer = transfer.upload_part(part, meta.shape, sharding)
-    return wrap(meta, Storage(DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
+    return tensor_of(meta, transfer.upload_part(part, meta.shape, sharding), sharding)
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

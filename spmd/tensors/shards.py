@@ -9,10 +9,8 @@ import numpy as np
 import torch
 
 from ..core import (
-    DeviceData,
     Sharding,
     ShardSlice,
-    Storage,
     abstract,
     annotations,
     dense_meta,
@@ -25,13 +23,11 @@ from ..core import (
     tensor_meta,
     topology,
     transfer,
-    user_frame,
     user_line,
     view_of,
-    wrap,
 )
 from .annotate import layout_of, on_device
-from .streamed import Filling, can_fill
+from .streamed import Filling, can_fill, tensor_of
 
 
 @dataclass(slots=True, eq=False)
@@ -155,18 +151,13 @@ def from_local_shards(
     if recording() is not None:
         return abstract(meta, sharding)
     if not meta.numel:
-        return wrap(
-            meta,
-            Storage(DeviceData(meta, host=transfer.host_array(torch.empty(full, dtype=dtype, device="cpu"))), meta),
-        )
+        return torch.empty(full, dtype=dtype, device="cpu").to("xla")
     parts = [
         part
         for shard_slice, data in placed
         for part in transfer.upload_shard(transfer.host_array(data), shard_slice, full, sharding)
     ]
-    buffer = transfer.joined(parts, full, sharding)
-    device_data = DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame())
-    return wrap(meta, Storage(device_data, meta, sharding))
+    return tensor_of(meta, transfer.joined(parts, full, sharding), sharding)
 
 
 def _full_shape(shard_shape: tuple[int, ...], sharding: Sharding, shape: Sequence[int] | None) -> tuple[int, ...]:
@@ -215,11 +206,7 @@ def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Sh
 
 
 def _placed(
-    shards: list["torch.Tensor | Shard"],
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    sharding: Sharding,
-    caller: str,
+    shards: list["torch.Tensor | Shard"], shape: tuple[int, ...], dtype: torch.dtype, sharding: Sharding, caller: str
 ) -> list[tuple[ShardSlice, torch.Tensor]]:
     """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
     shard_slices = transfer.shards_here(shape, sharding)

@@ -1,4 +1,4 @@
-"""A tensor's next value while its shards come in, from a file or elsewhere: no host ever holds more than one shard."""
+"""A tensor's next value while its shards come in, so that no host holds more than one; tensors of such values."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,10 @@ from ..core import (
     LOCK,
     AbstractError,
     DeviceData,
+    Meta,
+    Sharding,
     ShardSlice,
+    Storage,
     XlaTensor,
     annotations,
     dense_meta,
@@ -23,7 +26,14 @@ from ..core import (
     user_frame,
     user_line,
     view_of,
+    wrap,
 )
+
+
+def tensor_of(meta: Meta, buffer: jax.Array, sharding: Sharding, *, is_annotated: bool = True) -> torch.Tensor:
+    """A tensor on xla whose value is an array on the devices, in this sharding, padded as it is stored."""
+    data = DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame())
+    return wrap(meta, Storage(data, meta, sharding if is_annotated else None))
 
 
 def can_fill(tensor: XlaTensor) -> bool:
@@ -55,10 +65,7 @@ class Filling:
             self._missing -= 1
             is_last = not self._missing
         if is_last:
-            self._finish()
-
-    def _finish(self) -> None:
-        self.take(transfer.joined(self._parts, self.shape, self.sharding))
+            self.take(transfer.joined(self._parts, self.shape, self.sharding))
 
     def take(self, buffer: jax.Array) -> None:
         """Makes an array in this sharding, padded as it is stored, the tensor's value."""
