@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..core import Patch, XlaTensor, leaving, storage_of, tensor_meta, transfer
-from ..tensors.streamed import Filling, Target, begins, can_fill, targets
+from ..tensors.shards import Filling, Target, begins, can_fill, targets
 
 Offsets = tuple[int, ...]
 

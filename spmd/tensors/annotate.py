@@ -161,31 +161,6 @@ def annotate_custom_sharding(
     return tensor
 
 
-class MarkShardingFunction(torch.autograd.Function):
-    """`mark_sharding_with_gradients` as PyTorch/XLA has it: `.apply(tensor, mesh, spec)`.
-
-    >>> import torch, spmd
-    >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> spmd.torch_xla.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
-    [1.0, 1.0]
-    """
-
-    @staticmethod
-    def forward(tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None) -> torch.Tensor:
-        target = on_device(tensor, "mark_sharding_with_gradients")
-        return annotations.with_sharding(
-            target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding_with_gradients")
-        )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.how = inputs[1:]
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return (MarkShardingFunction.apply(grad, *ctx.how), *[None] * len(ctx.how))
-
-
 def mark_sharding_with_gradients(
     tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
 ) -> torch.Tensor:
@@ -203,7 +178,21 @@ def mark_sharding_with_gradients(
     >>> spmd.get_sharding(x) is None, spmd.get_sharding(y).partition_spec(2)
     (True, ('data', None))
     """
-    return MarkShardingFunction.apply(tensor, mesh, partition_spec)
+    target = on_device(tensor, "mark_sharding_with_gradients")
+    layout = layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding_with_gradients")
+    return _Reshard.apply(target, layout, layout)
+
+
+class MarkShardingFunction(torch.autograd.Function):
+    """`mark_sharding_with_gradients` as PyTorch/XLA has it: `.apply(tensor, mesh, spec)`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> spmd.torch_xla.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
+    [1.0, 1.0]
+    """
+
+    apply = staticmethod(mark_sharding_with_gradients)
 
 
 class _Reshard(torch.autograd.Function):
@@ -257,12 +246,11 @@ def reshard(
     """
     target = on_device(tensor, "reshard")
     sharding = annotations.sharding_now(target)
-    if isinstance(partition_spec, Sharding) and mesh is None:
+    if mesh is None and isinstance(partition_spec, Sharding):
         layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
-    elif mesh is None:
-        layout = layout_of(_mesh_of(sharding), partition_spec, tensor.dim(), "reshard", memory_kind)
     else:
-        layout = layout_of(mesh, partition_spec, tensor.dim(), "reshard", memory_kind)
+        target_mesh = _mesh_of(sharding) if mesh is None else mesh
+        layout = layout_of(target_mesh, partition_spec, tensor.dim(), "reshard", memory_kind)
     back = annotations.current_sharding(target) if gradient else None
     if back is None and sharding is not None and sharding.devices != layout.devices:
         back = sharding.replicated()

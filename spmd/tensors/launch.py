@@ -9,8 +9,8 @@ from torch import nn
 from ..core import XlaTensor, abstract, dense_meta, hardware, processes, recording, tensor_meta, transfer, user_line
 from ..mesh.mesh import Mesh
 from .annotate import on_device
+from .shards import tensor_of
 from .simulated import simulate
-from .streamed import tensor_of
 
 
 def initialize(

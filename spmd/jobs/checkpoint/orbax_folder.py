@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...core import Dim, Sharding, Spec, XlaTensor, compiler_context, dtypes, storage_of, syncs, tensor_meta, transfer
-from ...tensors.streamed import Filling, can_fill
+from ...tensors.shards import Filling, can_fill
 from . import common_calls as calls
 from .loading import LoadedNames, Rename, compared, differ, renamed
 from .priming import prime_optimizer
@@ -88,7 +88,10 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     path = _item(_place(folder))
     calls.agree(f"load_orbax of {path}")
     checkpointer = orbax.PyTreeCheckpointer()
-    tree = _metadata(checkpointer, path)
+    item = checkpointer.metadata(path).item_metadata
+    if item is None:
+        raise ValueError(f"load_orbax: orbax finds no tree of arrays in {path}; only those can be loaded")
+    tree = item.tree
     stored = renamed(((name, (name, entry)) for name, entry in _entries(tree)), rename, "load_orbax")
     with _primed(state, stored):
         targets = dict(_entries(state))
@@ -153,13 +156,6 @@ def _item(place: Any) -> Any:
     says = "which is not there" if not place.exists() else f"which has {', '.join(items[:8]) or 'nothing'}"
     choose = f"; pass one of its items, as {place / trees[0]}" if trees else ""
     raise FileNotFoundError(f"load_orbax: expected a folder that orbax wrote at {place}, {says}{choose}")
-
-
-def _metadata(checkpointer: Any, place: Any) -> Any:
-    item = checkpointer.metadata(place).item_metadata
-    if item is None:
-        raise ValueError(f"load_orbax: orbax finds no tree of arrays in {place}; only those can be loaded")
-    return item.tree
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

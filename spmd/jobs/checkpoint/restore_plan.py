@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...core import Sharding, XlaTensor, annotations, hardware, transfer
-from ...tensors.streamed import can_fill
+from ...tensors.shards import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
 from .restoring import Restoring

@@ -1,5 +1,6 @@
 """The values of a save: their buffers are lent and read to the host one shard after the other, while steps go on."""
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from ...core import Sharding, XlaTensor, storage_of, transfer, view_of
-from ...tensors.streamed import can_fill
+from ...tensors.shards import can_fill
 from .step_saving import ShardBytes
 
 _CALL = "saving a checkpoint"
@@ -37,7 +38,6 @@ class StagedState:
         self.lender = transfer.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
         self._names: dict[Any, str] = {}  # by what tied weights share
-        self._texts: dict[tuple[Sharding, int], dict[str, Any]] = {}
         self._arrays: dict[int, tuple[jax.Array, list[_Member]]] = {}
         self._on_host: dict[str, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # so that no other tensor gets the identity of one
@@ -57,8 +57,7 @@ class StagedState:
                 if members:
                     self.lender.give_back(loan.array)  # it is lent once
                 members.append(_Member(path, tuple(facts["shape"]), loan.row))
-                text = self._text(loan.sharding, len(facts["shape"]))
-                self.tensors[path] = {**facts, "on_host": False, "sharding": text}
+                self.tensors[path] = {**facts, "on_host": False, "sharding": _text(loan.sharding, len(facts["shape"]))}
                 return path
             # A view has no shards of its own; each process has all of it.
             self._on_host[path] = transfer.host_copy(tensor, _CALL, together=True)
@@ -69,15 +68,6 @@ class StagedState:
             self._on_host[path] = kept.clone(memory_format=torch.contiguous_format) if self._is_copied else kept
         self.tensors[path] = {**facts, "on_host": True}
         return path
-
-    def _text(self, sharding: Sharding, rank: int) -> dict[str, Any]:
-        """A sharding as the manifest says it."""
-        text = self._texts.get((sharding, rank))
-        if text is None:
-            axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
-            text = {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
-            self._texts[sharding, rank] = text
-        return text
 
     def seal(self) -> None:
         """Ends the taking of tensors, which are kept alive no longer."""
@@ -119,6 +109,13 @@ class StagedState:
         for key in [*self._arrays]:
             self._give_back(key)
         self._on_host.clear()
+
+
+@functools.lru_cache(1024)
+def _text(sharding: Sharding, rank: int) -> dict[str, Any]:
+    """A sharding as the manifest says it."""
+    axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}
+    return {"mesh": axes, "spec": str(sharding.partition_spec(rank)), "memory": sharding.memory}
 
 
 def identity(tensor: torch.Tensor) -> Any:

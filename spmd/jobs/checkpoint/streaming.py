@@ -6,7 +6,7 @@ import torch
 
 from ...core import XlaTensor
 from ...tensors.annotate import on_device
-from ...tensors.streamed import Filling, can_fill
+from ...tensors.shards import Filling, can_fill
 
 Read = Callable[[tuple[slice, ...]], torch.Tensor]
 

@@ -13,7 +13,7 @@ from ...mesh.mesh import Mesh
 from ...mesh.notes import note_idle
 from ...mesh.partition_spec import PartitionSpec
 from ...mesh.placements import are_placements
-from ...tensors.streamed import tensor_of
+from ...tensors.shards import tensor_of
 from .trees import Path, is_data, leaves, mapped, name_of, with_mask
 
 
