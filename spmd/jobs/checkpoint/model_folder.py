@@ -41,7 +41,8 @@ class ModelFolder(ModelStorage):
             for shard in shards:
                 name, tensor = places[shard.name]
                 if name not in opened:
-                    opened[name] = stack.enter_context(SyncedFile(self._saving / name, is_new=False))
+                    opened[name] = SyncedFile(self._saving / name, is_new=False)
+                    stack.enter_context(opened[name])
                 for begin, part in runs(tensor, shard):
                     opened[name].write_at(part, begin)
                 shard.data.release()  # before the next one is read

@@ -15,7 +15,7 @@ from ...tensors.bare_names import bare_name
 from . import common_calls as calls
 from .all_or_none import after_all, by_first
 from .model_folder import ModelFolder
-from .model_objects import ModelObjects
+from .objects import ModelObjects
 from .places import UrlPath, place_of
 from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity

@@ -42,7 +42,7 @@ class File(NamedTuple):
 
 
 class ModelStorage:
-    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`model_objects.py`).
+    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`objects.py`).
 
     The first process begins, makes room, commits and removes what was replaced, or discards; each writes its part, and
     joins what all have written. index: of several files, else None.

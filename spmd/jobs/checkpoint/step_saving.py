@@ -73,7 +73,7 @@ class Files(Protocol):
 
 
 class Steps(Files, Protocol):
-    """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`step_objects.py`).
+    """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`objects.py`).
 
     A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import patch_when_imported
 from ...names.compat.finder import install
-from . import accelerate_device, lightning_strategies, trainer
+from . import accelerate_device, lightning_classes, trainer
 
 _PRECISIONS = ("MixedPrecision", "HalfPrecision", "DoublePrecision", "Precision")
 _FABRIC = (
@@ -32,10 +32,10 @@ PATCHES: dict[str, tuple[Callable[[Any], None], *tuple[str, ...]]] = {
     "transformers.training_args": (trainer.complete_arguments, "TrainingArguments.__post_init__(self)"),
     "transformers.trainer_pt_utils": (trainer.complete_helpers,),
     "transformers.trainer": (trainer.complete, "IS_XLA_FSDPV2_POST_2_2", "tpu_spmd_dataloader", "Trainer._wrap_model"),
-    "lightning.fabric.connector": (lightning_strategies.complete_fabric, *_FABRIC),
-    "lightning_fabric.connector": (lightning_strategies.complete_fabric, *_FABRIC),
-    "lightning.pytorch.trainer.connectors.accelerator_connector": (lightning_strategies.complete_trainer, *_LIGHTNING),
-    "pytorch_lightning.trainer.connectors.accelerator_connector": (lightning_strategies.complete_trainer, *_LIGHTNING),
+    "lightning.fabric.connector": (lightning_classes.complete_fabric, *_FABRIC),
+    "lightning_fabric.connector": (lightning_classes.complete_fabric, *_FABRIC),
+    "lightning.pytorch.trainer.connectors.accelerator_connector": (lightning_classes.complete_trainer, *_LIGHTNING),
+    "pytorch_lightning.trainer.connectors.accelerator_connector": (lightning_classes.complete_trainer, *_LIGHTNING),
 }  # fmt: skip
 
 

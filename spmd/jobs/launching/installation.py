@@ -60,17 +60,15 @@ def _versions() -> Iterator[Remark]:
     about = importlib.metadata.metadata(NAME)
     python = platform.python_version()
     wanted = about["Requires-Python"]
-    yield Remark(
-        OK if _fits(python, SpecifierSet(wanted)) else WRONG, "Python", f"{python}, expected {wanted}; {sys.executable}"
-    )
+    mark = OK if _fits(python, SpecifierSet(wanted)) else WRONG
+    yield Remark(mark, "Python", f"{python}, expected {wanted}; {sys.executable}")
     for requirement in _requirements(NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG
         yield Remark(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
     if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
-        yield Remark(
-            NOTE, "jaxlib", f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
-        )
+        words = f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
+        yield Remark(NOTE, "jaxlib", words)
     yield Remark(OK, NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
 
 
@@ -117,13 +115,9 @@ def _extras() -> Iterator[Remark]:
 
 
 def _clashes() -> Iterator[Remark]:
-    for name in variables.OTHER_OWNERS:
-        if importlib.util.find_spec(name) is not None:
-            yield Remark(
-                NOTE,
-                name,
-                "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both",
-            )
+    words = "is installed and claims torch's one XLA device, too: a process imports it or spmd, not both"
+    for name in filter(importlib.util.find_spec, variables.OTHER_OWNERS):
+        yield Remark(NOTE, name, words)
 
 
 def _variables() -> Iterator[Remark]:

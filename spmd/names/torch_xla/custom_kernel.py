@@ -197,9 +197,8 @@ def splash_attention(
         scores = attn_logits_soft_cap * torch.tanh((q @ k.transpose(-1, -2)).float() / attn_logits_soft_cap)
         scores = scores.masked_fill(~_seen(q, k, causal, segments, window), float("-inf"))
         heads = torch.softmax(scores, -1).to(v.dtype) @ v
-    elif segments is not None or window is not None:
-        is_seen = _seen(q, k, causal, segments, window)
-        heads = scaled_dot_product_attention(q, k, v, is_seen, scale=1.0, enable_gqa=True)
     else:
-        heads = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0, enable_gqa=True)
+        is_seen = None if segments is None and window is None else _seen(q, k, causal, segments, window)
+        is_causal = causal and is_seen is None
+        heads = scaled_dot_product_attention(q, k, v, is_seen, is_causal=is_causal, scale=1.0, enable_gqa=True)
     return heads if mesh is None else mark_sharding(heads, mesh, settings.qkv_partition_spec)

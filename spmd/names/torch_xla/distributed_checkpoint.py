@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.utils import _DistWrapper
 
 from ...core import guarded, processes, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
+from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
-from ...jobs.exchange import Words
 from .checkpoint_reader import FolderReader as FolderReader
 
 _PIECE = 1 << 20  # characters of one word
@@ -226,11 +226,11 @@ class CheckpointManager(StateManager):
             raise ValueError(f"CheckpointManager: expected max_pending_async=1, got {max_pending_async!r}")
         super().__init__(path, save_interval, max_to_keep or None, on_preemption=chkpt_on_preemption)
 
-    def save(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:  # type: ignore[override]
+    def save(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
         """Saves where `should_save(step)`, or with `force`; returns True if it does."""
         return super().save(step, state_dict, force=force)
 
-    def save_async(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:  # type: ignore[override]
+    def save_async(self, step: int, state_dict: dict[str, Any], force: bool = False) -> bool:
         """As `save`, and returns while a thread writes."""
         return super().save_async(step, state_dict, force=force)
 
