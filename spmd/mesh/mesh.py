@@ -66,7 +66,7 @@ class Mesh:
     axis_names: tuple[str, ...]
     named: bool
     target: str | None
-    _shardings: dict[tuple[PartitionSpec, int], Sharding]
+    _shardings: dict[tuple[PartitionSpec, int], Sharding]  # of every spec that was checked against this mesh
 
     @ends_at_user_line
     def __init__(
@@ -112,15 +112,9 @@ class Mesh:
                 f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
                 "spmd.device_ids() has them all"
             )
-        for name, value in {
-            "device_ids": DeviceIds(ids),
-            "mesh_shape": shape,
-            "axis_names": names,
-            "named": axis_names is not None,
-            "target": target,
-        }.items():
+        values = {}, names, DeviceIds(ids), shape, axis_names is not None, target
+        for name, value in zip(Mesh.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_shardings", {})  # of every spec that was checked against this mesh
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in Mesh.__slots__:

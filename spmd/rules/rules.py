@@ -98,11 +98,10 @@ class ShardingRules:
             if pattern in table:
                 raise ValueError(f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one")
             table[pattern] = spec
-        object.__setattr__(self, "_rules", table)
         fsdp = None if units is None else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
-        object.__setattr__(self, "units", fsdp)
-        object.__setattr__(self, "checkpoint", _saved(checkpoint))
-        object.__setattr__(self, "line", str(user_line()))
+        values = table, _saved(checkpoint), str(user_line()), fsdp
+        for name, value in zip(ShardingRules.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("ShardingRules are immutable; put() and without() return others")
@@ -137,8 +136,7 @@ class ShardingRules:
 
     def of_activations(self) -> list[tuple[str, HookSite, PartitionSpec]]:
         """The rules of activations, in order, each with its site."""
-        rules = [(pattern, site_of(pattern), spec) for pattern, spec in self.items()]
-        return [(pattern, site, spec) for pattern, site, spec in rules if site is not None]
+        return [(pattern, site, spec) for pattern, spec in self.items() if (site := site_of(pattern)) is not None]
 
     # -- Edit.
 
@@ -152,13 +150,10 @@ class ShardingRules:
         """
         pattern, spec = _rule((pattern, spec))
         self._known(before)
-        pairs = []
-        for old, was in self.items():
-            if old == before and pattern not in self._rules:
-                pairs.append((pattern, spec))
-            pairs.append((old, spec if old == pattern else was))
-        if pattern not in dict(pairs):
-            pairs.append((pattern, spec))
+        if pattern in self._rules:
+            return self._replaced([*{**self._rules, pattern: spec}.items()])
+        pairs = [*self.items()]
+        pairs.insert(len(pairs) if before is None else [*self].index(before), (pattern, spec))
         return self._replaced(pairs)
 
     def without(self, pattern: str) -> "ShardingRules":
