@@ -5,7 +5,7 @@ Not here: where its graph of autograd ends (`closed_over`); the use of it (`save
 
 import contextlib
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -29,8 +29,9 @@ from ..core.extend import (
     watching,
 )
 from ..core.extend import storages as core_storages
-from .closed_over import ClosedOver, aliasing
+from .closed_over import ClosedOver, aliasing, refuse_write
 
+_Result = TypeVar("_Result")
 _NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 
@@ -98,8 +99,8 @@ class Capture:
         return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
 
     def run(
-        self, function: Callable[..., Any], *args: Any, unwritten: Iterable[XlaTensor] = (), refusal: str = ""
-    ) -> Any:
+        self, function: Callable[..., _Result], *args: Any, unwritten: Iterable[XlaTensor] = (), refusal: str = ""
+    ) -> _Result:
         """Calls the user's function as the body, or as a part of it.
 
         Raises NotImplementedError with the text `refusal`, if any, where it writes in place into one of the stand-ins
@@ -202,27 +203,22 @@ class Capture:
     def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """The values from outside that the roots need in addition to `given`, in the order of reading."""
         names = {walks.value_name(value) for value in given}
-        found: dict[Any, Value] = {}
         read = [operand for node in self.nodes(roots, given) for operand in node.operands]
-        for value in (*read, *roots):
-            if walks.value_name(value) not in names and self.is_outside(value):
-                found.setdefault(walks.value_name(value), value)
-        return list(found.values())
+        values = {walks.value_name(value): value for value in (*read, *roots) if self.is_outside(value)}
+        return [value for name, value in values.items() if name not in names]
 
     def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
         """Returns a tensor for each value from outside, to be read later: the user's own tensor where there is one."""
-        own: dict[Any, XlaTensor] = {}
+        users: dict[Any, XlaTensor] = {}
         for tensor in self._seen.values():
-            if view_of(tensor) is None:
-                own.setdefault(walks.value_name(storage_of(tensor).value), tensor)
-                if storage_of(tensor).reads is not None:
-                    own.setdefault(walks.value_name(operand(tensor)), tensor)
-            else:
-                own.setdefault(
-                    walks.value_name(storage_of(tensor).value), wrap(storage_of(tensor).meta, storage_of(tensor))
-                )
-        found = [(own.get(walks.value_name(value)), value) for value in values]
-        return [wrap(value.meta, Storage(value, value.meta)) if tensor is None else tensor for tensor, value in found]
+            storage = storage_of(tensor)
+            if view_of(tensor) is not None:
+                tensor = wrap(storage.meta, storage)
+            elif storage.reads is not None:
+                users.setdefault(walks.value_name(operand(tensor)), tensor)
+            users.setdefault(walks.value_name(storage.value), tensor)
+        chosen = [(value, users.get(walks.value_name(value))) for value in values]
+        return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in chosen]
 
     def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
         """The body's own ops that the roots need in addition to `given`, in the order of recording."""
@@ -237,10 +233,7 @@ class Capture:
         """Raises NotImplementedError for tensors from outside with a gradient that the body has written."""
         for tensor in tensors:
             if storage_of(tensor) in written:
-                raise NotImplementedError(
-                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({tensor_meta(tensor)!r}); {instead}"
-                )
+                refuse_write(self.name, tensor, instead)
 
     def is_outside(self, value: Value) -> bool:
         """True if a value is device data, or was recorded before the body."""
@@ -252,15 +245,41 @@ class Capture:
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
-    def reached(self, output: Any) -> dict[XlaTensor, None]:
+    def reached(self, output: XlaTensor) -> dict[XlaTensor, None]:
         """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
         return self._closed_over.reached(output, self._seen.values())
 
+    def reached_by(self, outputs: Sequence[XlaTensor]) -> tuple[list[int], list[XlaTensor]]:
+        """The numbers of the outputs that have a gradient, and the tensors that those gradients reach."""
+        reached = {i: sources for i, output in enumerate(outputs) if (sources := self.reached(output))}
+        return list(reached), list(dict.fromkeys(source for sources in reached.values() for source in sources))
+
     def grad(
-        self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
-    ) -> list[Any]:
-        """The gradients of such tensors, from those that arrive at the outputs."""
-        return self._closed_over.grad(outputs, sources, arriving)
+        self,
+        outputs: Sequence[XlaTensor],
+        sources: Sequence[XlaTensor],
+        arriving: Sequence[XlaTensor],
+        value_of: "Callable[[XlaTensor, XlaTensor | None], Value] | None" = None,
+    ) -> list[Value]:
+        """Records the gradients of such tensors, from those that arrive at the outputs, and returns their values.
+
+        value_of: returns the value for a source's gradient, or for None, where nothing arrives at it.
+        """
+        if not outputs:
+            return []
+        reads.next_generation()  # values gathered in forward are gathered again in backward
+        gradients = self._closed_over.grad(outputs, sources, arriving)
+        with torch.no_grad():
+            return list(map(value_of or sharded_gradient, sources, gradients))
+
+
+def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = False) -> Value:
+    """Returns the value of a tensor's gradient, zeros for None, sharded like the tensor."""
+    if gradient is None:
+        gradient = torch.zeros_like(source)
+    if view_of(source) is None and not unsharded:
+        record_calls.shard_gradient(storage_of(source), gradient)
+    return operand(gradient)
 
 
 class _Own(torch.autograd.Function):

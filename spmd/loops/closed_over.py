@@ -97,10 +97,7 @@ class ClosedOver:
         """Raises NotImplementedError where the body has written into an alias: the graph outside would not show it."""
         for alias, original in self._originals.items():
             if alias._version:
-                raise NotImplementedError(
-                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({tensor_meta(original)!r}); make a new tensor instead (x = x + 1)"
-                )
+                refuse_write(self.name, original, "make a new tensor instead (x = x + 1)")
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
@@ -202,6 +199,14 @@ class ClosedOver:
                 "if this is the desired behavior."
             )
         return result
+
+
+def refuse_write(name: str, tensor: XlaTensor, instead: str) -> None:
+    """Raises NotImplementedError for a write of a body into a tensor from outside that has a gradient."""
+    raise NotImplementedError(
+        f"{name}: the body writes in place into a tensor from outside that requires a gradient "
+        f"({tensor_meta(tensor)!r}); {instead}"
+    )
 
 
 def _sum(gradients: Iterable[Any]) -> Any:

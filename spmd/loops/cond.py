@@ -6,22 +6,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, storage_of, view_of
-from ..core.extend import (
-    SYNC_LOCK,
-    Branches,
-    Region,
-    Value,
-    body_numbers,
-    reads,
-    record_calls,
-    region_op,
-    storages,
-    walks,
-)
+from ..core import XlaTensor, dense_meta, ends_at_user_line, storage_of
+from ..core.extend import Branches, Region, Value, body_numbers, record_calls, region_op, walks
 from .capture import Capture
-from .gradient import Tensors, record, refuse_second, tensors, with_gradient
-from .scan import expect_functions, on_device, refilled, tensors_of
+from .gradient import Tensors, as_one_op, record, tensors, with_gradient
+from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
 from .varying import as_own
 
 
@@ -55,130 +44,99 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     if type(pred) is not XlaTensor or pred.dtype is not torch.bool or pred.numel() != 1:
         shown = f"{pred.dtype} of shape {list(pred.shape)}" if isinstance(pred, torch.Tensor) else repr(pred)
         raise TypeError(f"spmd.cond: pred must be a bool tensor of one element, got {shown}")
-    given = as_own(tensors_of(operands))
-    with SYNC_LOCK, LOCK:
-        branches = [_Branch(function, operands, given) for function in (true_fn, false_fn)]
-        choice = _Choice(pred, branches, given)
-        result = with_gradient(choice.inputs, choice.forward, choice.backward)
-    storages.recorded()
-    queue = iter(result)
-    return tree_unflatten([None if none else next(queue) for none in branches[0].is_none], branches[0].tree)
+    inputs = as_own(tensors_of(operands))
+    with as_one_op():
+        branches = [_Branch(function, operands, inputs) for function in (true_fn, false_fn)]
+        choice = _Choice(pred, branches, inputs)
+        queue = iter(with_gradient("spmd.cond", [*choice.gradient_of.values()], choice.forward, choice.backward))
+    return tree_unflatten([None if meta is None else next(queue) for meta in branches[0].metas], branches[0].tree)
 
 
-Source = int | XlaTensor  # of a gradient: the place of an operand, or a tensor from outside
+Source = int | XlaTensor  # of a gradient: the number of an operand, or a tensor from outside
 
 
 class _Branch:
     """One function on stand-ins: its results and gradients, and the values from outside that these need."""
 
-    def __init__(self, function: Callable[..., Any], operands: Sequence[Any], given: Tensors):
+    def __init__(self, function: Callable[..., Any], operands: Sequence[Any], inputs: Tensors):
         is_on = torch.is_grad_enabled()
         with Capture("spmd.cond") as capture:
-            own = [
+            stand_ins = [
                 capture.stand_in(dense_meta(each.shape, each.dtype), requires_grad=is_on and each.requires_grad)
-                for each in given
+                for each in inputs
             ]
             self.given = list(capture.given)
             refusal = "spmd.cond: a branch writes in place into its operands; make new tensors"
-            flat, self.tree = tree_flatten(
-                capture.run(function, *refilled(operands, own), unwritten=own, refusal=refusal)
-            )  # fmt: skip
-            self.is_none = [value is None for value in flat]
-            result = [value for value in flat if value is not None]
-            for value in result:
-                if type(value) is not XlaTensor:
-                    raise TypeError(f"spmd.cond: a branch must return tensors on xla (or None), got {value!r}")
-            self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in result]
+            tree = capture.run(function, *refilled(operands, stand_ins), unwritten=stand_ins, refusal=refusal)
+            result = result_tensors("spmd.cond: a branch must return", tree)
+            flat, self.tree = tree_flatten(tree)
+            self.metas = [None if value is None else dense_meta(value.shape, value.dtype) for value in flat]
             self.roots = list(map(record_calls.operand, result))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
-            self.gradients: dict[Source, Value] = {}
-            self.arriving: dict[int, Value] = {}
-            self._differentiate(capture, result, own)
+            chosen, reached = capture.reached_by(result)
+            capture.refuse_written(reached, self.written, "return the new value instead")
+            arriving = [capture.stand_in(dense_meta(result[i].shape, result[i].dtype)) for i in chosen]
+            self.arriving = {i: storage_of(tensor).value for i, tensor in zip(chosen, arriving, strict=True)}
+            gradients = capture.grad([result[i] for i in chosen], reached, arriving)
+            operand_index = {tensor: i for i, tensor in enumerate(stand_ins)}
+            sources: list[Source] = [operand_index.get(tensor, tensor) for tensor in reached]
+            self.gradients = dict(zip(sources, gradients, strict=True))
             self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
-            kept = capture.outside(list(self.gradients.values()), [*self.given, *self.arriving.values()])
+            kept = capture.outside(gradients, [*self.given, *self.arriving.values()])
             self.kept = list(zip(kept, capture.tensors(kept), strict=True))
 
-    def shown(self) -> str:
-        """The results as a message shows them."""
-        nones = f" and {sum(self.is_none)} None" if any(self.is_none) else ""
-        return f"{self.tree} of {self.metas}{nones}"
-
-    def _differentiate(self, capture: Capture, made: Tensors, own: Tensors) -> None:
-        """Records the gradients of the operands and of the tensors from outside that results reach."""
-        reached = {i: each for i, tensor in enumerate(made) if (each := capture.reached(tensor))}
-        met = list(dict.fromkeys(tensor for each in reached.values() for tensor in each))
-        place: dict[XlaTensor, Source] = {tensor: i for i, tensor in enumerate(own)}
-        self.sources = [place.get(tensor, tensor) for tensor in met]
-        if any(storage_of(tensor) in self.written for tensor in met):
-            raise NotImplementedError("spmd.cond: a branch writes in place into a tensor that requires a gradient")
-        if not reached:
-            return
-        reads.next_generation()
-        arriving = [capture.stand_in(self.metas[i]) for i in reached]
-        self.arriving = {i: storage_of(tensor).value for i, tensor in zip(reached, arriving, strict=True)}
-        found = capture.grad([made[i] for i in reached], met, arriving)
-        with torch.no_grad():
-            for source, tensor, gradient in zip(self.sources, met, found, strict=True):
-                if gradient is not None:
-                    if view_of(tensor) is None:
-                        record_calls.shard_gradient(storage_of(tensor), gradient)
-                    self.gradients[source] = record_calls.operand(gradient)
+    def __str__(self) -> str:
+        return f"{self.tree} of {self.metas}"
 
 
 class _Choice:
     """Both branches as one op, and their gradients as another one."""
 
-    def __init__(self, pred: XlaTensor, branches: Sequence[_Branch], given: Tensors):
-        self.pred, self.branches, self.given = pred, branches, given
+    def __init__(self, pred: XlaTensor, branches: Sequence[_Branch], inputs: Tensors):
+        self.pred, self.branches, self.inputs = pred, branches, inputs
         one, other = branches
-        if (one.tree, one.is_none, one.metas) != (other.tree, other.is_none, other.metas):
-            raise ValueError(
-                f"spmd.cond: the branches must return the same: one returns {one.shown()}, the other {other.shown()}"
-            )
+        if (one.tree, one.metas) != (other.tree, other.metas):
+            raise ValueError(f"spmd.cond: the branches must return the same: one returns {one}, the other {other}")
         self.written = list(one.written | other.written)
         self.chosen = sorted(one.arriving | other.arriving)
-        self.sources = list(dict.fromkeys([*one.sources, *other.sources]))
-        self.inputs = [given[source] if isinstance(source, int) else source for source in self.sources]
+        self.gradient_of: dict[Source, XlaTensor] = {
+            source: inputs[source] if isinstance(source, int) else source for source in one.gradients | other.gradients
+        }
         self.kept = {walks.value_name(value): (value, tensor) for value, tensor in (*one.kept, *other.kept)}
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
+        """Records the op: its results, the tensors that backward reads, and which results have a gradient."""
         outside = [*(value for branch in self.branches for value in branch.constants), *(s.value for s in self.written)]
         constants = list({walks.value_name(value): value for value in outside}.values())
         regions = []
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
             regions.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
-        result = self._record(
-            "spmd.cond", regions, [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.given)]
-        )
+        operands = [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.inputs)]
+        result = _record("spmd.cond", regions, operands)
         count = len(result) - len(self.written)
         for storage, value in zip(self.written, result[count:], strict=True):
             storage.write(value)
-        kept = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.given]
+        kept = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.inputs]
         return tensors(result[:count]), kept, [i in self.chosen for i in range(count)]
 
     def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-        refuse_second("spmd.cond")
+        """Records the op of the gradients."""
         constants = [value for value, _ in self.kept.values()]
-        with torch.no_grad(), LOCK:
-            zeros = {
-                source: record_calls.operand(_zeros(like))
-                for source, like in zip(self.sources, self.inputs, strict=True)
-            }
-            regions = []
-            for branch in self.branches:
-                stand_ins = [branch.arriving.get(i, record_calls.operand(arriving[i])) for i in self.chosen]
-                gradients = zeros | branch.gradients
-                regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
-            operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
-            result = tensors(self._record("spmd.cond.backward", regions, operands))
-        storages.recorded()
-        return result
+        zeros = {source: record_calls.operand(_zeros(like)) for source, like in self.gradient_of.items()}
+        regions = []
+        for branch in self.branches:
+            stand_ins = [branch.arriving.get(i, record_calls.operand(arriving[i])) for i in self.chosen]
+            gradients = zeros | branch.gradients
+            regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
+        operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
+        return tensors(_record("spmd.cond.backward", regions, operands))
 
-    def _record(self, name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
-        numbers = [number for region in regions for number in body_numbers(region)]
-        op = region_op(name, Branches(*regions), [value.meta for value in operands], regions[0].roots)
-        return record(op, operands, numbers)
+
+def _record(name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
+    numbers = [number for region in regions for number in body_numbers(region)]
+    op = region_op(name, Branches(*regions), [value.meta for value in operands], regions[0].roots)
+    return record(op, operands, numbers)
 
 
 def _zeros(like: XlaTensor) -> Any:

@@ -1,54 +1,68 @@
-"""An op with a recorded body as autograd sees it: the op, its results, and a second op for its gradient.
+"""An op with a recorded body as autograd sees it: the op, its results, and a second op for its gradient; and the values
+that the first saves for the second.
 
-Not here: the recording of the body (`capture`), and what becomes of it (`loop`, `cond`, `while_loop`).
+As in a Python loop, those are the values that autograd saves, less what backward has anyway: a view, cast or gather of
+weights and constants is recomputed from them, and a view of a saved value from that value. Not here: the recording of
+the body (`capture`), and what becomes of it (`loop`, `cond`, `while_loop`).
 """
 
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from ..core import Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import OpSpec, Value, record_calls, walks
+from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
+from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, record_calls, recorded, walks
+from .capture import Capture
 
+aten = torch.ops.aten
 Tensors = list[XlaTensor]
 
 # Records the op: its results, the tensors that its gradient needs, and for each result whether it has a gradient.
 Forward = Callable[[], tuple[Tensors, Sequence[torch.Tensor], Sequence[bool]]]
 # Records the op of the gradient, of the tensors that were kept and the gradients of the results: a gradient per input.
-Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor]]
+Backward = Callable[[Sequence[Any], Sequence[Any]], Sequence[torch.Tensor | None]]
 
 
-def with_gradient(inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
+@contextlib.contextmanager
+def as_one_op() -> Iterator[None]:
+    """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
+    with SYNC_LOCK, LOCK:
+        yield
+    recorded()
+
+
+def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
     """Records an op and returns its results; gradients reach `inputs`, of which there may be none.
 
-    Until backward no more of the recording is held than `backward` refers to.
+    Until backward no more of the recording is held than `backward` refers to. A gradient of the gradient raises
+    NotImplementedError with the op's name; without a name, `backward` raises it.
     """
-    return list(_Apply.apply(forward, backward, *inputs)) if inputs else forward()[0]
+    return list(_Apply.apply(name, forward, backward, *inputs)) if inputs else forward()[0]
 
 
 class _Apply(torch.autograd.Function):
     # The op is recorded in here: so its line is noted under the number of the node whose backward looks for it.
     @staticmethod
-    def forward(ctx: Any, forward: Forward, backward: Backward, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, name: str, forward: Forward, backward: Backward, *inputs: torch.Tensor) -> Any:
         result, kept, has_gradient = forward()
-        ctx.gradient = backward
+        ctx.op_name, ctx.gradient = name, backward
         ctx.save_for_backward(*kept)
         ctx.mark_non_differentiable(*(tensor for tensor, has in zip(result, has_gradient, strict=True) if not has))
         return tuple(result)
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        return None, None, *ctx.gradient(ctx.saved_tensors, arriving)
-
-
-def refuse_second(name: str) -> None:
-    """Raises NotImplementedError where a gradient of the gradient is wanted."""
-    if torch.is_grad_enabled():
-        raise NotImplementedError(
-            f"{name}: its gradient has no gradient (create_graph=True); write it in Python for that"
-        )
+        if ctx.op_name and torch.is_grad_enabled():
+            raise NotImplementedError(
+                f"{ctx.op_name}: its gradient has no gradient (create_graph=True); write it in Python for that"
+            )
+        with LOCK:
+            gradients = ctx.gradient(ctx.saved_tensors, arriving)
+        recorded()
+        return None, None, None, *gradients
 
 
 def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> list[Value]:
@@ -66,3 +80,71 @@ def sharding_of(tensor: XlaTensor) -> Sharding | None:
 def tensors(values: Iterable[Value]) -> Tensors:
     """Returns a new tensor of each value."""
     return [wrap(value.meta, Storage(value, value.meta)) for value in values]
+
+
+# --- saved values -----------------------------------------------------------------------------------------------------
+
+# Ops that change no more than how a value is represented: nothing is lost when they are recomputed.
+_CASTS = frozenset({aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default})
+_PLACES = frozenset({"mark_sharding", "spmd.unmarked", "spmd.vary"})
+
+
+def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int) -> list[Value]:
+    """Returns the values of the forward body that the backward body needs.
+
+    roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
+    at which backward begins.
+    """
+    given, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
+    wanted = {walks.value_name(value): value for value in roots}
+    for node in walks.between(roots, at_hand, since=middle):
+        for value in node.operands:
+            wanted.setdefault(walks.value_name(value), value)
+    forward = []
+    for name, value in wanted.items():
+        maker = walks.origin(value)
+        if name in given or (maker is not None and capture.start <= maker.serial < middle):
+            forward.append(value)
+    fixed: set[Node | None] = set()  # with the same result in each iteration, as a mask has
+    free: set[Node | None] = set()  # recomputed by cheap ops from values at hand
+
+    def is_fixed(value: Value) -> bool:
+        if walks.value_name(value) in given or walks.value_name(value) in received:
+            return False
+        return capture.is_outside(value) or walks.origin(value) in fixed
+
+    def is_free(value: Value) -> bool:
+        if walks.value_name(value) in given or walks.value_name(value) in received:
+            return walks.value_name(value) in received
+        return capture.is_outside(value) or walks.origin(value) in free
+
+    for node in walks.between(forward, [*capture.given, *at_hand], since=capture.start):
+        if not node.op.lowering.draws(node.op) and all(map(is_fixed, node.operands)):
+            fixed.add(node)  # cheaper recomputed than saved
+        if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
+            free.add(node)
+    found: dict[Any, Value] = {}
+    for value in forward:
+        while walks.value_name(value) not in found and not is_free(value):
+            base = None if walks.value_name(value) in given else _base(value)
+            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in found):
+                found[walks.value_name(value)] = value
+            else:
+                value = base
+    return list(found.values())
+
+
+def _base(value: Value) -> Value | None:
+    """Returns the value from which a cheap op computes this one, or None."""
+    node = walks.origin(value)
+    return node.operands[0] if node is not None and len(node.operands) == 1 and _is_cheap(node) else None
+
+
+def _is_cheap(node: Node) -> bool:
+    """True if an op is a view, a cast, a sharding or an optimization barrier, or fills with a number."""
+    lowering, sharding = node.op.lowering, node.op.sharding
+    if node.op.name in _PLACES:
+        return sharding is None or not sharding.is_replicated()  # a gather costs
+    if isinstance(lowering, Call):
+        return calls.kind_of(lowering.overload) is calls.VIEW or lowering.overload in _CASTS
+    return isinstance(lowering, Fill) or node.op.name == "spmd.renew"

@@ -11,25 +11,10 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Spec, XlaTensor, annotations, dense_meta, specs, storage_of, view_of
-from ..core.extend import (
-    SYNC_LOCK,
-    Draw,
-    Loop,
-    Region,
-    Step,
-    Value,
-    Y,
-    read,
-    reads,
-    record_calls,
-    regions,
-    storages,
-    walks,
-)
-from .capture import Capture
-from .gradient import Backward, Tensors, record, refuse_second, sharding_of, tensors, with_gradient
-from .saved import saved
+from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
+from ..core.extend import Draw, Loop, Region, Step, Value, Y, read, record_calls, regions, walks
+from .capture import Capture, sharded_gradient
+from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
 from .varying import as_own
 
 
@@ -51,8 +36,8 @@ class ScanInput:
             return capture.swapped(tensor, requires_grad=needs)
         sharding = sharding_of(tensor)
         if sharding is not None:
-            first, *rest = sharding.spec.dims or (specs.UNSHARDED,)
-            sharding = sharding.with_spec(Spec(tuple(rest))) if first == specs.UNSHARDED else None
+            first, *row_dims = sharding.spec.dims or (specs.UNSHARDED,)
+            sharding = sharding.with_spec(Spec(tuple(row_dims))) if first == specs.UNSHARDED else None
         return capture.stand_in(dense_meta(tensor.shape[1:], tensor.dtype), sharding, requires_grad=needs)
 
     def values(self) -> list[Value]:
@@ -76,13 +61,11 @@ def run_loop(
     iteration)."""
     init = as_own(init)
     xs = [dataclasses.replace(x, tensors=as_own(x.tensors)) if x.is_stack else x for x in xs]
-    with SYNC_LOCK, LOCK:
+    with as_one_op():
         with Capture(name) as capture:
             loop = _Loop(capture, body, init, xs, iterations, reverse)
         loop.draw(capture.draws.further(iterations))
-        result = with_gradient(loop.inputs, loop.forward, loop.backward)
-    storages.recorded()
-    queue = iter(result)
+        queue = iter(with_gradient(name, loop.inputs, loop.forward, loop.backward))
     carry, ys = (list(itertools.islice(queue, count)) for count in (len(init), loop.num_stacked))
     return carry, ys, {i: list(itertools.islice(queue, iterations)) for i in loop.rewritten}
 
@@ -115,7 +98,7 @@ class _Loop:
         self._note_writes()
         self._find_needs()
         middle = walks.next_serial()
-        gradients = self._differentiate() if any(self.has_gradient) else []
+        gradients = self._differentiate()
         self._make_forward(gradients, middle)
         self.inputs, self.kept_before, self.kept_after = Tensors(), Tensors(), Tensors()
         self.backward = self._backward(gradients) if gradients else None
@@ -128,17 +111,14 @@ class _Loop:
         rows = [tensor for tensor, x in zip(self.stand_ins, self.xs, strict=True) if x.is_stack]
         name = self.capture.name
         refusal = f"{name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
-        result: tuple[Tensors, Tensors] = self.capture.run(
-            body, carry, self.stand_ins, unwritten=rows, refusal=refusal
-        )  # fmt: skip
-        return result
+        return self.capture.run(body, carry, self.stand_ins, unwritten=rows, refusal=refusal)
 
     def _note_writes(self) -> None:
         """Notes in-place writes: storages from outside become part of the carry, written xs become results."""
         written = self.capture.written()
         self.written, self.after = list(written), [after for _, after in written.values()]
-        self.before = [before for before, _ in written.values()]
-        self.capture.given += self.before
+        self.outside = [outside for outside, _ in written.values()]
+        self.capture.given += self.outside
         self.rewritten = [
             i
             for i, (tensor, given) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
@@ -152,12 +132,13 @@ class _Loop:
         needs = [tensor.requires_grad and torch.is_grad_enabled() for tensor in self.init]
         while True:  # a gradient that reaches a result of the carry reaches the same place of every iteration
             without = {tensor for tensor, need in zip(self.carry, needs, strict=True) if not need}
-            self.has_gradient = [not found.keys() <= without for found in reached]
-            before, needs = needs, [need or has for need, has in zip(needs, self.has_gradient, strict=False)]
-            if needs == before:
+            self.has_gradient = [not sources.keys() <= without for sources in reached]
+            previous, needs = needs, [need or has for need, has in zip(needs, self.has_gradient, strict=False)]
+            if needs == previous:
                 break
         self.carry_needs = [i for i, need in enumerate(needs) if need]
-        met = {tensor: None for found, has in zip(reached, self.has_gradient, strict=True) if has for tensor in found}
+        differentiable = itertools.compress(reached, self.has_gradient)
+        met = {tensor: None for sources in differentiable for tensor in sources}
         self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
         self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
         self.capture.refuse_written(self.closed_over, self.written, "make it part of the carry instead")
@@ -165,7 +146,6 @@ class _Loop:
     def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
         capture, outputs = self.capture, [*self.carried, *self.stacked]
-        reads.next_generation()  # values gathered in forward are gathered again in backward
         chosen = [i for i, has in enumerate(self.has_gradient) if has]
         self.stack_chosen = [i for i in chosen if i >= len(self.carry)]
         arriving = {
@@ -177,34 +157,30 @@ class _Loop:
         sources = [
             *(self.carry[i] for i in self.carry_needs), *self.closed_over, *(self.stand_ins[i] for i in self.xs_needs)
         ]  # fmt: skip
-        found = capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen])
         sums = {tensor: capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in self.closed_over}
         self.sums_given = [storage_of(so_far).value for so_far in sums.values()]
-        carry, gradients = {*self.carry}, []
-        with torch.no_grad():
-            for source, gradient in zip(sources, found, strict=True):
-                so_far = sums.get(source)
-                if gradient is None and so_far is None:
-                    gradient = torch.zeros_like(source)
-                if gradient is not None and source not in carry and view_of(source) is None:
-                    record_calls.shard_gradient(storage_of(source), gradient)
-                if so_far is not None:
-                    gradient = so_far if gradient is None else so_far + gradient
-                gradients.append(record_calls.operand(gradient))
-        return gradients
+        carry = {*self.carry}
+
+        def value_of(source: XlaTensor, gradient: Any) -> Value:
+            so_far = sums.get(source)
+            if so_far is None:
+                return sharded_gradient(source, gradient, unsharded=source in carry)
+            if gradient is None:
+                return record_calls.operand(so_far)
+            sharded_gradient(source, gradient)
+            return record_calls.operand(so_far + gradient)
+
+        return capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen], value_of)
 
     def _make_forward(self, gradients: list[Value], middle: int) -> None:
-        self.saved: list[Value] = []
-        if gradients:
-            rewritten = {walks.value_name(self.xs_given[i]) for i in self.rewritten}
-            xs = [given for given in self.xs_given if walks.value_name(given) not in rewritten]
-            arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
-            self.saved = saved(self.capture, gradients, [*xs, *arriving], middle)
+        unwritten = [given for i, given in enumerate(self.xs_given) if i not in self.rewritten]
+        arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
+        self.saved = saved(self.capture, gradients, [*unwritten, *arriving], middle)
         carried = [*map(record_calls.operand, self.carried), *self.after]
         roots = [*carried, *map(record_calls.operand, self.stacked), *self.saved, *self.new_xs]
         ys = [*[Y(is_stack=True)] * (self.num_stacked + len(self.saved)), *[Y()] * len(self.new_xs)]
         rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
-        self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.before], [*rows], ys, self.reverse)
+        self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.outside], [*rows], ys, self.reverse)
 
     def _loop(
         self, roots: list[Value], carry: list[Value], rows: list[tuple[bool, Value]], ys: list[Y], reverse: bool
@@ -242,16 +218,13 @@ class _Loop:
         closed_over, carry_needs, stack_chosen = self.closed_over, self.carry_needs, self.stack_chosen
 
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-            refuse_second(name)
-            sums = list(map(_zeros, closed_over))
-            with LOCK:
-                operands = list(map(record_calls.operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
-                operands += map(_x, are_stacks, kept[count:])
-                operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
-                result = tensors(_record(f"{name}.backward", loop, operands, draws))
+            carry = [*kept[:count], *(arriving[i] for i in carry_needs), *map(_zeros, closed_over)]
+            operands = list(map(record_calls.operand, carry))
+            operands += map(_x, are_stacks, kept[count:])
+            operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
+            result = tensors(_record(f"{name}.backward", loop, operands, draws))
             for gradient, like in zip(result, sharded_like, strict=True):
                 storage_of(gradient).sharding = None if like is None else sharding_of(like)
-            storages.recorded()
             return result
 
         return backward
@@ -262,11 +235,11 @@ class _Loop:
         """Notes the draws of each iteration, by those of the first one, which the body was recorded with."""
         by_place = iterations[::-1] if self.reverse else iterations
         first = reversed(list(enumerate(iterations[0])))
-        self.draws |= {draw: [each[place] for each in by_place] for place, draw in first}
+        self.draws |= {draw: [each[index] for each in by_place] for index, draw in first}
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
-        operands = [*self.constants, *map(record_calls.operand, self.init), *self.before]
+        operands = [*self.constants, *map(record_calls.operand, self.init), *self.outside]
         operands += [value for x in self.xs for value in x.values()]
         queue = iter(_record(self.capture.name, self.loop, operands, self.draws))
         carried = list(itertools.islice(queue, len(self.init)))
@@ -285,18 +258,18 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
     for node in loop.body.nodes:
         series: dict[int, list[int]] = {}
         for places in node.op.lowering.draws(node.op):
-            seed, count = (int(node.numbers[place]) for place in places)
-            found = draws.get((seed, count))
-            if found is None:
+            seed, count = (int(node.numbers[index]) for index in places)
+            drawn = draws.get((seed, count))
+            if drawn is None:
                 raise NotImplementedError(
                     f"{name}: the body draws random numbers apart from the stream (torch.random.fork_rng, or a seed of "
                     "its own); draw them outside and pass them in"
                 )
-            series |= zip(places, map(list, zip(*found, strict=True)), strict=True)
-        for place, number in enumerate(node.numbers):
-            step, own = _progression(series[place]) if place in series else (0, [number])
+            series |= zip(places, map(list, zip(*drawn, strict=True)), strict=True)
+        for index, number in enumerate(node.numbers):
+            step, values = _progression(series[index]) if index in series else (0, [number])
             steps.append(step)
-            numbers += own
+            numbers += values
     loop = dataclasses.replace(loop, steps=tuple(steps))
     return record(regions.loop_op(name, loop, [value.meta for value in operands]), operands, numbers)
 

@@ -38,6 +38,7 @@ from ..core.extend import (
 from ..core.extend import regions as core_regions
 
 Axes = tuple[str, ...]
+Cut = tuple[Axes, ...]  # for each dim the axes that shard it
 Over = frozenset[str]
 
 
@@ -217,7 +218,7 @@ class Boundary(NamedTuple):
     is_stack: it has a leading dim, of length one on a shard, which the body does not see.
     """
 
-    dims: tuple[Axes, ...]
+    dims: Cut
     is_stack: bool = False
 
     @property

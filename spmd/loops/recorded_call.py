@@ -24,11 +24,10 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import SYNC_LOCK, Draw, OpSpec, Region, Value, reads, record_calls, recorded, regions, walks
+from ..core.extend import Draw, OpSpec, Region, Value, body_numbers, record_calls, recorded, regions, walks
 from .capture import Capture
-from .gradient import Backward, Tensors, record, refuse_second, sharding_of, with_gradient
+from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
-from .saved import saved
 
 
 class NotOneOpError(NotImplementedError):
@@ -40,13 +39,11 @@ class _Part:
     """One op of the two: its OpSpec, its scalar arguments as recorded, and the places among them of each draw."""
 
     op: OpSpec
-    numbers: tuple[float | int, ...]
-    draws: tuple[tuple[int, int], ...]
+    numbers: list[float | int]
+    draws: list[tuple[int, int]]
 
     def at(self, draws: dict[Draw, Draw]) -> Sequence[float | int]:
         """Returns the scalar arguments with other draws."""
-        if not self.draws:
-            return self.numbers
         numbers = list(self.numbers)
         for at, count in self.draws:
             numbers[at], numbers[count] = draws[int(numbers[at]), int(numbers[count])]
@@ -67,16 +64,16 @@ class RecordedCall:
         self.name = name
         state = seed.get_state()
         try:
-            with SYNC_LOCK, LOCK, Capture(name) as capture:
+            with Capture(name) as capture:
                 self._record(capture, function, tensors)
         except BaseException:
             seed.set_state(state)  # the draws of a recording that is given up are drawn again
             raise
         self._recorded_draws: list[Draw] | None = capture.draws.draws
         self._generators = capture.draws.generators
-        known = set(self._recorded_draws)
+        drawn = set(self._recorded_draws)
         for part in (self.forward, *([self.backward] if self.backward else [])):
-            if not {(part.numbers[at], part.numbers[count]) for at, count in part.draws} <= known:
+            if not {(part.numbers[at], part.numbers[count]) for at, count in part.draws} <= drawn:
                 raise NotOneOpError("it draws random numbers apart from the stream (torch.random.fork_rng)")
         self._first_draws = tuple(self._recorded_draws)
 
@@ -90,119 +87,96 @@ class RecordedCall:
         ]
         given = list(capture.given)
         # A tensor with a history may be written in place, a leaf tensor that requires a gradient may not.
-        own = [
-            capture.own(one) if one.requires_grad and not tensor.is_leaf else one
-            for one, tensor in zip(stand_ins, tensors, strict=True)
+        arguments = [
+            capture.own(stand_in) if stand_in.requires_grad and not tensor.is_leaf else stand_in
+            for stand_in, tensor in zip(stand_ins, tensors, strict=True)
         ]
-        for one, tensor in zip(own, tensors, strict=True):
-            storage, like = storage_of(one), storage_of(tensor)
+        for argument, tensor in zip(arguments, tensors, strict=True):
+            storage, like = storage_of(argument), storage_of(tensor)
             storage.is_state, storage.is_parameter = like.is_state, like.is_parameter
-        result = capture.run(function, *own)
-        self._sort_results(result, own)
-        self._note_annotations(own, tensors)
-        if capture.written():
-            raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
-        self.written = [
-            place
-            for place, (one, before) in enumerate(zip(own, given, strict=True))
-            if not capture.passes_on(storage_of(one).value, before)
-        ]
-        for place in self.written:
-            if own[place].requires_grad:
-                raise NotOneOpError("it writes in place into an argument that requires a gradient")
-        if self.written and len({storage_of(tensor) for tensor in tensors}) < len(tensors):
-            raise NotOneOpError("it writes in place into arguments that share memory")
-        self._differentiate(capture, stand_ins, given)
-        after = [storage_of(own[place]).value for place in self.written]
-        roots = [*map(record_calls.operand, self._outputs), *after, *self._saved]
-        constants = capture.outside(roots, given)
-        self.constants = capture.tensors(constants)
-        self.num_results = len(self._outputs)
+        outputs = self._sort_results(capture.run(function, *arguments), arguments)
+        self._note_annotations(arguments, tensors)
+        self._note_writes(capture, arguments, tensors)
+        self.has_gradient_of, reached = capture.reached_by(outputs)
+        stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
+        self.needs = [stand_in_index.get(tensor, tensor) for tensor in reached]
+        middle = walks.next_serial()
+        stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.has_gradient_of]
+        arriving = [storage_of(tensor).value for tensor in stood_in]
+        gradients = capture.grad([outputs[i] for i in self.has_gradient_of], reached, stood_in)
+        unwritten = [value for i, value in enumerate(given) if i not in self.written]
+        kept = saved(capture, gradients, [*unwritten, *arriving], middle)
+        written = [storage_of(arguments[i]).value for i in self.written]
+        self.forward, self.constants = self._part(
+            capture, self.name, [*map(record_calls.operand, outputs), *written, *kept], given
+        )
         self.results = [
             (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
-            for tensor in self._outputs
+            for tensor in outputs
         ]
-        self.forward = _part(self.name, Region.of(roots, [*constants, *given]))
-        self._make_backward(capture, given)
-        del self._outputs, self._saved, self._gradients, self._arriving, self._arriving_of
+        self.backward: _Part | None = None
+        if gradients:
+            read = capture.read(gradients, [*kept, *arriving, *given]) - set(map(walks.value_name, kept))
+            self.read = [i for i, value in enumerate(given) if walks.value_name(value) in read]
+            operands = [*kept, *(given[i] for i in self.read), *arriving]
+            self.backward, self.kept_constants = self._part(capture, f"{self.name}.backward", gradients, operands)
 
-    def _note_annotations(self, own: Tensors, tensors: Sequence[XlaTensor]) -> None:
-        """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
-        self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
-        for index, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
-            after, follows = storage_of(one).sharding, one.__dict__.get("_pins_grad")
-            if after is not sharding_of(tensor):
-                self.annotated.append((index, after, None if follows is None else bool(follows)))
-
-    def _sort_results(self, made: Any, own: Tensors) -> None:
-        """Notes of each result whether it is an argument, a new tensor, or anything else; the new ones are outputs."""
-        flat, self.tree = tree_flatten(made)
-        place = {id(tensor): i for i, tensor in enumerate(own)}
-        inputs, storages = {storage_of(tensor) for tensor in own}, set[Storage]()
-        self._outputs: Tensors = []
+    def _sort_results(self, result: Any, arguments: Tensors) -> Tensors:
+        """Notes of each result whether it is an argument, a new tensor, or anything else; returns the new ones."""
+        flat, self.tree = tree_flatten(result)
+        argument_index = {id(tensor): i for i, tensor in enumerate(arguments)}
+        storages = {storage_of(tensor) for tensor in arguments}
+        outputs: dict[int, XlaTensor] = {}
         self.sources: list[tuple[str, Any]] = []
-        seen: dict[int, int] = {}
         for value in flat:
             if not isinstance(value, torch.Tensor):
                 self.sources.append(("static", value))
             elif type(value) is not XlaTensor:
                 raise NotOneOpError(f"it returns a tensor on {value.device}")
-            elif id(value) in place:
-                self.sources.append(("argument", place[id(value)]))
-            elif id(value) in seen:
-                self.sources.append(("output", seen[id(value)]))
-            elif storage_of(value) in inputs or storage_of(value) in storages:
-                raise NotOneOpError("it returns a view of an argument, or two tensors that share memory")
+            elif id(value) in argument_index:
+                self.sources.append(("argument", argument_index[id(value)]))
             else:
+                if id(value) not in outputs and storage_of(value) in storages:
+                    raise NotOneOpError("it returns a view of an argument, or two tensors that share memory")
                 storages.add(storage_of(value))
-                seen[id(value)] = len(self._outputs)
-                self.sources.append(("output", len(self._outputs)))
-                self._outputs.append(value)
+                outputs.setdefault(id(value), value)
+                self.sources.append(("output", list(outputs).index(id(value))))
+        return list(outputs.values())
 
-    def _differentiate(self, capture: Capture, stand_ins: Tensors, given: Sequence[Value]) -> None:
-        """Records the gradients of the arguments, and of tensors from outside, that results reach."""
-        reached = {i: each for i, tensor in enumerate(self._outputs) if (each := capture.reached(tensor))}
-        met = list(dict.fromkeys(tensor for each in reached.values() for tensor in each))
-        place = {tensor: i for i, tensor in enumerate(stand_ins)}
-        self.needs = [place.get(tensor, tensor) for tensor in met]
-        self.has_gradient = [i in reached for i in range(len(self._outputs))]
-        self._arriving_of = list(reached)
-        self._saved: list[Value] = []
-        self._arriving: list[Value] = []
-        self._gradients: list[Value] = []
-        if not reached:
-            return
-        middle = walks.next_serial()
-        reads.next_generation()  # values gathered in forward are gathered again in backward
-        arriving = [capture.stand_in(tensor_meta(self._outputs[i])) for i in reached]
-        self._arriving = [storage_of(tensor).value for tensor in arriving]
-        found = capture.grad([self._outputs[i] for i in reached], met, arriving)
-        with torch.no_grad():
-            for tensor, gradient in zip(met, found, strict=True):
-                if gradient is None:
-                    gradient = torch.zeros_like(tensor)
-                if view_of(tensor) is None:
-                    record_calls.shard_gradient(storage_of(tensor), gradient)
-                self._gradients.append(record_calls.operand(gradient))
-        kept = [value for place, value in enumerate(given) if place not in self.written]
-        self._saved = saved(capture, self._gradients, [*kept, *self._arriving], middle)
+    def _note_annotations(self, arguments: Tensors, tensors: Sequence[XlaTensor]) -> None:
+        """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
+        self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
+        for index, (argument, tensor) in enumerate(zip(arguments, tensors, strict=True)):
+            after, follows = storage_of(argument).sharding, argument.__dict__.get("_pins_grad")
+            if after is not sharding_of(tensor):
+                self.annotated.append((index, after, None if follows is None else bool(follows)))
 
-    def _make_backward(self, capture: Capture, given: Sequence[Value]) -> None:
-        self.backward: _Part | None = None
-        if not self._gradients:
-            return
-        own = [*self._saved, *self._arriving]
-        read = capture.read(self._gradients, [*own, *given]) - set(map(walks.value_name, self._saved))
-        self.read = [place for place, value in enumerate(given) if walks.value_name(value) in read]
-        before = [*self._saved, *(given[place] for place in self.read), *self._arriving]
-        constants = capture.outside(self._gradients, before)
-        self.kept_constants = capture.tensors(constants)
-        self.arriving_of = self._arriving_of
-        self.backward = _part(f"{self.name}.backward", Region.of(self._gradients, [*constants, *before]))
+    def _note_writes(self, capture: Capture, arguments: Tensors, tensors: Sequence[XlaTensor]) -> None:
+        """Notes the arguments that the function writes in place."""
+        if capture.written():
+            raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
+        self.written = [
+            i
+            for i, (argument, value) in enumerate(zip(arguments, capture.given, strict=True))
+            if not capture.passes_on(storage_of(argument).value, value)
+        ]
+        if any(arguments[i].requires_grad for i in self.written):
+            raise NotOneOpError("it writes in place into an argument that requires a gradient")
+        if self.written and len({storage_of(tensor) for tensor in tensors}) < len(tensors):
+            raise NotOneOpError("it writes in place into arguments that share memory")
+
+    def _part(
+        self, capture: Capture, name: str, roots: Sequence[Value], given: Sequence[Value]
+    ) -> tuple[_Part, Tensors]:
+        """Returns one of the ops, and the tensors from outside that are its first operands."""
+        constants = capture.outside(roots, given)
+        region = Region.of(roots, [*constants, *given])
+        op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
+        return _Part(op, body_numbers(region), regions.draws_in(region.nodes)), capture.tensors(constants)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def __call__(self, tensors: Sequence[Any]) -> Any:
+    def __call__(self, tensors: Sequence[XlaTensor]) -> Any:
         """Records one call, for tensors like those of the first one."""
         record_calls.enter_thread()
         self._annotate(tensors)
@@ -217,20 +191,19 @@ class RecordedCall:
                     wrap(meta, Storage(value, meta, sharding))
                     for value, (meta, sharding) in zip(values, self.results, strict=False)
                 ]
-                kept_from = self.num_results + len(self.written)
-                for place, value in zip(self.written, values[self.num_results : kept_from], strict=True):
-                    _write(tensors[place], value)
-                saved = tensors_of(values[kept_from:])
-            if self.backward is None:
-                return result, [], self.has_gradient
-            read = [tensors[place] for place in self.read]
-            return result, [*self.kept_constants, *saved, *read], self.has_gradient
+                kept_from = len(result) + len(self.written)
+                for i, value in zip(self.written, values[len(result) : kept_from], strict=True):
+                    record_calls.write(tensors[i], value)
+                kept = tensors_of(values[kept_from:])
+            if self.backward is not None:
+                kept = [*self.kept_constants, *kept, *(tensors[i] for i in self.read)]
+            return result, kept, [i in self.has_gradient_of for i in range(len(result))]
 
-        outputs = with_gradient(inputs, forward, self._gradient(draws, inputs))
+        outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
         recorded()
-        for place in self.written:
-            if not tensors[place].is_inference():  # those have no version
-                torch.autograd.graph.increment_version(tensors[place])
+        for i in self.written:
+            if not tensors[i].is_inference():  # those have no version
+                torch.autograd.graph.increment_version(tensors[i])
         flat = [
             tensors[value] if kind == "argument" else outputs[value] if kind == "output" else value
             for kind, value in self.sources
@@ -238,21 +211,20 @@ class RecordedCall:
         return tree_unflatten(flat, self.tree)
 
     def _annotate(self, tensors: Sequence[XlaTensor]) -> None:
-        for place, sharding, follows in self.annotated:
+        for i, sharding, follows in self.annotated:
             if sharding is None:
-                annotations.clear_annotation(tensors[place])
+                annotations.clear_annotation(tensors[i])
                 continue
-            annotations.annotate(tensors[place], sharding)
+            annotations.annotate(tensors[i], sharding)
             if follows is not None:
-                (grad_shardings.follow if follows else grad_shardings.leave)(tensors[place])
+                (grad_shardings.follow if follows else grad_shardings.leave)(tensors[i])
 
     def _draw(self) -> dict[Draw, Draw]:
         """Returns this call's draws by those of the recording, which are the first call's."""
-        if self._recorded_draws is not None:
-            own, self._recorded_draws = self._recorded_draws, None
-        else:
-            own = [seed.next_draw(generator) for generator in self._generators]
-        return dict(zip(self._first_draws, own, strict=True))
+        draws, self._recorded_draws = self._recorded_draws, None
+        if draws is None:
+            draws = [seed.next_draw(generator) for generator in self._generators]
+        return dict(zip(self._first_draws, draws, strict=True))
 
     def _gradient(self, draws: dict[Draw, Draw], inputs: Sequence[XlaTensor]) -> Backward | None:
         part = self.backward
@@ -261,33 +233,14 @@ class RecordedCall:
         shardings = [sharding_of(tensor) if tensor.is_leaf else None for tensor in inputs]
 
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
-            refuse_second(self.name)
-            with LOCK:
-                operands = [
-                    record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in self.arriving_of))
-                ]
-                values = record(part.op, operands, part.at(draws))
-            result = [
+            tensors = [*kept, *(arriving[i] for i in self.has_gradient_of)]
+            values = record(part.op, list(map(record_calls.operand, tensors)), part.at(draws))
+            return [
                 wrap(value.meta, Storage(value, value.meta, sharding))
                 for value, sharding in zip(values, shardings, strict=True)
             ]
-            recorded()
-            return result
 
         return backward
-
-
-def _part(name: str, region: Region) -> _Part:
-    op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-    numbers = tuple(number for node in region.nodes for number in node.numbers)
-    return _Part(op, numbers, tuple(regions.draws_in(region.nodes)))
-
-
-def _write(tensor: XlaTensor, value: Value) -> None:
-    if view_of(tensor) is None:
-        storage_of(tensor).write(value)
-    else:
-        record_calls.write(tensor, value)
 
 
 def signature(tensor: XlaTensor) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..core import XlaTensor, ends_at_user_line, tensor_meta
@@ -75,16 +75,15 @@ def scan(
 
     def body(carry: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
         nonlocal y
-        made = fn(refilled(init, carry), refilled(xs, rows))
-        if not isinstance(made, tuple) or len(made) != 2:
-            raise TypeError(f"spmd.scan: fn must return a pair (carry, y), got {type(made).__name__}")
-        y = made[1]
-        for value in tree_leaves(y):
-            if value is not None and type(value) is not XlaTensor:
-                raise TypeError(f"spmd.scan: y must hold tensors on xla (or None), got {value!r}")
-        return carried("spmd.scan", init, made[0]), tensors_of(y)
+        result = fn(refilled(init, carry), refilled(xs, rows))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(f"spmd.scan: fn must return a pair (carry, y), got {type(result).__name__}")
+        after, y = result
+        ys = result_tensors("spmd.scan: y must hold", y)
+        return carried("spmd.scan", init, after), ys
 
-    inputs = [_scan_input(tensor, dim) for tensor in tensors_of(xs)]
+    rows_first = (tensor if dim in (0, -tensor.dim()) else tensor.movedim(dim, 0) for tensor in tensors_of(xs))
+    inputs = [ScanInput([tensor], is_stack=True) for tensor in rows_first]
     last, stacks, _ = run_loop("spmd.scan", body, tensors_of(init), inputs, iterations, reverse=reverse)
     return refilled(init, last), refilled(y, [stack.movedim(0, dim) for stack in stacks])
 
@@ -116,6 +115,15 @@ def tensors_of(tree: Any) -> list[Any]:
     return [value for value in tree_leaves(tree) if isinstance(value, torch.Tensor)]
 
 
+def result_tensors(what_must: str, tree: Any) -> Tensors:
+    """Returns the tensors of a function's result, which may hold None; a TypeError begins with `what_must`."""
+    values = [value for value in tree_leaves(tree) if value is not None]
+    for value in values:
+        if type(value) is not XlaTensor:
+            raise TypeError(f"{what_must} tensors on xla (or None), got {value!r}")
+    return values
+
+
 def refilled(tree: Any, tensors: Iterable[Any]) -> Any:
     """Returns a pytree with other tensors in place of its own."""
     queue = iter(tensors)
@@ -127,14 +135,14 @@ def own_tensors(tree: Any) -> Any:
     return refilled(tree, [tensor.clone() for tensor in tensors_of(tree)])
 
 
-def on_device(name: str, given: Any) -> bool:
+def on_device(name: str, tree: Any) -> bool:
     """True if tensors among these are on xla; TypeError where only some are.
 
     False inside a transform of torch.func (vmap, grad), which wraps tensors: its ops are recorded one by one.
     """
     if torch._C._are_functorch_transforms_active():
         return False
-    tensors = tensors_of(given)
+    tensors = tensors_of(tree)
     ours = [tensor for tensor in tensors if type(tensor) is XlaTensor]
     if ours and len(ours) < len(tensors):
         other = next(tensor for tensor in tensors if type(tensor) is not XlaTensor)
@@ -145,61 +153,48 @@ def on_device(name: str, given: Any) -> bool:
     return bool(ours)
 
 
-def carried(name: str, before: Any, after: Any) -> Tensors:
+def carried(name: str, carry: Any, after: Any) -> Tensors:
     """Returns the tensors of a carry after an iteration; ValueError where it differs from the carry before."""
-    old, tree = tree_flatten_with_path(before)
+    old, tree = tree_flatten_with_path(carry)
     new, other = tree_flatten(after)
     if tree != other:
         raise ValueError(f"{name}: the carry goes in as {tree} and comes out as {other}")
-    found = []
-    for (path, one), value in zip(old, new, strict=True):
-        place = f"the carry{keystr(path)}"
-        if type(one) is not XlaTensor:
-            if value is not one and value != one:
-                raise ValueError(
-                    f"{name}: {place} is no tensor and must stay {one!r}, but an iteration returns {value!r}"
-                )
-            continue
-        if type(value) is not XlaTensor:
-            raise TypeError(f"{name}: {place} must stay a tensor on xla, but an iteration returns {value!r}")
-        if (one.shape, one.dtype) != (value.shape, value.dtype):
+    for (path, tensor), value in zip(old, new, strict=True):
+        entry = f"{name}: the carry{keystr(path)}"
+        if type(tensor) is not XlaTensor:
+            if value is not tensor and value != tensor:
+                raise ValueError(f"{entry} is no tensor and must stay {tensor!r}, but an iteration returns {value!r}")
+        elif type(value) is not XlaTensor:
+            raise TypeError(f"{entry} must stay a tensor on xla, but an iteration returns {value!r}")
+        elif (tensor.shape, tensor.dtype) != (value.shape, value.dtype):
             raise ValueError(
-                f"{name}: {place} goes in as {tensor_meta(one)!r} and comes out as {tensor_meta(value)!r}; an "
-                "iteration must return the shape and dtype that it receives"
+                f"{entry} goes in as {tensor_meta(tensor)!r} and comes out as {tensor_meta(value)!r}; an iteration "
+                "must return the shape and dtype that it receives"
             )
-        found.append(value)
-    return found
-
-
-def _scan_input(tensor: Any, dim: int) -> ScanInput:
-    return ScanInput([tensor if dim in (0, -tensor.dim()) else tensor.movedim(dim, 0)], is_stack=True)
+    return [value for (_, tensor), value in zip(old, new, strict=True) if type(tensor) is XlaTensor]
 
 
 def _num_iterations(xs: Any, dim: int, length: int | None) -> int:
-    found = {} if length is None else {length: "length"}
+    names = {} if length is None else {length: "length"}
     for path, value in tree_flatten_with_path(xs)[0]:
         if isinstance(value, torch.Tensor):
             if not -value.dim() <= dim < value.dim():
                 raise ValueError(f"spmd.scan: xs{keystr(path)} of shape {list(value.shape)} has no dim {dim}")
-            found.setdefault(value.shape[dim], f"xs{keystr(path)}")
-    if len(found) != 1:
-        what = ", ".join(f"{name} has {size}" for size, name in found.items()) or "no tensor in xs and no length"
-        raise ValueError(f"spmd.scan: expected one length of all xs along dim {dim}, got {what}")
-    return next(iter(found))
+            names.setdefault(value.shape[dim], f"xs{keystr(path)}")
+    if len(names) != 1:
+        lengths = ", ".join(f"{name} has {size}" for size, name in names.items()) or "no tensor in xs and no length"
+        raise ValueError(f"spmd.scan: expected one length of all xs along dim {dim}, got {lengths}")
+    return next(iter(names))
 
 
 def _plain(fn: Any, init: Any, xs: Any, dim: int, reverse: bool, iterations: int) -> tuple[Any, Any]:
     """The same as a loop in Python."""
-    carry, found = init, []
+    carry, ys = init, []
     for iteration in reversed(range(iterations)) if reverse else range(iterations):
         x = refilled(xs, [tensor.select(dim, iteration) for tensor in tensors_of(xs)])
         carry, y = fn(own_tensors(carry), x)
-        found.append(tree_flatten(y))
-    if not found:
+        ys.append(y)
+    if not ys:
         raise ValueError("spmd.scan: xs are empty, and without an iteration on the CPU the shape of y is not known")
-    found = found[::-1] if reverse else found
-    stacks = [
-        None if parts[0] is None else torch.stack(parts, dim)
-        for parts in zip(*(flat for flat, _ in found), strict=True)
-    ]
-    return carry, tree_unflatten(stacks, found[0][1])
+    ys = ys[::-1] if reverse else ys
+    return carry, tree_map(lambda *parts: None if parts[0] is None else torch.stack(parts, dim), *ys)

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, XlaTensor, dense_meta, ends_at_user_line, seed
-from ..core.extend import SYNC_LOCK, Node, Region, While, record_calls, region_op, storages
+from ..core import XlaTensor, dense_meta, ends_at_user_line, seed
+from ..core.extend import Node, Region, While, record_calls, region_op
 from .capture import Capture
-from .gradient import Tensors, record, tensors, with_gradient
+from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
 
 
@@ -48,26 +48,25 @@ def while_loop(
     expect_functions("while_loop", cond_fn=cond_fn, body_fn=body_fn)
     if not isinstance(carried_inputs, (tuple, list)):
         raise TypeError(f"spmd.while_loop: carried_inputs must be a tuple or list, got {type(carried_inputs).__name__}")
-    before = tuple(carried_inputs)
-    if not on_device("while_loop", before):
-        while cond_fn(*before):
-            before = tuple(body_fn(*own_tensors(before)))
-        return before
-    name, start = "spmd.while_loop", tensors_of(before)
-    with SYNC_LOCK, LOCK:
+    state = tuple(carried_inputs)
+    if not on_device("while_loop", state):
+        while cond_fn(*state):
+            state = tuple(body_fn(*own_tensors(state)))
+        return state
+    name, start = "spmd.while_loop", tensors_of(state)
+    with as_one_op():
         with Capture(name) as capture:
-            given = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in start]
-            goes_on = capture.run(cond_fn, *refilled(before, given))
+            stand_ins = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in start]
+            goes_on = capture.run(cond_fn, *refilled(state, stand_ins))
             if type(goes_on) is not XlaTensor or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
                 shown = list(goes_on.shape) if isinstance(goes_on, torch.Tensor) else goes_on
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
-            if capture.written() or not all(map(capture.is_unwritten, given)):
+            if capture.written() or not all(map(capture.is_unwritten, stand_ins)):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
             condition = record_calls.operand(goes_on)
-            result = capture.run(body_fn, *refilled(before, map(capture.own, given)))
-            after = carried(name, before, tuple(result) if isinstance(result, (tuple, list)) else result)
-            sources = [tensor for tensor in start if tensor.requires_grad]
-            sources += [tensor for each in after for tensor in capture.reached(each)]
+            result = capture.run(body_fn, *refilled(state, map(capture.own, stand_ins)))
+            after = carried(name, state, tuple(result) if isinstance(result, (tuple, list)) else result)
+            sources = [tensor for tensor in start if tensor.requires_grad] + capture.reached_by(after)[1]
             written = capture.written()
             outside = [old for old, _ in written.values()]
             carry = [*capture.given, *outside]
@@ -85,9 +84,8 @@ def while_loop(
             last = tensors(values[: len(start)])
             return last, [], [tensor.is_floating_point() or tensor.is_complex() for tensor in last]
 
-        result = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
-    storages.recorded()
-    return tuple(refilled(before, result))
+        last = with_gradient("", sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
+    return tuple(refilled(state, last))
 
 
 def _refuse_gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> Any:
@@ -102,10 +100,11 @@ def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]
     steps: list[int] = []
     numbers: list[float | int] = []
     for node in nodes:
-        own, own_steps = list(node.numbers), [0] * len(node.numbers)
+        start = len(numbers)
+        numbers += node.numbers
+        steps += [0] * len(node.numbers)
         for at, count in node.op.lowering.draws(node.op):
-            own[at], own[count] = seed.apart((int(own[at]), int(own[count]))), 0
-            own_steps[count] = 1
-        numbers += own
-        steps += own_steps
+            draw = int(numbers[start + at]), int(numbers[start + count])
+            numbers[start + at], numbers[start + count] = seed.apart(draw), 0
+            steps[start + count] = 1
     return tuple(steps), numbers

@@ -14,7 +14,7 @@ import torch
 from ..core import XlaTensor, guarded
 from ..loops.varying import tracker
 from ..mesh.mesh import Mesh
-from . import collectives, manual_shards
+from . import collectives, manual_steps
 
 _MODULE = "torch.distributed._functional_collectives"
 _NEEDS = (
@@ -77,7 +77,7 @@ def _named(group: Any) -> _Group | None:
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
         mesh, axes = group
     axes = (axes,) if isinstance(axes, (str, int)) else axes
-    here = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_shards.latest
+    here = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_steps.latest
     if here is None or not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
         return None
     sizes = here.mesh_axes()

@@ -8,30 +8,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
-from ..core.extend import (
-    SYNC_LOCK,
-    Node,
-    OpSpec,
-    Region,
-    Value,
-    reads,
-    record_calls,
-    regions,
-    storages,
-    user_lines,
-    walks,
-)
+from ..core import Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
+from ..core.extend import Node, OpSpec, Region, Value, record_calls, regions, user_lines, walks
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
-from ..loops.gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
-from ..loops.manual_lowering import Axes, Boundary, Manual, Varying
-from ..loops.saved import saved
+from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient
+from ..loops.manual_lowering import Axes, Boundary, Cut, Manual, Varying
 from ..loops.varying import Tracker, Watching, summed, tracker, tracking
-from .manual_shards import Cut
 
 
-class Result(NamedTuple):
+class ShardResult(NamedTuple):
     """A result of a body: a tensor, how the full value is cut into its shards, its name in messages."""
 
     tensor: XlaTensor
@@ -40,7 +26,7 @@ class Result(NamedTuple):
 
 
 # A function of one shard of each argument.
-Body = Callable[[Tensors], list[Result]]
+Body = Callable[[Tensors], list[ShardResult]]
 
 
 def manual_op(
@@ -57,8 +43,8 @@ def record_manual(name: str, lowering: Manual, operands: Sequence[Value]) -> Ten
     sizes = lowering.mesh.mesh_axes()
     metas = []
     for root, boundary in zip(lowering.body.roots, lowering.outs, strict=True):
-        own = (1, *root.meta.shape) if boundary.is_stack else root.meta.shape
-        shape = [length * count for length, count in zip(own, boundary.counts(sizes), strict=True)]
+        shard = (1, *root.meta.shape) if boundary.is_stack else root.meta.shape
+        shape = [length * count for length, count in zip(shard, boundary.counts(sizes), strict=True)]
         metas.append(dense_meta(shape, root.meta.dtype))
     op = OpSpec.of(
         name, lowering, tuple(metas), tuple(value.meta for value in operands),
@@ -80,12 +66,10 @@ def run_manual(
         raise NotImplementedError(
             f"{name}: a manual computation inside another one; name all axes that are to be manual in the outer one"
         )
-    with SYNC_LOCK, LOCK:
+    with as_one_op():
         with Capture(name) as capture:
             region = _Region(capture, Tracker(mesh, axes, capture.start), body, given, cuts, checks)
-        result = with_gradient(region.inputs, region.forward, region.gradient)
-    storages.recorded()
-    return result
+        return with_gradient(name, region.inputs, region.forward, region.gradient)
 
 
 class _Region:
@@ -104,25 +88,22 @@ class _Region:
         calls = body_calls()
         checks = checks and (calls is None or calls.checks)
         with tracking(self.tracker):
-            made = self._run(capture, body, stand_ins)
-            self.made = [self._as_promised(result, checks) for result in made]
-            self.boundaries = [Boundary(result.cut) for result in made]
+            results = self._run(capture, body, stand_ins)
+            outputs = [self._as_promised(result, checks) for result in results]
+            self.boundaries = [Boundary(result.cut) for result in results]
             self._note_writes(capture)
-            reached = [capture.reached(tensor) for tensor in self.made]
-            self.chosen = [i for i, found in enumerate(reached) if found]
-            met = {tensor: None for found in reached for tensor in found}
-            self.wanted = [i for i, tensor in enumerate(stand_ins) if tensor in met]
-            known = set(stand_ins)
-            self.closed_over = [tensor for tensor in met if tensor not in known]
+            self.chosen, reached = capture.reached_by(outputs)
+            self.wanted = [i for i, tensor in enumerate(stand_ins) if tensor in {*reached}]
+            self.closed_over = [tensor for tensor in reached if tensor not in {*stand_ins}]
             capture.refuse_written(self.closed_over, self.written, "return the new value instead")
             middle = walks.next_serial()
-            gradients = self._differentiate(capture, stand_ins) if self.chosen else []
-        self._make_forward(capture, gradients, middle)
+            sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
+            gradients = self._differentiate(capture, outputs, sources)
+        self._make_forward(capture, outputs, gradients, middle)
         self.constants: Tensors = []
         self.read: list[int] = []
         self.inputs = [*given, *self.closed_over] if self.chosen else []
         self.gradient = self._gradient(capture, gradients) if self.chosen else None
-        del self.made  # the capture, when it ends, has nothing to do with tensors that are freed
 
     def _stand_in(self, capture: Capture, meta: Meta, boundary: Boundary) -> Any:
         tensor = capture.stand_in(meta)
@@ -130,13 +111,12 @@ class _Region:
         self.tracker.known[name], self.boundary_of[name] = Varying(boundary.over, boundary.over), boundary
         return tensor
 
-    def _run(self, capture: Capture, body: Body, stand_ins: Tensors) -> list[Result]:
+    def _run(self, capture: Capture, body: Body, stand_ins: Tensors) -> list[ShardResult]:
         refusal = f"{self.name}: the body writes in place into an argument; clone it first (x = x.clone())"
         with Watching(self.tracker):
-            result: list[Result] = capture.run(body, stand_ins, unwritten=stand_ins, refusal=refusal)
-        return result
+            return capture.run(body, stand_ins, unwritten=stand_ins, refusal=refusal)
 
-    def _as_promised(self, result: Result, checks: bool) -> XlaTensor:
+    def _as_promised(self, result: ShardResult, checks: bool) -> XlaTensor:
         """The result as varying along the axes that its cut names, and along no others."""
         over = Boundary(result.cut).over
         varies = self.tracker.of_tensor(result.tensor)
@@ -146,19 +126,16 @@ class _Region:
         reduced: Any = self.tracker.reduced(result.tensor, varies.varying - over)
         return self.tracker.varied(reduced, over)
 
-    def _differs(self, result: Result, axes: Axes) -> str:
+    def _differs(self, result: ShardResult, axes: Axes) -> str:
         value: Value = storage_of(result.tensor).value
         node = walks.origin(value)
         while node is not None:
-            behind = [v for v in node.operands if self.tracker.of(v).may_diverge & frozenset(axes)]
-            if node.op.name not in ("spmd.vary", "mark_sharding") or not behind:
+            diverging = [v for v in node.operands if self.tracker.of(v).may_diverge & frozenset(axes)]
+            if node.op.name not in ("spmd.vary", "mark_sharding") or not diverging:
                 break
-            node = walks.origin(behind[0])
-        at = (
-            ""
-            if node is None or node.op.name == "spmd.stand_in"
-            else f" ({node.op.name}, {user_lines.node_line(node)})"
-        )
+            node = walks.origin(diverging[0])
+        is_op = node is not None and node.op.name != "spmd.stand_in"
+        at = f" ({node.op.name}, {user_lines.node_line(node)})" if node is not None and is_op else ""
         named = ", ".join(map(repr, axes))
         return (
             f"{self.name}: out_specs says that {result.name} is the same on all shards along {named}, but it may "
@@ -179,38 +156,35 @@ class _Region:
                     "first with spmd.manual.all_reduce"
                 )
 
-    def _differentiate(self, capture: Capture, stand_ins: Tensors) -> list[Value]:
+    def _differentiate(self, capture: Capture, outputs: Tensors, sources: Tensors) -> list[Value]:
         """The gradients on one shard: of the arguments that have one, then of the closed-over tensors."""
-        reads.next_generation()
+        chosen = [outputs[i] for i in self.chosen]
         arriving = [
-            self._stand_in(capture, dense_meta(self.made[i].shape, self.made[i].dtype), self.boundaries[i])
-            for i in self.chosen
+            self._stand_in(capture, dense_meta(tensor.shape, tensor.dtype), self.boundaries[i])
+            for i, tensor in zip(self.chosen, chosen, strict=True)
         ]
         self.arriving = [storage_of(tensor).value for tensor in arriving]
-        sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
-        found = capture.grad([self.made[i] for i in self.chosen], sources, arriving)
-        gradients = []
-        with torch.no_grad():
-            for source, gradient in zip(sources, found, strict=True):
-                one: Any = torch.zeros_like(source) if gradient is None else gradient
-                # An op that `Watching` does not see, as C++ may call it, leaves a gradient varying.
-                over = self.tracker.of_tensor(one).varying - self.tracker.of_tensor(source).varying
-                gradients.append(record_calls.operand(summed(one, self.tracker.in_order(over))))
-        return gradients
+
+        def value_of(source: XlaTensor, gradient: Any) -> Value:
+            if gradient is None:
+                gradient = torch.zeros_like(source)
+            # An op that `Watching` does not see, as C++ may call it, leaves a gradient varying.
+            over = self.tracker.of_tensor(gradient).varying - self.tracker.of_tensor(source).varying
+            return record_calls.operand(summed(gradient, self.tracker.in_order(over)))
+
+        return capture.grad(chosen, sources, arriving, value_of)
 
     # --- the two ops --------------------------------------------------------------------------------------------------
 
-    def _make_forward(self, capture: Capture, gradients: list[Value], middle: int) -> None:
+    def _make_forward(self, capture: Capture, outputs: Tensors, gradients: list[Value], middle: int) -> None:
         befores = [before for before, _ in self.written.values()]
-        self.saved_values: list[Value] = []
-        if gradients:
-            self.saved_values = saved(capture, gradients, [*self.given_values, *self.arriving], middle)
+        self.saved_values = saved(capture, gradients, [*self.given_values, *self.arriving], middle)
         for value in self.saved_values:  # a stack of one per shard, or one value where all are equal
             if may_diverge := self.tracker.in_order(self.tracker.of(value).may_diverge):
                 dims = (may_diverge, *[()] * len(value.meta.shape))
                 self.boundary_of[walks.value_name(value)] = Boundary(dims, is_stack=True)
         after = [value for _, value in self.written.values()]
-        roots = [*(record_calls.operand(tensor) for tensor in self.made), *after, *self.saved_values]
+        roots = [*map(record_calls.operand, outputs), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
         given = [*befores, *self.given_values]
         self.forward_constants = self._constants(capture, roots, given)
@@ -229,11 +203,8 @@ class _Region:
         name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
 
         def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-            refuse_second(name)
-            with LOCK:
-                operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
-                result = record_manual(f"{name}.backward", op, operands)
-            storages.recorded()
+            operands = [record_calls.operand(tensor) for tensor in (*kept, *(arriving[i] for i in chosen))]
+            result = record_manual(f"{name}.backward", op, operands)
             of_arguments = dict(zip(wanted, result, strict=False))
             return [*map(of_arguments.get, range(count)), *result[len(wanted) :]]
 
@@ -248,9 +219,9 @@ class _Region:
             ):
                 outer |= {walks.value_name(value): value for value in walks.results(node)}
         need = capture.outside(roots, [*given, *outer.values()])
-        known = {walks.value_name(value) for value in given}
+        names = {walks.value_name(value) for value in given}
         read = capture.read(roots, [*given, *outer.values()])
-        return need + [value for name, value in outer.items() if name in read and name not in known]
+        return need + [value for name, value in outer.items() if name in read and name not in names]
 
     def _boundary(self, value: Value) -> Boundary:
         return self.boundary_of.get(walks.value_name(value)) or replicated(value)
@@ -270,13 +241,8 @@ class _Region:
             met = [axis for axis in manual if axis in named]
             same = sharding.replicated() is mesh
             if met or not same or len(manual) == len([n for n in mesh.mesh_shape if n > 1]):
-                why = (
-                    f"axis {met[0]!r} is manual there"
-                    if met
-                    else "all axes of its mesh are manual there"
-                    if same
-                    else "it is of another mesh"
-                )
+                why = "all axes of its mesh are manual there" if same else "it is of another mesh"
+                why = f"axis {met[0]!r} is manual there" if met else why
                 raise ValueError(
                     f"{self.name}: {node.op.name} to {sharding!r} inside the body ({user_lines.node_line(node)}), but "
                     f"{why}: a value of one shard can be sharded only over the axes that axis_names leaves to the "

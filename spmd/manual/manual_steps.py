@@ -1,20 +1,53 @@
 """A manual computation in two steps: a tensor becomes one shard of it, and a shard becomes the full tensor again.
 
-The ops recorded between the two become the body of a manual computation at each join: of the results that leave, and in
-backward of the gradients. Every shard counts as varying along all axes, so that gradients are right in any case.
+The first step is an op of the graph without a value of its own (`ManualShard`), which no sync runs. The ops recorded
+between the two become the body of a manual computation at each join: of the results that leave, and in backward of the
+gradients. Every shard counts as varying along all axes, so that gradients are right in any case.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..core import LOCK, Sharding, XlaTensor, dense_meta
-from ..core.extend import Node, Value, record_calls, user_lines, walks
-from ..loops.manual_lowering import Axes, Boundary, Index, Varying
+from ..core import LOCK, Sharding, XlaTensor, dense_meta, points
+from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, record_calls, user_lines, walks
+from ..loops.manual_lowering import Axes, Boundary, Cut, Index, Varying
 from ..loops.varying import Tracker, Vary, record_op, summed
-from . import manual_shards
 from .manual_computation import manual_op, record_manual, replicated
-from .manual_shards import Cut, ManualShard
+
+
+@dataclass(frozen=True, slots=True)
+class ManualShard(Lowering):
+    """One shard's part of its operand."""
+
+    mesh: Sharding
+    cut: Cut
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[None]:  # type: ignore[override]
+        raise RuntimeError(
+            "it is one shard's part of a tensor (spmd.torch_xla.enable_manual_sharding) and has no value outside; join "
+            "the shards with spmd.torch_xla.disable_manual_sharding first"
+        )
+
+
+latest: Sharding | None = None  # the mesh of the latest shard: until one is recorded no sync looks for any
+
+
+def _is_shard(node: Node) -> bool:
+    return isinstance(node.op.lowering, ManualShard)
+
+
+def _shards_of(value: Value) -> list[Node]:
+    """The `ManualShard` nodes that a value depends on, in the order of recording."""
+    return list(filter(_is_shard, walks.between([value], ())))
+
+
+def _are_values(values: Sequence[Value]) -> list[bool]:
+    """For each value, True if it depends on no `ManualShard`."""
+    depending = walks.depending(values, _is_shard)
+    return [walks.origin(value) not in depending for value in values]
 
 
 class Untracked(Tracker):
@@ -30,11 +63,10 @@ class Untracked(Tracker):
 
 def untracked(tensor: Any) -> Untracked | None:
     """Returns the tracker of a tensor that is computed from shards that are values of the graph; else None."""
-    if not manual_shards.is_used or type(tensor) is not XlaTensor:
+    if latest is None or type(tensor) is not XlaTensor:
         return None
-    found = manual_shards.behind(record_calls.operand(tensor))
-    mesh = _mesh(found) if found else None
-    return None if mesh is None else Untracked(mesh, mesh.axis_names)
+    shards = _shards_of(record_calls.operand(tensor))
+    return Untracked(_mesh(shards), _mesh(shards).axis_names) if shards else None
 
 
 def enable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
@@ -60,15 +92,18 @@ class _ManualStep(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         mesh, cut, joins = ctx.of
         over = Boundary(cut).over
-        rest = tuple(axis for axis in mesh.axis_names if axis not in over)
+        unnamed = tuple(axis for axis in mesh.axis_names if axis not in over)
         if not joins:
-            return _joined(summed(gradient, rest), mesh, cut), None, None, None
-        (count,) = Boundary((rest,)).counts(mesh.mesh_axes())
+            return _joined(summed(gradient, unnamed), mesh, cut), None, None, None
+        (count,) = Boundary((unnamed,)).counts(mesh.mesh_axes())
         return _shard(gradient / count if count > 1 else gradient, mesh, cut), None, None, None
 
 
 def _shard(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
-    manual_shards.note_use(mesh)
+    global latest
+    if latest is None:
+        points.can_run.append(_are_values)
+    latest = mesh
     counts = Boundary(cut).counts(mesh.mesh_axes())
     shape = [length // count for length, count in zip(tensor.shape, counts, strict=True)]
     return record_op("spmd.to_shard", ManualShard(mesh, cut), tensor, dense_meta(shape, tensor.dtype))
@@ -79,16 +114,16 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
     record_calls.enter_thread()
     with LOCK:
         root = record_calls.operand(tensor)
-        found = sorted(manual_shards.behind(root), key=lambda node: node.serial)
-        if found and _mesh(found) is not mesh:
+        shards = _shards_of(root)
+        if shards and _mesh(shards) is not mesh:
             raise ValueError(
-                f"spmd.torch_xla.disable_manual_sharding: the shard is of the mesh {_mesh(found)!r}, but is to be "
+                f"spmd.torch_xla.disable_manual_sharding: the shard is of the mesh {_mesh(shards)!r}, but is to be "
                 f"joined over {mesh!r}"
             )
-        constants = _constants(root, found)
+        constants = _constants(root, shards)
         rules = Tracker(mesh, mesh.axis_names)
         rules.known |= {walks.value_name(value): Varying() for value in constants}
-        for node in found:
+        for node in shards:
             rules.known[node] = Varying(rules.every, Boundary(_of(node).cut).over)
         boundary = Boundary(cut)
         may_diverge = sorted(rules.of(root).may_diverge - boundary.over)
@@ -98,24 +133,25 @@ def _joined(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
                 f"{', '.join(map(repr, may_diverge))} are the same, but they may differ; name the axis in the spec, or "
                 "reduce it first with spmd.manual.all_reduce"
             )
-        ins = [*map(replicated, constants), *(Boundary(_of(node).cut) for node in found)]
-        op = manual_op(rules, [root], [boundary], [*constants, *found], ins)
-        operands = [*constants, *(node.operands[0] for node in found)]
+        ins = [*map(replicated, constants), *(Boundary(_of(node).cut) for node in shards)]
+        op = manual_op(rules, [root], [boundary], [*constants, *shards], ins)
+        operands = [*constants, *(node.operands[0] for node in shards)]
         (result,) = record_manual("spmd.from_shards", op, operands)
         return result
 
 
 def _constants(root: Value, shards: list[Node]) -> list[Value]:
     """The operands that no shard is computed into: the same on all shards, but for draws and axis indices."""
-    own = dict.fromkeys(shards)
+    of_shards = dict.fromkeys(shards)
 
     def is_of_shard(node: Node) -> bool:
-        lowering = node.op.lowering
-        return isinstance(lowering, Index) or bool(lowering.draws(node.op)) or not own.keys().isdisjoint(node.operands)
+        is_own = isinstance(node.op.lowering, Index) or bool(node.op.lowering.draws(node.op))
+        return is_own or not of_shards.keys().isdisjoint(node.operands)
 
-    own |= (inside := walks.depending([root], is_of_shard, shards))
+    inside = walks.depending([root], is_of_shard, shards)
+    of_shards |= inside
     read = (*(value for node in inside for value in node.operands), root)
-    return list({walks.value_name(value): value for value in read if walks.origin(value) not in own}.values())
+    return list({walks.value_name(value): value for value in read if walks.origin(value) not in of_shards}.values())
 
 
 def _of(node: Node) -> ManualShard:
@@ -124,8 +160,8 @@ def _of(node: Node) -> ManualShard:
     return lowering
 
 
-def _mesh(found: list[Node]) -> Sharding:
-    meshes = {_of(node).mesh: node for node in found}
+def _mesh(shards: list[Node]) -> Sharding:
+    meshes = {_of(node).mesh: node for node in shards}
     if len(meshes) > 1:
         lines = " and ".join(f"{user_lines.node_line(node)}" for node in meshes.values())
         raise ValueError(f"spmd.torch_xla.enable_manual_sharding: shards of two meshes meet, made at {lines}")

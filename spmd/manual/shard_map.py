@@ -5,19 +5,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path
 
-from ..core import XlaTensor, ends_at_user_line, storage_of, view_of
+from ..core import Sharding, XlaTensor, ends_at_user_line
 from ..loops.body_calls import body_calls
-from ..loops.manual_lowering import Boundary
+from ..loops.gradient import sharding_of
+from ..loops.manual_lowering import Boundary, Cut
 from ..loops.recompute.wrapped import wrapped
+from ..loops.scan import refilled, tensors_of
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
 from ..mesh.placements import are_placements
 from . import functional_collectives
-from .manual_computation import Result, run_manual
-from .manual_shards import Cut
+from .manual_computation import ShardResult, run_manual
 from .manual_steps import disable, enable, untracked
 
 
@@ -96,7 +97,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     [4.0, 4.0]
     """
     functional_collectives.install()
-    _check_tensors([tensor], [""], {})
+    _check_tensors([("", tensor)], {})
     mesh = mesh or get_global_mesh() or _mesh_of([tensor])
     caller, name = "spmd.torch_xla.enable_manual_sharding", "the tensor"
     cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", caller, divides=True)
@@ -118,16 +119,13 @@ def disable_manual_sharding(
     >>> spmd.torch_xla.disable_manual_sharding(shard * 2, ("data",), (4,)).tolist()
     [0.0, 2.0, 4.0, 6.0]
     """
-    _check_tensors([tensor], [""], {})
-    if mesh is None:
-        found = untracked(tensor)
-        if found is None:
-            raise ValueError(
-                "spmd.torch_xla.disable_manual_sharding: expected a shard that enable_manual_sharding returned, or a "
-                "mesh"
-            )
-        mesh = Mesh(found.mesh.device_ids, found.mesh.mesh_shape, found.mesh.axis_names, target=found.mesh.target)
     caller = "spmd.torch_xla.disable_manual_sharding"
+    _check_tensors([("", tensor)], {})
+    if mesh is None:
+        shard = untracked(tensor)
+        if shard is None:
+            raise ValueError(f"{caller}: expected a shard that enable_manual_sharding returned, or a mesh")
+        mesh = _mesh_of_sharding(shard.mesh)
     cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, "the shard", "the spec", caller)
     counts = Boundary(cut).counts(mesh.sharding((), 0).mesh_axes())
     shape = [length * count for length, count in zip(tensor.shape, counts, strict=True)]
@@ -152,46 +150,46 @@ def call_on_shards(
 ) -> Any:
     """Calls the function that `shard_map` returns."""
     functional_collectives.install()
-    values, tree = tree_flatten(args)
-    paths = [keystr(path) for path, _ in tree_flatten_with_path(args)[0]]
-    _check_tensors(values, paths, kwargs)
-    mesh = mesh or get_global_mesh() or _mesh_of(values)
+    values = _by_path(args)
+    _check_tensors(values, kwargs)
+    mesh = mesh or get_global_mesh() or _mesh_of([value for _, value in values])
     axes = _manual_axes(mesh, axis_names)
     if isinstance(in_specs, list):
         in_specs = tuple(in_specs)
-    specs = _spread(in_specs, args, "in_specs", "args")
-    places = [i for i, value in enumerate(values) if type(value) is XlaTensor]
-    cuts = [_cut(mesh, axes, specs[i], values[i], f"args{paths[i]}", "in_specs", divides=True) for i in places]
-    made_tree: Any = None
+    cuts: dict[int, Cut] = {}  # by the argument's number among all values
+    for i, ((path, value), spec) in enumerate(zip(values, _spread(in_specs, args, "in_specs", "args"), strict=True)):
+        if type(value) is XlaTensor:
+            cuts[i] = _cut(mesh, axes, spec, value, f"args{path}", "in_specs", divides=True)
+    result: Any = None
 
-    def body(shards: list[XlaTensor]) -> list[Result]:
-        nonlocal made_tree
-        given = list(values)
-        calls = body_calls()
-        for place, shard in zip(places, shards, strict=True):
-            given[place] = shard if calls is None else calls.argument(fn, place, shard)
-        result = fn(*tree_unflatten(given, tree), **kwargs)
-        found, made_tree = tree_flatten(result)
-        out_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
+    def body(shards: list[XlaTensor]) -> list[ShardResult]:
+        nonlocal result
+        if (calls := body_calls()) is not None:
+            shards = [calls.argument(fn, i, shard) for i, shard in zip(cuts, shards, strict=True)]
+        result = fn(*refilled(args, shards), **kwargs)
         results = []
-        for value, path, spec in zip(found, out_paths, _spread(out_specs, result, "out_specs", "result"), strict=True):
-            name = f"result{path}"
+        specs = _spread(out_specs, result, "out_specs", "result")
+        for (path, value), spec in zip(_by_path(result), specs, strict=True):
             if value is None:
                 continue
+            name = f"result{path}"
             if type(value) is not XlaTensor:
                 raise TypeError(f"spmd.shard_map: fn must return tensors on xla (or None), {name} is {value!r}")
-            results.append(Result(value, _cut(mesh, axes, spec, value, name, "out_specs"), name))
-        nones.extend(value is None for value in found)
+            results.append(ShardResult(value, _cut(mesh, axes, spec, value, name, "out_specs"), name))
         return results
 
-    nones: list[bool] = []
-    given_values, sharding = [values[i] for i in places], mesh.sharding((), 0)
-    result = iter(run_manual("spmd.shard_map", body, given_values, cuts, sharding, axes, checks=check_vma))
-    return tree_unflatten([None if is_none else next(result) for is_none in nones], made_tree)
+    sharding, inputs = mesh.sharding((), 0), tensors_of(args)
+    joined = run_manual("spmd.shard_map", body, inputs, [*cuts.values()], sharding, axes, checks=check_vma)
+    return refilled(result, joined)
 
 
-def _check_tensors(values: Sequence[Any], paths: Sequence[str], kwargs: dict[str, Any]) -> None:
-    for value, path in zip(values, paths, strict=True):
+def _by_path(tree: Any) -> list[tuple[str, Any]]:
+    """The values of a pytree, each with its path as text."""
+    return [(keystr(path), value) for path, value in tree_flatten_with_path(tree)[0]]
+
+
+def _check_tensors(values: Sequence[tuple[str, Any]], kwargs: dict[str, Any]) -> None:
+    for path, value in values:
         if isinstance(value, torch.Tensor) and type(value) is not XlaTensor:
             raise TypeError(
                 f"spmd.shard_map: expected tensors on xla, args{path} of shape {list(value.shape)} is on "
@@ -206,39 +204,33 @@ def _check_tensors(values: Sequence[Any], paths: Sequence[str], kwargs: dict[str
 
 def _mesh_of(values: Sequence[Any]) -> Mesh:
     """The mesh that these tensors share. Raises ValueError for none or several."""
-    found: dict[Mesh, None] = {}
-    for value in values:
-        sharding = storage_of(value).sharding if type(value) is XlaTensor and view_of(value) is None else None
-        if sharding is not None:
-            found[Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)] = None
-    if len(found) != 1:
-        what = f"the tensors are over {len(found)} meshes" if found else "no tensor is sharded over one"
-        raise ValueError(f"expected a mesh, as {what} and there is no global one; pass mesh=, or use `with mesh:`")
-    return next(iter(found))
+    tensors = [value for value in values if type(value) is XlaTensor]
+    meshes = {_mesh_of_sharding(sharding) for tensor in tensors if (sharding := sharding_of(tensor)) is not None}
+    if len(meshes) != 1:
+        why = f"the tensors are over {len(meshes)} meshes" if meshes else "no tensor is sharded over one"
+        raise ValueError(f"expected a mesh, as {why} and there is no global one; pass mesh=, or use `with mesh:`")
+    return meshes.pop()
+
+
+def _mesh_of_sharding(sharding: Sharding) -> Mesh:
+    return Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
 
 
 def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
     """The manual axes in the mesh's order."""
     if axis_names is None:
         return mesh.axis_names
-    given = (axis_names,) if isinstance(axis_names, (str, int)) else tuple(axis_names)
-    if not given:
+    axes = (axis_names,) if isinstance(axis_names, (str, int)) else tuple(axis_names)
+    if not axes:
         raise ValueError("spmd.shard_map: axis_names is empty; leave it out to make all axes manual")
-    names = {mesh._axis(axis, PartitionSpec(axis), "spmd.shard_map: axis_names") for axis in given}
+    names = {mesh._axis(axis, PartitionSpec(axis), "spmd.shard_map: axis_names") for axis in axes}
     return tuple(axis for axis in mesh.axis_names if axis in names)
 
 
 def _cut(
-    mesh: Mesh,
-    axes: tuple[str, ...],
-    spec: Any,
-    tensor: Any,
-    name: str,
-    which: str,
-    function: str = "spmd.shard_map",
-    *,
-    divides: bool = False,
-) -> Cut:
+    mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str, function: str = "spmd.shard_map",
+    *, divides: bool = False,
+) -> Cut:  # fmt: skip
     """The manual axes that split each dim, by the spec `which` of `name`. divides: whether they must divide it."""
     caller, sizes = f"{function}: {which} of {name}", mesh.sharding((), 0).mesh_axes()
     if isinstance(spec, str) or are_placements(spec):  # as a spec of the mesh's axes
@@ -259,14 +251,14 @@ def _cut(
     cut = []
     for entry in full:
         names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-        found = tuple(mesh._axis(axis, full, caller) for axis in names)
-        for axis in found:
+        manual = tuple(mesh._axis(axis, full, caller) for axis in names)
+        for axis in manual:
             if axis not in axes:
                 raise ValueError(
                     f"{caller}: axis {axis!r} of {full!r} is not manual (axis_names: {', '.join(map(repr, axes))}); "
                     "over the other axes the partitioner splits: leave it out here, and use spmd.mark_sharding for it"
                 )
-        cut.append(found)
+        cut.append(manual)
     for dim, count in enumerate(Boundary(tuple(cut)).counts(sizes) if divides else ()):
         if tensor.shape[dim] % count:
             shown = " x ".join(f"{axis!r} ({sizes[axis]})" for axis in cut[dim])
@@ -281,9 +273,8 @@ def _cut(
 def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
     """A spec for each value of a pytree, of which the specs are a prefix."""
     values, _ = tree_flatten(tree)
-    if specs is None or isinstance(specs, PartitionSpec):
-        return [specs] * len(values)
-    if isinstance(specs, str) and specs.lstrip().startswith("{"):
+    is_text = isinstance(specs, str) and specs.lstrip().startswith("{")
+    if specs is None or isinstance(specs, PartitionSpec) or is_text:
         return [specs] * len(values)
     if isinstance(specs, (str, int)):
         raise TypeError(f"spmd.shard_map: {which} for {path} is {specs!r}; write a spec, P({specs!r})")
@@ -304,10 +295,10 @@ def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
             )
         parts = [(specs[key], tree[key], f"{path}[{key!r}]") for key in tree]
     else:
-        own = list(specs) if type(specs) in (tuple, list) else SUPPORTED_NODES[kind].flatten_fn(specs)[0]
-        if len(own) != len(children):
+        each = list(specs) if type(specs) in (tuple, list) else SUPPORTED_NODES[kind].flatten_fn(specs)[0]
+        if len(each) != len(children):
             raise ValueError(
-                f"spmd.shard_map: {which} for {path} are {len(own)}, {specs!r}, but it has {len(children)} parts"
+                f"spmd.shard_map: {which} for {path} are {len(each)}, {specs!r}, but it has {len(children)} parts"
             )
-        parts = [(spec, child, f"{path}[{i}]") for i, (spec, child) in enumerate(zip(own, children, strict=True))]
-    return [found for spec, child, name in parts for found in _spread(spec, child, which, name)]
+        parts = [(spec, child, f"{path}[{i}]") for i, (spec, child) in enumerate(zip(each, children, strict=True))]
+    return [value_spec for spec, child, name in parts for value_spec in _spread(spec, child, which, name)]

@@ -1,4 +1,4 @@
-"""Gradients that are not reduced over mesh axes yet: stacks of summands, one on the devices of each place along them.
+"""`spmd.unreduced`: gradients as stacks of summands that devices have not exchanged yet, one for each shard along axes.
 
 A gradient is a sum over the rows of the batch. The op that sums is recorded again, once for each block of rows, and so
 are the linear ops between it and the gradient, once for each summand. The stack's sum is the gradient, whatever the
@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax.sharding import PartitionSpec
 
-from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, XlaTensor, annotations, dense_meta, wrap
+from ..core import LOCK, DeviceData, Dim, Meta, Sharding, Spec, Storage, annotations, dense_meta, wrap
 from ..core.extend import (
     OPEN,
     Arrays,
@@ -35,12 +36,13 @@ from ..core.extend import (
     user_lines,
     walks,
 )
-
-Axes = tuple[str, ...]
+from ..loops.manual_lowering import Axes
+from ..mesh.mesh import Mesh
+from ..tensors.annotate import on_device
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchAxes:
     """The axes that shard the rows of the batch, the outermost first, and those among them that are not reduced."""
 
     mesh: Sharding
@@ -56,7 +58,7 @@ class Rows:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The places of the axes that are not reduced among `axes`, in their order."""
+        """The numbers of the axes that are not reduced among `axes`, in their order."""
         return tuple(index for index, axis in enumerate(self.axes) if axis in self.over)
 
     @property
@@ -95,7 +97,7 @@ class _Each(Lowering):
     inner: OpSpec
     index: int
     cuts: tuple[int | None, ...]
-    rows: Rows
+    rows: BatchAxes
     is_mean: bool = False
     on_shards: bool = False
 
@@ -112,55 +114,89 @@ class _Each(Lowering):
             stack = array if cut == _STACK else rules.blocks(array, cut, self.rows.sizes, self.rows.kept)
             return partitioning.in_front(stack, mesh, names)
 
-        def one(*arrays: jax.Array) -> jax.Array:
+        def summand(*arrays: jax.Array) -> jax.Array:
             result = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
             return result / self.rows.count if self.is_mean else result
 
-        given = list(map(apart, operands, self.cuts))
-        return (jax.vmap(one, in_axes=[None if cut is None else 0 for cut in self.cuts])(*given),)
+        stacks = list(map(apart, operands, self.cuts))
+        return (jax.vmap(summand, in_axes=[None if cut is None else 0 for cut in self.cuts])(*stacks),)
 
     def _on_shards(self, operands: Arrays, mesh: Any, every: Axes, names: Axes) -> jax.Array:
         others = tuple(name for name in every if name not in names)
 
-        def one(*arrays: jax.Array) -> jax.Array:
+        def summand(*arrays: jax.Array) -> jax.Array:
             result = self.inner.lower(arrays, (), [None] * len(arrays))[self.index]
             return (jax.lax.psum(result, others) if others else result)[None]
 
-        specs = [
-            PartitionSpec(*[None] * cut, every) if cut is not None else PartitionSpec() for cut in self.cuts
-        ]  # fmt: skip
-        mapped = jax.shard_map(
-            one, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(names), check_vma=False
-        )  # fmt: skip
-        return mapped(*operands)
+        ins = tuple(PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, every) for cut in self.cuts)
+        outs = PartitionSpec(names)
+        return jax.shard_map(summand, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*operands)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class _First(Lowering):
     """A stack whose first summand is the operand; the others are zero."""
 
-    rows: Rows
+    rows: BatchAxes
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         (array,) = operands
-        place = jax.lax.broadcasted_iota(jnp.int32, (self.rows.count, *[1] * array.ndim), 0)
-        return (jnp.where(place == 0, array[None], jnp.zeros((), array.dtype)),)
+        index = jax.lax.broadcasted_iota(jnp.int32, (self.rows.count, *[1] * array.ndim), 0)
+        return (jnp.where(index == 0, array[None], jnp.zeros((), array.dtype)),)
 
 
-def unreduced(gradients: Sequence[XlaTensor], rows: Rows) -> list[XlaTensor | NotSeparableError]:
-    """Returns for each gradient the stack of its summands, [count, *shape], or why there is none."""
-    found: list[XlaTensor | NotSeparableError] = []
+def unreduced(
+    gradients: Sequence[torch.Tensor], mesh: Mesh, batch_axes: Sequence[str], over: Sequence[str]
+) -> list[torch.Tensor | NotImplementedError]:
+    """Returns gradients before their reduction over mesh axes: for each the stack of its summands.
+
+    A gradient is a sum over the rows of the batch. Of these each device has some, so it has a summand of the gradient,
+    and the partitioner reduces the summands where the sum is made. Here the sum is recorded again with a dim in front,
+    sharded over the axes: `stack.sum(0)` is the gradient, and its devices exchange nothing over these axes before.
+    Stacks may be added up, over several backward passes, and then reduced once. Forward and backward stay those of the
+    whole batch: so a mean over tokens, batch statistics and random numbers are what they are on one device.
+
+    Args:
+        gradients: recorded tensors that have not run, such as `.grad` after `backward`, or a loss.
+        mesh: the mesh over which the batch is sharded.
+        batch_axes: the axes that shard dim 0 of the batch, the outermost first.
+        over: those among them over which the result is not reduced.
+
+    Returns for each gradient a tensor of shape [devices along `over`, *shape], in the gradient's dtype or in a wider
+    one in which it was summed before a cast; or, where an op on the way from the sum over the batch to the gradient is
+    not known to be linear, the error that names the op and its line.
+    Raises ValueError for axes that are not in the mesh or not of the batch, TypeError for tensors that are not on xla.
+    Source: JAX's `PartitionSpec(unreduced=...)`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> weight = torch.ones(4, 2, device="xla", requires_grad=True)
+    >>> (torch.ones(8, 4, device="xla") @ weight).sum().backward()
+    >>> (stack,) = spmd.unreduced([weight.grad], mesh, ("data",), ("data",))
+    >>> stack.shape, stack.sum(0).equal(weight.grad)
+    (torch.Size([1, 4, 2]), True)
+    """
+    for axis in (*batch_axes, *over):
+        if axis not in mesh.axis_names:
+            raise ValueError(f"unreduced: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
+    if not over or not set(over) <= set(batch_axes):
+        raise ValueError(
+            f"unreduced: expected over to name some of the batch's axes ({', '.join(batch_axes)}), got {tuple(over)!r}"
+        )
+    record_calls.enter_thread()
+    tensors = [on_device(gradient, "unreduced") for gradient in gradients]
+    stacks: list[torch.Tensor | NotImplementedError] = []
     with LOCK:
-        values = [record_calls.read(gradient) for gradient in gradients]
-        ways = _Ways(rows, walks.depending(values, _is_of_batch))
+        values = [record_calls.read(tensor) for tensor in tensors]
+        batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), tuple(over))
+        summands = _Summands(batch, walks.depending(values, _is_of_batch))
         for value in values:
             try:
-                stack = ways.stack(_before_narrowing(value))
+                stack = summands.stack(_before_narrowing(value))
+                stacks.append(wrap(stack.meta, Storage(stack, stack.meta)))
             except NotSeparableError as error:
-                found.append(error)
-            else:
-                found.append(wrap(stack.meta, Storage(stack, stack.meta)))
-    return found
+                stacks.append(error)
+    return stacks
 
 
 def _before_narrowing(value: Value) -> Value:
@@ -189,21 +225,21 @@ def _is_data_of_batch(value: Value) -> bool:
     return type(value) is DeviceData and not value.is_state and not body.names()
 
 
-class _Ways:
+class _Summands:
     """The ways back from gradients to the ops that sum them, over one graph. of_batch: the ops that depend on the
     batch."""
 
-    def __init__(self, rows: Rows, of_batch: Mapping[Node, None]):
+    def __init__(self, rows: BatchAxes, of_batch: Mapping[Node, None]):
         self.rows = rows
         self.of_batch = of_batch
-        self.made: dict[Any, Value] = {}
+        self.stacks: dict[Any, Value] = {}
 
     def stack(self, value: Value) -> Value:
         """The summands of a value, as a stack."""
-        found = self.made.get(walks.value_name(value))
-        if found is None:
-            found = self.made[walks.value_name(value)] = self._stack(value)
-        return found
+        name = walks.value_name(value)
+        if name not in self.stacks:
+            self.stacks[name] = self._stack(value)
+        return self.stacks[name]
 
     def _stack(self, value: Value) -> Value:
         node = walks.origin(value)
@@ -212,15 +248,15 @@ class _Ways:
         name = node.op.name.partition(":")[0]
         if name in SAME:
             return self.stack(node.operands[walks.result_index(value)])
-        if name == "aten.sum.dim_IntList" and (before := self._reduced(node)) is not None:
-            return before
-        lowering = node.op.lowering
+        if name == "aten.sum.dim_IntList" and (stack := self._reduced(node)) is not None:
+            return stack
+        lowering, index = node.op.lowering, walks.result_index(value)
         if isinstance(lowering, Call) and not lowering.opaque:
-            cuts = self._cuts(node, name, walks.result_index(value))
+            cuts = self._cuts(node, name, index)
             if cuts is not None:
-                return self._of_rows(node, name, walks.result_index(value), cuts)
+                return self._of_rows(node, name, index, cuts)
             if name in LINEAR or (name in _MULTILINEAR and self._is_linear(node, _MULTILINEAR[name])):
-                return self._again(node, walks.result_index(value), is_sum=name in LINEAR)
+                return self._of_each(node, index, is_sum=name in LINEAR)
         raise NotSeparableError(
             f"it is made by {name} at {user_lines.node_line(node)}, which is not known as a sum over dim 0 of the "
             "batch, or as linear in such sums"
@@ -236,7 +272,7 @@ class _Ways:
         each = walks.origin(result.operands[0]) if result is not None and result.op.name == "mark_sharding" else None
         if each is None or each.op.name != _NAME or each.op.lowering.rows != self.rows:  # type: ignore[attr-defined]
             return None
-        is_of_summands = list(dict(node.op.lowering.arguments).get("dim") or ()) == [0]  # type: ignore[attr-defined]
+        is_of_summands = list(_arguments(node).get("dim") or ()) == [0]
         return stack if is_of_summands and node.meta.shape == stack.meta.shape[1:] else None
 
     # --- sums over rows -----------------------------------------------------------------------------------------------
@@ -245,46 +281,48 @@ class _Ways:
         """For an op that sums over rows the dim of the rows in each operand, None for those without; else None."""
         if name not in _ROWS or index not in sums_of(node.op, _SUMS[name]):
             return None
-        arguments: dict[str, Any] = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
+        arguments = _arguments(node)
         dims = _ROWS[name](arguments, node.op)
         cuts: list[int | None] = [None] * len(node.operands)
         for argument, dim in dims.items():
-            place = arguments.get(argument)
-            if type(place) is Operand and self._depends(node.operands[place]):
-                cuts[place] = dim
+            operand = arguments.get(argument)
+            if type(operand) is Operand and self._depends(node.operands[operand]):
+                cuts[operand] = dim
         if sum(cut is not None for cut in cuts) < len([n for n in dims if type(arguments.get(n)) is Operand]):
             return None  # an operand without the batch's rows: the op is linear in the other
         block = self.rows.ways if name in _ON_SHARDS else math.prod(self.rows.sizes)
-        for operand, cut in zip(node.operands, cuts, strict=True):
-            if cut is not None and operand.meta.shape[cut] % block:
+        for value, cut in zip(node.operands, cuts, strict=True):
+            if cut is not None and value.meta.shape[cut] % block:
                 raise NotSeparableError(
-                    f"it is made by {name} at {user_lines.node_line(node)}, which sums over "
-                    f"{operand.meta.shape[cut]} rows, and not over a multiple of {block}"
+                    f"it is made by {name} at {user_lines.node_line(node)}, which sums over {value.meta.shape[cut]} "
+                    f"rows, and not over a multiple of {block}"
                 )
         return tuple(cuts) if any(cut is not None for cut in cuts) else None
 
     def _of_rows(self, node: Node, name: str, index: int, cuts: tuple[int | None, ...]) -> Value:
-        is_mean = name in _MEANS or (name in _LOSSES and _reduction(node) == _MEAN)
+        # The schema's default of a loss's reduction is the mean.
+        is_mean = name in _MEANS or (name in _LOSSES and _arguments(node).get("reduction", _MEAN) == _MEAN)
         on_shards = name in _ON_SHARDS
         inner = _on_block(node, cuts, self.rows.ways if on_shards else self.rows.count)
-        lowering = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
-        return self._record(lowering, node.op.metas[index], node.operands, node.numbers, place_of(node), node.op)
+        each = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
+        return self._record(each, node.op.metas[index], node.operands, node.numbers, place_of(node), node.op)
 
     # --- linear ops after them ----------------------------------------------------------------------------------------
 
     def _is_linear(self, node: Node, names: Sequence[str]) -> bool:
         """True if one operand alone depends on the batch, and the op is linear in it."""
-        arguments = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
-        places = [place for name in names if type(place := arguments.get(name)) is Operand]
-        depends = [place for place, one in enumerate(node.operands) if self._depends(one)]
-        return len(depends) == 1 and depends[0] in places
+        arguments = _arguments(node)
+        linear = [operand for name in names if type(operand := arguments.get(name)) is Operand]
+        depends = [i for i, operand in enumerate(node.operands) if self._depends(operand)]
+        return len(depends) == 1 and depends[0] in linear
 
-    def _again(self, node: Node, index: int, *, is_sum: bool) -> Value:
+    def _of_each(self, node: Node, index: int, *, is_sum: bool) -> Value:
         """The op on each summand. is_sum: of all operands together; else of the one that depends on the batch."""
-        is_stack = [is_sum or self._depends(one) for one in node.operands]
-        operands = [self.stack(one) if is_one else one for one, is_one in zip(node.operands, is_stack, strict=True)]
-        lowering = _Each(node.op, index, tuple(_STACK if is_one else None for is_one in is_stack), self.rows)
-        return self._record(lowering, node.op.metas[index], operands, node.numbers, place_of(node), node.op)
+        cuts = tuple(_STACK if is_sum or self._depends(operand) else None for operand in node.operands)
+        pairs = zip(node.operands, cuts, strict=True)
+        operands = [operand if cut is None else self.stack(operand) for operand, cut in pairs]
+        each = _Each(node.op, index, cuts, self.rows)
+        return self._record(each, node.op.metas[index], operands, node.numbers, place_of(node), node.op)
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
@@ -299,10 +337,15 @@ class _Ways:
     ) -> Value:  # fmt: skip
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
         kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
-        metas = tuple(one.meta for one in operands)
+        metas = tuple(operand.meta for operand in operands)
         result = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
         each = record_calls.record(result, tuple(operands), numbers, place)
         return record_calls.record(annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """The arguments of a node that calls an op of aten."""
+    return dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
 
 
 def _on_block(node: Node, cuts: Sequence[int | None], count: int) -> OpSpec:
@@ -330,14 +373,8 @@ def sums_of(op: OpSpec, sums: Sequence[int]) -> list[int]:
     """Returns the indices, among the results that an op makes, of these results of its schema."""
     if op.layout is None:
         return list(sums)
-    result = [place for place, part in enumerate(op.layout) if part is Slot]
-    return [result.index(place) for place in sums if place in result]
-
-
-def _reduction(node: Node) -> int:
-    """The way in which a loss is reduced; the schema's default is the mean."""
-    arguments: dict[str, Any] = dict(node.op.lowering.arguments)  # type: ignore[attr-defined]
-    return int(arguments.get("reduction", _MEAN))
+    results = [index for index, part in enumerate(op.layout) if part is Slot]
+    return [results.index(index) for index in sums if index in results]
 
 
 def place_of(node: Node) -> Place:
@@ -369,8 +406,8 @@ def _of_linear(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
 
 
 def _of_layer_norm(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    given = [name for name in ("grad_out", "input", "mean", "rstd") if name in arguments]
-    return dict.fromkeys(given, 0) if _rank(arguments, op, "input") > len(arguments["normalized_shape"]) else {}
+    names = [name for name in ("grad_out", "input", "mean", "rstd") if name in arguments]
+    return dict.fromkeys(names, 0) if _rank(arguments, op, "input") > len(arguments["normalized_shape"]) else {}
 
 
 def _of_embedding(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
