@@ -1,21 +1,28 @@
-"""A call of one of this library's functions in a graph of Dynamo: its arguments as data, run on the graph's tensors."""
+"""A call of one of this library's functions in a graph of Dynamo: its arguments as data, run on the graph's tensors, or
+on stand-ins for the shapes of its results and for the arguments with which it calls the functions given to it.
+
+A call inside a function that is under trace (a collective inside `shard_map`) runs inside the calls around it: these
+run on stand-ins again, up to where they call that function.
+"""
 
 import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from ...core import XlaTensor, storage_of
+from ...core import Meta, XlaTensor, seed, storage_of, tensor_meta
+from ...loops.capture import Capture
 from .lines import WithLines
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a tensor of the graph in the arguments of a call."""
+class GraphTensor:
+    """The number of a tensor of the graph in the arguments of a call."""
 
     index: int
 
@@ -38,9 +45,9 @@ class Body:
     def function(self, graph: Any, captured: Sequence[Any]) -> Callable[..., Any]:
         """Returns the traced function, with the values that it captures."""
         # Two tuples in the closure: a recomputation holds back the first one (`backend.recompute`).
-        are_held = [type(one) is XlaTensor and not storage_of(one).is_parameter for one in captured]
-        activations = tuple(one for one, is_held in zip(captured, are_held, strict=True) if is_held)
-        others = tuple(one for one, is_held in zip(captured, are_held, strict=True) if not is_held)
+        are_held = [type(value) is XlaTensor and not storage_of(value).is_parameter for value in captured]
+        activations = tuple(value for value, is_held in zip(captured, are_held, strict=True) if is_held)
+        others = tuple(value for value, is_held in zip(captured, are_held, strict=True) if not is_held)
 
         def function(*args: Any, **kwargs: Any) -> Any:
             flat, tree = tree_flatten((args, kwargs))
@@ -48,17 +55,18 @@ class Body:
                 raise NotImplementedError(
                     f"{self.name}: its function is called with {tree}, and was traced for {self.arguments}"
                 )
-            held, rest = iter(activations), iter(others)
-            read = [next(held if is_held else rest) for is_held in are_held]
+            held, unheld = iter(activations), iter(others)
+            read = [next(held if is_held else unheld) for is_held in are_held]
             result = iter(WithLines(graph).run(*flat, *read))
             assert self.results is not None, "only a traced function is called"
-            return tree_unflatten([next(result) if one is None else one[0] for one in self.constants], self.results)
+            values = [next(result) if constant is None else constant[0] for constant in self.constants]
+            return tree_unflatten(values, self.results)
 
         return function
 
 
 @dataclass(eq=False)
-class Call:
+class GraphedCall:
     """One call: what a graph calls. It takes the tensors among the arguments, then for each body its graph and what
     that captures; it returns those tensors of the function's results that are no arguments.
 
@@ -89,14 +97,14 @@ class Call:
             else:
                 graph = next(queue)
                 functions.append(body.function(graph, [next(queue) for _ in range(body.num_captured)]))
-        leaves = tree_leaves(self.run(tensors, functions))
-        return [leaves[place] for place in self.outputs]
+        values = tree_leaves(self.run(tensors, functions))
+        return [values[index] for index in self.outputs]
 
     def run(self, tensors: Sequence[Any], functions: Sequence[Callable[..., Any]]) -> Any:
         """Calls the function with tensors and functions in their places."""
 
         def filled(value: Any) -> Any:
-            if isinstance(value, Place):
+            if isinstance(value, GraphTensor):
                 return tensors[value.index]
             return functions[self.bodies.index(value)] if isinstance(value, Body) else value
 
@@ -112,36 +120,127 @@ def _never(*args: Any, **kwargs: Any) -> None:
 # --- contexts ---------------------------------------------------------------------------------------------------------
 
 
-class _Thread(threading.local):
+class _Entered(threading.local):
     def __init__(self) -> None:
-        self.entered: list[Any] = []
+        self.contexts: list[Any] = []
 
 
-_thread = _Thread()
+_entered = _Entered()
 
 
-class Enter(Call):
+class Enter(GraphedCall):
     """A call of a context manager's class, whose object is entered and returned."""
 
     def __call__(self, *operands: Any) -> Any:
         context = self.run(operands, [])
         context.__enter__()
-        _thread.entered.append(context)
+        _entered.contexts.append(context)
         return context
 
 
 def leave(context: Any) -> None:
     """Leaves what `Enter` has entered."""
-    _thread.entered.remove(context)
+    _entered.contexts.remove(context)
     context.__exit__(None, None, None)
 
 
 @contextlib.contextmanager
 def left_on_error() -> Iterator[None]:
     """Context in which a graph runs: where it raises, the contexts that it has entered are left."""
-    count = len(_thread.entered)
+    count = len(_entered.contexts)
     try:
         yield
     finally:
-        for context in reversed(_thread.entered[count:]):
+        for context in reversed(_entered.contexts[count:]):
             leave(context)
+
+
+# --- on stand-ins -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Like:
+    """A tensor to be made: its shape, strides and dtype, and whether it has a gradient."""
+
+    meta: Meta
+    requires_grad: bool
+
+
+class Untraced(BaseException):
+    """Raised where a call calls a function that is not traced yet, with the arguments (tensors as `Like`)."""
+
+    def __init__(self, body: Body, arguments: Any):
+        super().__init__()
+        self.body, self.arguments = body, arguments
+
+
+class _Done(BaseException):
+    pass
+
+
+@dataclass(frozen=True)
+class OnStandIns:
+    """A call with what its stand-ins are like. traced: by body, its graph and what its captured values are like."""
+
+    call: GraphedCall
+    tensors: Sequence[Like]
+    traced: dict[Body, tuple[Any, Sequence[Any]]] = field(default_factory=dict)
+
+    def run(self, capture: Capture, at: Body | None = None, then: Callable[[], None] | None = None) -> Any:
+        """Runs the call; where it calls the body `at`, `then` runs instead. Returns stand-ins and results."""
+
+        def function(body: Body) -> Callable[..., Any]:
+            if body in self.traced:
+                graph, captured = self.traced[body]
+                return body.function(graph, [_stand_in(capture, value) for value in captured])
+
+            def untraced(*args: Any, **kwargs: Any) -> None:
+                if body is at and then is not None:
+                    then()
+                flat, tree = tree_flatten((args, kwargs))
+                raise Untraced(body, (list(map(like, flat)), tree))
+
+            return untraced
+
+        tensors = [_stand_in(capture, like) for like in self.tensors]
+        return tensors, self.call.run(tensors, [function(body) for body in self.call.bodies])
+
+
+def like(value: Any) -> Any:
+    """Returns what a tensor is like; anything else as it is."""
+    return Like(tensor_meta(value).layout, value.requires_grad) if type(value) is XlaTensor else value
+
+
+def _stand_in(capture: Capture, value: Any) -> Any:
+    return capture.stand_in(value.meta, requires_grad=value.requires_grad) if type(value) is Like else value
+
+
+def results(call: OnStandIns, around: Sequence[tuple[OnStandIns, Body]]) -> tuple[list[Any], Any]:
+    """Returns the leaves of a call's results, and their structure: a tensor of the arguments by its place as an int in
+    a list, a new tensor as `Like`, equal ones as one object.
+
+    around: the calls around it, the outermost first, and the body of each that calls the next one. Raises Untraced.
+    """
+    values: list[Any] = []
+    tree: Any = None
+
+    def innermost(capture: Capture) -> None:
+        nonlocal tree
+        tensors, result = call.run(capture)
+        flat, tree = tree_flatten(result)
+        kinds: dict[int, Any] = {id(tensor): [index] for index, tensor in enumerate(tensors)}
+        values.extend(kinds.setdefault(id(value), like(value)) for value in flat)
+        raise _Done
+
+    state = seed.get_state()
+    try:
+        with Capture("torch.compile") as capture:
+            step = partial(innermost, capture)
+            for outer, body in reversed(around):
+                step = partial(outer.run, capture, body, step)
+            capture.run(step)
+    except _Done:
+        pass
+    finally:
+        seed.set_state(state)  # nothing of this runs
+    return values, tree

@@ -66,6 +66,7 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.manual.reading.use_shardin
 # Dynamo traces it.
 TRACED = (
     "spmd.core.torch_state.modules._hold", "spmd.loops.recompute.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
+    f"{_CONTROL}.scan.with_policy",
     "spmd.names.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
 TRACED_FILES = (

@@ -69,8 +69,8 @@ class GraphCall:
         return function
 
     def _tell(self, reason: str) -> None:
-        place = place_of(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))
-        counters.add_note(f"torch.compile: a graph from {place[0]}:{place[1]} is recorded op by op: {reason}")
+        file, line, _ = place_of(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))
+        counters.add_note(f"torch.compile: a graph from {file}:{line} is recorded op by op: {reason}")
 
 
 def _is_padded(tensor: XlaTensor) -> bool:

@@ -14,11 +14,11 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 
 def place_of(node: Any) -> tuple[str, int, str]:
     """Returns the file, line and function of the user's innermost line behind a node of a graph."""
-    found = ("unknown file", 0, "unknown")
+    innermost = ("unknown file", 0, "unknown")
     for file, line, name in _FRAME.findall(node.stack_trace or "") if node is not None else ():
         if not user_lines.is_library(_code(file, int(line), name)):
-            found = file, int(line), name
-    return found
+            innermost = file, int(line), name
+    return innermost
 
 
 @functools.cache
@@ -35,9 +35,10 @@ class WithLines(Interpreter):
         self.extra_traceback = False
 
     def run_node(self, n: Any) -> Any:
-        place = place_of(n)
-        if not place[1]:
+        file, line, name = place_of(n)
+        if not line:
             return super().run_node(n)
         result: list[Any] = []
-        exec(_code(*place), {"run": lambda: result.append(Interpreter.run_node(self, n))})  # a frame with this line
+        # A frame with this line.
+        exec(_code(file, line, name), {"run": lambda: result.append(Interpreter.run_node(self, n))})
         return result[0]
