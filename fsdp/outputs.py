@@ -16,7 +16,7 @@ import spmd
 from spmd.mesh.notes import note_whole
 
 _T = TypeVar("_T")
-_Entry = str | tuple[str, ...] | None  # of a spec: the axes of one dim
+_Entry = object  # of a spec: the axes of one dim, by name or number
 
 
 def tensors(output: object) -> list[torch.Tensor]:

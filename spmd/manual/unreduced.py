@@ -130,7 +130,7 @@ class _Each(Lowering):
 
         ins = tuple(PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, every) for cut in self.cuts)
         outs = PartitionSpec(names)
-        return jax.shard_map(summand, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*operands)  # type: ignore[no-any-return]
+        return jax.shard_map(summand, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*operands)
 
 
 @dataclass(frozen=True, slots=True)

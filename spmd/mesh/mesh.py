@@ -112,7 +112,7 @@ class Mesh:
                 f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
                 "spmd.device_ids() has them all"
             )
-        values = {}, names, DeviceIds(ids), shape, axis_names is not None, target
+        values: tuple[object, ...] = {}, names, DeviceIds(ids), shape, axis_names is not None, target
         for name, value in zip(Mesh.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 

@@ -13,10 +13,10 @@ from ..graph.meta import Meta
 from ..graph.source import user_frame
 from ..passes.nans import check_cast, is_integer
 from ..record.constraints import sharding_now, with_sharding
-from ..record.deterministic import filled
 from ..record.memory_formats import refuse_layout, refuse_tensor
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
+from ..record.settings import filled
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import View, shown, write

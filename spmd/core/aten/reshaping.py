@@ -14,8 +14,8 @@ from ..graph.meta import Meta, meta_of
 from ..graph.source import user_frame
 from ..ops.shape import PARTS, part
 from ..record import rebased
-from ..record.deterministic import fill_of
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
+from ..record.settings import fill_of
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, alias, no_bytes
 from ..record.views import View, check_bounds, refused_rule, shown, strided_rule

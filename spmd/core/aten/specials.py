@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..base import counters
-from ..record import deterministic
+from ..record import settings
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.resolve import BY_NAME, SPECIALS
 from ..run.pjrt.host import leaving
@@ -215,7 +215,7 @@ _SPECIALS: dict[OpOverload, Handler] = {
 }
 
 for _table in (
-    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, deterministic.HANDLERS,
+    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, settings.HANDLERS,
     recurrent.HANDLERS, fused.HANDLERS,
 ):  # fmt: skip  # a later table may refine an earlier one
     SPECIALS.update(_table)

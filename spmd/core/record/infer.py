@@ -26,7 +26,6 @@ from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
 from ..ops.registry import LARGEST, is_one_number
-from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overlap import check_targets
 from .overloads import (
@@ -41,6 +40,7 @@ from .overloads import (
     is_foreach,
     makes_tensors,
 )
+from .settings import without_errors
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 

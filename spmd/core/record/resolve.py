@@ -10,7 +10,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from ..ops import CHECKS, ON_CPU, base_name
-from . import precision
+from . import settings
 from .memory_formats import refuse_op
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
 
@@ -62,7 +62,7 @@ def new_plan(op: Op) -> Plan:
     plan.bounds = DATA_CHECKS.get(f"{base}_" if in_place else base) or DATA_CHECKS.get(base)
     plan.is_plain &= plan.bounds is None
     plan.handler = _handler(plan)
-    if plan.handler is None and precision.is_product(plan):
+    if plan.handler is None and settings.is_product(plan):
         plan.handler = _product
     elif plan.handler is not None and plan.bounds is not None:
         plan.handler = _after(plan.bounds, plan.handler)
@@ -90,15 +90,15 @@ def _handler(plan: Plan) -> Handler | None:
 
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
-    setting = precision.matmul_precision()
-    return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
+    setting = settings.matmul_precision()
+    return NotImplemented if setting == "highest" or not settings.reads_float32(args) else plan_of((func, setting))
 
 
 def _less_precise(overload: OpOverload, setting: str) -> Plan:
     """The plan of a product under "high" or "medium"."""
     plan = Plan(overload)
     assert plan.rule is not None, "only products have a precision"
-    precision.allow(setting, plan)
+    settings.allow(setting, plan)
     return plan
 
 

@@ -11,7 +11,7 @@ from ..aten import fused, recurrent
 from ..aten.naming import only_device
 from ..aten.specials import attention
 from ..record.call import dispatch
-from ..record.deterministic import fill_of
+from ..record.settings import fill_of
 from ..record.tensor import XlaTensor
 from ..record.watching import recorded
 

@@ -49,8 +49,8 @@ def renew_hooks(tensor: torch.Tensor) -> None:
     """Registers the hooks of the Python object with the autograd of its new data."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
-    if hooks_after(tensor) is not None:
-        tensor._post_accumulate_grad_hooks = hooks_after(tensor)
+    if (hooks := hooks_after(tensor)) is not None:
+        tensor._post_accumulate_grad_hooks = hooks
 
 
 def hooks_after(tensor: torch.Tensor) -> dict[int, Callable[[torch.Tensor], None]] | None:

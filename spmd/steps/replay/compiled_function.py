@@ -34,7 +34,7 @@ from ...core import (
     view_of,
 )
 from ...core.extend import LIVE, SYNC_LOCK, Change, Watch, body, pace, record_calls, running, storages, walks
-from ...tensors.closures import end_step
+from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
 from .observed_call import ObservedCall, ReplayError, is_number
@@ -164,7 +164,8 @@ class CompiledFunction(Generic[P, R]):
                         setattr(thing, name, number + count)
                     self.num_replayed += 1
                     counters.add("replays")
-                    end_step()
+                    if closures.waiting or closures.running:
+                        closures.end_step()
                     return result
             return self._recorded(kind, flat, tree, cause, apart)
 
@@ -245,7 +246,7 @@ class CompiledFunction(Generic[P, R]):
         if len(kind.refused) >= self.tries:
             result = call(flat)
             syncs.sync()
-            end_step()
+            closures.end_step()
             return result
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
@@ -265,7 +266,7 @@ class CompiledFunction(Generic[P, R]):
             floats = {i: item for i, item in others if type(item) is float and (0, i) not in kind.follow}
             kind.entries.insert(0, _Entry(guards, replay, floats, counts))
             del kind.entries[_MOST_ENTRIES:]
-        end_step()
+        closures.end_step()
         return recorded.result
 
     def _counts(self, apart: Mapping[int, ObjectParts], flat: Sequence[Any]) -> list[int]:

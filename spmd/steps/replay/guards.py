@@ -1,18 +1,22 @@
-"""The guards of a recorded call: Python state that must be what it was, and the numbers that may be others."""
+"""The guards of a recorded call: Python state that must be what it was, and the numbers that may be others.
+
+Dicts are compared by their versions: numbers that change at each write, which CPython counts and Dynamo reads.
+"""
 
 import operator
+import sys
 from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
+from torch._C._dynamo.guards import dict_version
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from ...core import config, seed
 from ...core.extend import Change, DrawNumber, Held, Kind, Objects, Scalar, nans, reached, walks
 from ...mesh.global_mesh import get_global_mesh
-from .dict_versions import OF_ATTRIBUTES, versions
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError
 from .recipe import Recipe
@@ -260,3 +264,33 @@ class Counters:
             elif amount:
                 for tensor in tensors:
                     tensor.add_(amount)
+
+
+def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
+    """Returns a list that differs once one of the dicts was written to. Of an object's `__dict__` see `OF_ATTRIBUTES`.
+
+    From Python 3.12 on Dynamo does not count an empty dict that becomes a copy of another one; its length changes.
+    """
+    counts = [*map(dict_version, dicts)]
+    return counts if _COUNTS_ALL else [*counts, *map(dict.__len__, dicts)]
+
+
+_COUNTS_ALL = sys.version_info < (3, 12)
+
+
+class _Probe:
+    pass
+
+
+def _count_attributes() -> bool:
+    probe = _Probe()
+    probe.value = 0  # type: ignore[attr-defined]
+    attributes = vars(probe)
+    version = dict_version(attributes)
+    probe.value = 1  # type: ignore[attr-defined]
+    return dict_version(attributes) != version
+
+
+# True where an assignment to an attribute changes the version of the object's `__dict__`. Python 3.13 keeps attributes
+# outside of the dict, and assignments do not reach it.
+OF_ATTRIBUTES = _count_attributes()

@@ -23,8 +23,7 @@ from ...core import (
     wrap,
 )
 from ...core.extend import Store, executables, schedule, walks
-from .dict_versions import OF_ATTRIBUTES, versions
-from .guards import ReplayedNumbers
+from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
 from .recipe import (

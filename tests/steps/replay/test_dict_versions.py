@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spmd.steps.replay.dict_versions import OF_ATTRIBUTES, versions
+from spmd.steps.replay.guards import OF_ATTRIBUTES, versions
 
 
 def contents(box: dict[Any, Any]) -> list[tuple[int, int]]:
