@@ -38,6 +38,7 @@ from .run.pjrt import held as _held
 from .run.pjrt import processes as _processes
 from .run.pjrt import transfer as _transfer
 from .sharding import gpus as _gpus
+from .sharding import partitioner as _partitioner
 from .sharding import text as _text
 from .sharding import topology as _topology
 from .sharding import value as _value
@@ -93,7 +94,7 @@ class counters:  # used as a module is
     now, num_compiles, num_loaded = _counters.now, _counters.num_compiles, _counters.num_loaded
     num_logged, place_of_code, report = _counters.num_logged, _counters.place_of_code, _counters.report
     silent, timer = _counters.silent, _counters.timer
-    trivial_dispatch_seconds = _cache.trivial_dispatch_seconds
+    last_program, compiler_context = _cache.last_program, _partitioner.compiler_context
 
 
 class samples:  # used as a module is

@@ -1,5 +1,8 @@
 """Counters, timers and the compile log of the library."""
 
+import jax
+import numpy as np
+
 from ..core import Collective as Collective
 from ..core import CompileRecord as CompileRecord
 from ..core import Move as Move
@@ -15,4 +18,37 @@ num_compiles = _counters.num_compiles
 num_loaded = _counters.num_loaded
 report = _counters.report
 timer = _counters.timer
-trivial_dispatch_seconds = _counters.trivial_dispatch_seconds
+
+
+def trivial_dispatch_seconds(repeats: int = 21) -> float:
+    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments and donation).
+
+    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a program that only adds
+    one.
+    """
+    program = _counters.last_program()
+    if program is None:
+        raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
+    with _counters.compiler_context():
+        arguments = [
+            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            for port in program.inputs
+            if (s := port.sharding) is not None
+        ]
+        donated = tuple(range(len(arguments)))
+        bump = jax.jit(
+            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
+            donate_argnums=donated,
+            keep_unused=True,
+        )
+        size = sum(len(op.numbers) for op in program.entries)
+        executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
+        state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
+        seconds = []
+        for _ in range(repeats):
+            jax.block_until_ready(state)
+            started = _counters.now()
+            state = executable(*state, np.ones(size))
+            seconds.append(_counters.now() - started)
+        jax.block_until_ready(state)
+    return sorted(seconds)[repeats // 2]

@@ -18,7 +18,7 @@ from ..lower.build import lists_of
 from ..lower.lower import Layout, Lists, PackedNumbers, Values
 from ..lower.stack_rows import Made, StackRow, fetched, made_of, move_rows, plain
 from ..sharding.constrain import space_of
-from ..sharding.value import DEVICE, HOST
+from ..sharding.value import HOST
 from .found_loop import Candidate, Over, Result, candidate_of, found_loop, written_over
 
 
@@ -31,8 +31,6 @@ class HostResults(NamedTuple):
 
     @staticmethod
     def of(graph: Graph) -> "HostResults":
-        if all(sharding.memory == DEVICE for sharding in graph.shardings):
-            return NOTHING
         readers: defaultdict[object, set[Node | None]] = defaultdict(set)
         for root in graph.roots:
             readers[value_name(root)].add(None)
@@ -40,9 +38,6 @@ class HostResults(NamedTuple):
             for operand in node.operands:
                 readers[value_name(operand)].add(node)
         return HostResults(written_over(graph), readers)
-
-
-NOTHING: "HostResults" = HostResults({}, {})
 
 
 class Step(NamedTuple):

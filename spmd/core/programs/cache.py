@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from ..base import counters
 from ..base.config import config
@@ -24,7 +23,6 @@ from ..graph.graph import Graph
 from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
-from ..sharding.partitioner import compiler_context
 from . import stored
 from .compiler import agree_on, compile_graph
 from .program import Program, Requested, taken
@@ -437,37 +435,3 @@ def clear_cache() -> None:
 def last_program() -> Program | None:
     """The program that ran last."""
     return _last
-
-
-def trivial_dispatch_seconds(repeats: int = 21) -> float:
-    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments and donation).
-
-    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a program that only adds
-    one.
-    """
-    program = _last
-    if program is None:
-        raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
-    with compiler_context():
-        arguments = [
-            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
-            for port in program.inputs
-            if (s := port.sharding) is not None
-        ]
-        donated = tuple(range(len(arguments)))
-        bump = jax.jit(
-            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
-            donate_argnums=donated,
-            keep_unused=True,
-        )
-        size = sum(len(op.numbers) for op in program.entries)
-        executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
-        state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
-        seconds = []
-        for _ in range(repeats):
-            jax.block_until_ready(state)
-            started = counters.now()
-            state = executable(*state, np.ones(size))
-            seconds.append(counters.now() - started)
-        jax.block_until_ready(state)
-    return sorted(seconds)[repeats // 2]

@@ -8,12 +8,10 @@ behaviour of such a program. (jax's own compilation cache, if the user has set o
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import jax
-from jax.experimental import serialize_executable
-
-from ..base import counters, messages
+from ..base import counters
 from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.jax_private import dump_executable, initialize_lapack
 from ..graph.graph import Graph, walk
@@ -24,6 +22,7 @@ from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
 from .persistent import disk
 from .persistent.disk import setting
+from .persistent.small_programs import executable_of
 from .program import Program, is_here, taken
 
 
@@ -47,20 +46,13 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
     started = counters.now()
     header = setting(graph.mesh.device_ids)
     key = digest((graph, sorted(header.items())))
-    body = disk.read(key, header)
-    if body is None:
-        return None
-    try:
-        program = _decoded(body, graph, name, line)
-    except Exception as error:  # any failure of jax or XLA: the program is compiled instead
-        messages.say(f"a kept program does not load, and is compiled: {type(error).__name__}: {error}", "kept")
-        disk.discard(key)
+    program = disk.loaded(key, header, lambda body: _decoded(body, graph, name, line))
+    if program is None:
         return None
     assert program.record is not None
     seconds = counters.now() - started
     program.record, program.is_loaded = dataclasses.replace(program.record, seconds=seconds), True
     taken(program, graph, name, f"loaded from disk; {cause}", line)
-    counters.add("programs_loaded")
     counters.add_time("load", seconds)
     return program
 
@@ -70,13 +62,7 @@ def keep(program: Program, graph: Graph) -> None:
     if not disk.is_on() or not _is_kept(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
-    try:
-        body = _encoded(program)
-    except Exception as error:  # not every backend can serialize its executables
-        disk.refuse(f"a program cannot be written: {type(error).__name__}: {error}")
-        return
-    if disk.write(digest((graph, sorted(header.items()))), header, body):
-        counters.add("programs_stored")
+    disk.keep(digest((graph, sorted(header.items()))), header, partial(_encoded, program))
 
 
 def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
@@ -107,12 +93,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     if b"lapack_" in pickled:
         initialize_lapack()
     with compiler_context():
-        executable = serialize_executable.deserialize_and_load(
-            pickled,
-            jax.tree.structure(((0,) * num_inputs, {})),
-            jax.tree.structure((0,) * len(graph.results())),
-            execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
-        )
+        devices = grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))
+        executable = executable_of(pickled, num_inputs, (0,) * len(graph.results()), devices)
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
     program.exchanges = tuple(
         (Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import NoneType
+from typing import TypeVar
 
 import jax
 import jaxlib
@@ -29,6 +30,7 @@ from ...base.config import compiler_flags, config
 from ...base.jax_private import distributed_state, trace_context, xla_client
 from ...sharding.partitioner import compiler_context
 
+T = TypeVar("T")
 # The first line of a file; a new layout of what follows is a new number.
 MAGIC = b"spmd program 3\n"
 
@@ -64,6 +66,31 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
     if body is None:
         discard(digest)
     return body
+
+
+def loaded(digest: str, header: dict[str, str], decode: Callable[[bytes], T]) -> T | None:
+    """Returns what the body under a digest is decoded to; None if there is none, or if it does not load."""
+    body = read(digest, header)
+    if body is None:
+        return None
+    try:
+        program = decode(body)
+    except Exception as error:  # any failure of jax or XLA: the program is compiled instead
+        messages.say(f"a kept program does not load, and is compiled: {type(error).__name__}: {error}", "kept")
+        discard(digest)
+        return None
+    counters.add("programs_loaded")
+    return program
+
+
+def keep(digest: str, header: dict[str, str], encode: Callable[[], bytes]) -> None:
+    """Stores a program that was just compiled, as far as that is possible."""
+    try:
+        body = encode()
+    except Exception as error:  # not every backend can serialize its executables
+        refuse(f"a program cannot be written: {type(error).__name__}: {error}")
+    else:
+        counters.add("programs_stored", int(write(digest, header, body)))
 
 
 def _content(name: str, folder: int) -> bytes:

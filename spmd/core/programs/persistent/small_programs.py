@@ -3,13 +3,14 @@
 import hashlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
-from ...base import counters, forking, messages
+from ...base import forking
 from ...base.jax_private import device_order, dump_executable
 from . import disk
 from .disk import setting
@@ -61,30 +62,18 @@ class SmallProgram:
     def _made(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
         """Returns the program for these arrays: from the disk, or compiled now and written there."""
         key, header, devices = self._named(arrays)
-        body = disk.read(key, header)
-        if body is not None:
-            try:
-                result = _loaded(body, len(arrays), devices)
-            except Exception as error:  # any failure of jax or XLA: it is compiled instead
-                messages.say(f"a kept program does not load, and is compiled: {error}", "kept")
-                disk.discard(key)
-            else:
-                counters.add("programs_loaded")
-                return result
-        result = self._jitted.lower(*arrays).compile()
-        try:
-            body = dump_executable(result)
-        except Exception as error:  # not every backend can serialize its executables
-            disk.refuse(f"a program cannot be written: {error}")
-        else:
-            counters.add("programs_stored", int(disk.write(key, header, body)))
-        return result
+        program = disk.loaded(key, header, lambda body: executable_of(body, len(arrays), 0, devices))
+        if program is None:
+            program = self._jitted.lower(*arrays).compile()
+            disk.keep(key, header, partial(dump_executable, program))
+        return program
 
 
-def _loaded(body: bytes, num_arrays: int, devices: Sequence[jax.Device]) -> jax.stages.Compiled:
+def executable_of(
+    body: bytes, num_arguments: int, results: object, devices: Sequence[jax.Device]
+) -> jax.stages.Compiled:
+    """Returns the executable that a body holds, over these devices; results: their tree, with any value for each."""
+    arguments = jax.tree.structure(((0,) * num_arguments, {}))
     return serialize_executable.deserialize_and_load(
-        body,
-        jax.tree.structure(((0,) * num_arrays, {})),
-        jax.tree.structure(0),
-        execution_devices=list(devices),
+        body, arguments, jax.tree.structure(results), execution_devices=list(devices)
     )
