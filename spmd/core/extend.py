@@ -56,7 +56,6 @@ from .graph.op import Layouts as Layouts
 from .graph.op import Lowering as Lowering
 from .graph.op import OpSpec as OpSpec
 from .graph.op import Slot as Slot
-from .graph.op import draws_in as draws_in
 from .graph.rewrite import Rewrite as Rewrite
 from .graph.source import THREADS as THREADS
 from .graph.source import Line as Line

@@ -29,7 +29,6 @@ from ..core.extend import (
     Region,
     Value,
     While,
-    draws_in,
     held,
     program,
     rules,
@@ -253,9 +252,6 @@ class Manual(Lowering):
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
-
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        return draws_in(self.body.nodes)
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         mesh, spelled = self.mesh.by_axis()

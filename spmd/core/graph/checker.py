@@ -8,7 +8,7 @@ A wrong rewrite is found here, with the name of its pass, and not in XLA or in a
 
 from collections.abc import Iterator, Sequence
 
-from .graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index
+from .graph import DeviceData, Graph, Node, TupleElement, Value, origin, result_index
 from .source import describe, node_line
 
 
@@ -58,7 +58,8 @@ def _values(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence
         if not is_lifted:
             yield f"{describe(node)} has {len(node.numbers)} scalar arguments, its spec says {node.op.numbers!r}"
         for region in node.op.lowering.regions:
-            yield from _region(region, node)
+            for fault in _values(region.nodes, region.inputs, region.roots):
+                yield f"in a region of {describe(node)}: {fault}"
         defined.add(node)
     for root in roots:
         yield from (f"a result {fault}" for fault in _operand(root, defined))
@@ -73,11 +74,6 @@ def _operand(value: Value, known: set[Value]) -> Iterator[str]:
         count, index = len(maker.op.metas), result_index(value)
         if index >= count or (type(value) is TupleElement) != (count > 1):
             yield f"is or reads result {index} of {maker.op.name}, which has {count}"
-
-
-def _region(region: Region, node: Node) -> Iterator[str]:
-    for fault in _values(region.nodes, region.inputs, region.roots):
-        yield f"in a region of {describe(node)}: {fault}"
 
 
 def _writers(graph: Graph) -> Iterator[str]:

@@ -386,13 +386,8 @@ def _of_loop(node: Node) -> _Steps:
 def _of_while(node: Node) -> _Steps:
     loop = node.op.lowering
     assert isinstance(loop, While)
-    entering = [
-        _Step(index, *pair)
-        for index, region in enumerate(loop.regions)
-        for pair in zip(node.operands, region.inputs, strict=True)
-    ]
     leaving = [_Step(1, *pair) for pair in zip(results(node), loop.body.roots, strict=True)]
-    return entering, leaving, list(_carried(1, loop.body, loop.num_constants, len(loop.body.roots)))
+    return _entering(node), leaving, list(_carried(1, loop.body, loop.num_constants, len(loop.body.roots)))
 
 
 def _carried(index: int, body: Region, num_constants: int, num_carried: int) -> Iterator[tuple[int, Value, Value]]:
@@ -400,22 +395,24 @@ def _carried(index: int, body: Region, num_constants: int, num_carried: int) -> 
         yield index, root, inside
 
 
-def _of_branches(node: Node) -> _Steps:
-    regions = list(enumerate(node.op.lowering.regions))
-    entering = [_Step(i, *pair) for i, region in regions for pair in zip(node.operands[1:], region.inputs, strict=True)]
+def _of_regions(node: Node) -> _Steps:
+    regions = enumerate(node.op.lowering.regions)
     leaving = [_Step(i, *pair) for i, region in regions for pair in zip(results(node), region.roots, strict=True)]
-    return entering, leaving, []
+    return _entering(node), leaving, []
 
 
-def _of_call(node: Node) -> _Steps:
-    (body,) = node.op.lowering.regions
-    entering = [_Step(0, *pair) for pair in zip(node.operands, body.inputs, strict=True)]
-    return entering, [_Step(0, *pair) for pair in zip(results(node), body.roots, strict=True)], []
+def _entering(node: Node) -> list[_Step]:
+    """Each region takes the last operands of its op: all of them, or those behind the condition of a branch."""
+    return [
+        _Step(index, *pair)
+        for index, region in enumerate(node.op.lowering.regions)
+        for pair in zip(node.operands[len(node.operands) - len(region.inputs) :], region.inputs, strict=True)
+    ]
 
 
 # A region of another op, a manual computation, is walked when it is lowered, with nothing known: its values are shards.
 _STEPS: dict[type, Callable[[Node], _Steps]] = {
-    Loop: _of_loop, While: _of_while, Branches: _of_branches, Called: _of_call
+    Loop: _of_loop, While: _of_while, Branches: _of_regions, Called: _of_regions
 }  # fmt: skip
 
 known_of.append(walk)
