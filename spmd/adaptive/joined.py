@@ -1,7 +1,7 @@
 """The points of the core that this package joins: passes, marks of tensors, what runs between two ops, each run."""
 
 from ..core import points
-from ..core.extend import CompilePass, Pass
+from ..core.extend import Pass
 from . import changing, lm_head, unsynced
 from .padding import learning, marks
 from .padding import padded_windows as padded_windows
@@ -22,7 +22,7 @@ points.PASSES.join(Pass("learn", learning.learn, reads=True))
 # A sync whose graph keeps changing with the data: programs of a few ops, which its graphs share.
 points.PASSES.join(Pass("cut changing", changing.changing_graph, threads=False))
 # Large logits that only a loss reads: computed in chunks of classes.
-points.COMPILE_PASSES.append(CompilePass("fuse LM heads", lm_head.fuse, needs={"spmd.cross_entropy"}))
+points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse, {"spmd.cross_entropy"}))
 points.between_ops.append(unsynced.run_iterations)
 points.on_schedule.append(changing.note_run)
 points.keeps_start.append(learning.has_dynamic_dims)

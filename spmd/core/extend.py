@@ -76,7 +76,6 @@ from .ops.shape import Gradient as Gradient
 from .ops.shape import TakeRun as TakeRun
 from .passes.dynamic import Unpad as Unpad
 from .passes.outcome import Changed as Changed
-from .passes.outcome import CompilePass as CompilePass
 from .passes.outcome import Cut as Cut
 from .passes.outcome import OnHost as OnHost
 from .passes.outcome import Outcome as Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ..core import config, dense_meta, points
-from ..core.extend import Arrays, CompilePass, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
+from ..core.extend import Arrays, Graph, Layouts, Lowering, Node, OpSpec, Rewrite, Value, walks
 from .expert_choice import ExpertsCase
 from .expert_rows import RowBody, RowResult, reassociated
 from .expert_stretches import ExpertLayer, layers, root_of, stretches
@@ -180,4 +180,4 @@ def _read(graph: Graph, by_exit: dict[Any, ExpertsOp]) -> set[Node]:
     return read
 
 
-points.COMPILE_PASSES.insert(1, CompilePass("fuse experts", fuse, needs=_PRODUCTS))
+points.COMPILE_PASSES.insert(1, ("fuse experts", fuse, _PRODUCTS))

@@ -18,10 +18,12 @@ PASSES = Passes(
     ]
 )
 
-COMPILE_PASSES = [
-    # Calls of recorded functions: their ops.
-    CompilePass("inline calls", called_bodies.inlined, needs={Called}),
-    # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
-    # before it, where that is cheaper to keep.
-    CompilePass("scan layers", scan_layers.scan),
-]
+COMPILE_PASSES = list[CompilePass](
+    [
+        # Calls of recorded functions: their ops.
+        ("inline calls", called_bodies.inlined, {Called}),
+        # Isomorphic layers: one op, a loop, with their weights as rows of stacks. What is read only behind it: computed
+        # before it, where that is cheaper to keep.
+        ("scan layers", scan_layers.scan, None),
+    ]
+)

@@ -75,15 +75,9 @@ class Pass:
     plans: bool = False
 
 
-class CompilePass(NamedTuple):
-    """A function from the graph that is compiled, and whether it may be scanned, to another, with the change in words.
-
-    needs: ops by name, or kinds of lowerings, without which it changes nothing; None: it looks at every graph.
-    """
-
-    name: str
-    run: Callable[[Graph, bool], tuple[Graph, str]]
-    needs: Collection[str | type[Lowering]] | None = None
+# Of the graph that is compiled: its name; a function from the graph, and whether it may be scanned, to another, with
+# the change in words; the ops, by name or by kind of lowering, without which it changes nothing (None: any).
+CompilePass = tuple[str, Callable[[Graph, bool], tuple[Graph, str]], Collection[str | type[Lowering]] | None]
 
 
 class Passes(list[Pass]):

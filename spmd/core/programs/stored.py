@@ -93,7 +93,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     if b"lapack_" in pickled:
         initialize_lapack()
     with compiler_context():
-        devices = grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))
+        devices = list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),)))
         executable = executable_of(pickled, num_inputs, (0,) * len(graph.results()), devices)
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
     program.exchanges = tuple(
