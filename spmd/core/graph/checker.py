@@ -97,6 +97,7 @@ def _stacks(graph: Graph) -> Iterator[str]:
         (graph.columns, [value.meta for value in graph.inputs], graph.shardings),
         (graph.stacked, [value.meta for value in graph.roots], graph.pinned),
     ):
+        # A row of two stacks would be donated twice, or copied into one of them at each run.
         places = [place for group in groups for place in group if place >= 0]
         if len(set(places)) < len(places):
             yield "a value is a row of two stacks"

@@ -1,4 +1,4 @@
-"""The recorded values: DeviceData, Node, TupleElement; the Graph of one program; the Region, an op's body."""
+"""The recorded values, Node and TupleElement; the Graph of one program; the Region, an op's body."""
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +137,7 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
 def walk(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yields these nodes in order, and before each node those of its regions."""
     for node in nodes:
+        # The ops inside first, as they are lowered before the results of their op are there.
         for region in node.op.lowering.regions:
             yield from walk(region.nodes)
         yield node
@@ -258,6 +259,7 @@ def _each(places: int | StackGroup) -> StackGroup:
 
 def _together(count: int, stack_groups: Sequence[StackGroup]) -> list[int | StackGroup]:
     """Returns the places below a count, those of each stack group as one item."""
+    # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones with results in order.
     taken = {place for group in stack_groups for place in group}
     return [*stack_groups, *(place for place in range(count) if place not in taken)]
 
@@ -314,6 +316,7 @@ def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -
 
 def up_to(roots: Sequence[Value], known: Container[Name], *, since: int = 0) -> list[Node]:
     """Returns the nodes that the roots need, as `between` does, up to the values of these names (`value_name`)."""
+    # No nodes from before `since`: values that existed when a body began are read from outside of it.
     seen: set[Node] = set()
     stack = list(roots)
     while stack:

@@ -48,6 +48,7 @@ class Meta:
 
     def make(self) -> torch.Tensor:
         """Returns a tensor on torch's meta device with this layout."""
+        # As long as the last element reaches: torch checks views against the size of their storage.
         span = sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True)) + 1
         size = self.offset + (span if self.numel else 0)
         storage = torch.empty(size, dtype=self.dtype, device="meta")

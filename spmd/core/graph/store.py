@@ -1,4 +1,4 @@
-"""Store: one buffer whose rows are the data of several tensors; which inputs of a graph are all rows of a store.
+"""Data that exists: DeviceData, a value of its own; Store, one buffer whose rows are the data of several tensors.
 
 Rows are stacked, copied and set device by device: no collectives, whatever the mesh, however many processes.
 """
@@ -313,6 +313,7 @@ def _run(
                 _run(body, moved, near, shape, sharding.with_spec(sharding.spec), *numbers), sharding.jax
             )
         named = sharding.jax
+        # jitted over all devices where this process has them: then nothing is taken apart and put together.
         if arrays[0].is_fully_addressable:
             specs = tuple(one.jax.spec for one in shardings)
             return _launch(_program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers)
@@ -320,6 +321,7 @@ def _run(
         shards = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
         devices = tuple(device for device in device_order(named) if device in shards[0])
         local = [_joined([here[device] for device in devices], devices) for here in shards]
+        # Each shard as a row of an array over the local devices: the sharding of the whole is not needed for it.
         specs = tuple(_cut(len(array.shape)) for array in arrays)
         result = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *local, *numbers)
         shard_of = {shard.device: shard.data for shard in result.addressable_shards}
