@@ -112,7 +112,8 @@ def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, lay
 
 
 def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
-    return tuple([cast(array, meta.struct.dtype) for array, meta in zip(arrays, group.metas, strict=True)])
+    dtypes = [meta.struct.dtype for meta in group.metas]
+    return tuple([x if x.dtype == dtype else cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)])
 
 
 def _together(

@@ -37,22 +37,14 @@ def aten_scalar_tensor(s, *, dtype=None, returns):
     return cast(jnp.asarray(s), returns.dtype)
 
 
-def _arange(start: float, step: float, returns: jax.ShapeDtypeStruct) -> jax.Array:
+@lower(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def aten_arange(*bounds, dtype=None, returns):
     """start + i * step in the wide dtype, as torch accumulates it, then narrowed."""
-    wide = jnp.float64
+    start, _, *steps = bounds if len(bounds) > 1 else (0, *bounds)
+    wide, step = jnp.float64, steps[0] if steps else 1
     if jnp.issubdtype(returns.dtype, jnp.integer):
         wide, start, step = jnp.int64, int(start), int(step)
     return (start + jax.lax.iota(wide, returns.shape[0]) * step).astype(returns.dtype)
-
-
-@lower(aten.arange.default)
-def aten_arange(end, *, dtype=None, returns):
-    return _arange(0, 1, returns)
-
-
-@lower(aten.arange.start, aten.arange.start_step)
-def aten_arange_start(start, end, step=1, *, dtype=None, returns):
-    return _arange(start, step, returns)
 
 
 @lower(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)

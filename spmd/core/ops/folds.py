@@ -37,8 +37,8 @@ def unmerged(array: jax.Array) -> tuple[jax.Array, Groups]:
     """The array before a reshape merged its dims, and for each dim the dims of that array that are merged in it."""
     alone = tuple(zip(range(array.ndim), strict=True))
     equation = getattr(array, "parent", None)
-    name = "" if equation is None or sharded.num_devices() == 1 else equation.primitive.name
-    if equation is None or name not in ("reshape", "convert_element_type"):
+    name = "" if equation is None else equation.primitive.name
+    if equation is None or name not in ("reshape", "convert_element_type") or sharded.num_devices() == 1:
         return array, alone
     source = equation.in_tracers[0]
     if name == "convert_element_type":

@@ -221,8 +221,8 @@ def _put_mask(self, mask, trailing, mask_ndim, values, accumulate):
     return jnp.where(mask, self + values if accumulate else values, self)
 
 
-@lower(aten.index_put.default, aten._unsafe_index_put.default)
-def aten_index_put(self, indices, values, accumulate=False):
+@lower(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default)
+def aten_index_put(self, indices, values, accumulate=False, unsafe=False):
     masked = _mask_of(self, indices, values)
     if masked is not None:
         return _put_mask(self, *masked, values, accumulate)
@@ -232,11 +232,6 @@ def aten_index_put(self, indices, values, accumulate=False):
 def _put(self, index, values, accumulate):
     dtype, method = (_accumulator(self.dtype), "add") if accumulate else (self.dtype, "set")
     return write_at(self.astype(dtype), index, values.astype(dtype), method, _IN_BOUNDS).astype(self.dtype)
-
-
-@lower(aten._index_put_impl.default)
-def aten_index_put_impl(self, indices, values, accumulate=False, unsafe=False):
-    return aten_index_put(self, indices, values, accumulate)
 
 
 @lower(aten.take.default)

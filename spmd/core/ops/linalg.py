@@ -73,18 +73,21 @@ def aten_cholesky_solve(b, factor, /, upper=False):
 
 @lower(aten.cholesky_inverse.default, empty=True)
 def aten_cholesky_inverse(self, upper=False):
-    eye = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
-    return aten_cholesky_solve(eye, self, upper)
+    return aten_cholesky_solve(_eye(self), self, upper)
 
 
 # -- QR and Householder reflectors.
 
 
+def _eye(like):
+    """An identity matrix for each matrix of a promised result."""
+    return jnp.broadcast_to(jnp.eye(*like.shape[-2:], dtype=like.dtype), like.shape)
+
+
 @lower(aten.linalg_qr.default)
 def aten_linalg_qr(A, mode="reduced", *, returns):
     if A.size == 0:
-        q = jnp.broadcast_to(jnp.eye(*returns[0].shape[-2:]), returns[0].shape) if returns[0].ndim > 1 else None
-        return as_promised((q, None), returns)
+        return as_promised((_eye(returns[0]) if returns[0].ndim > 1 else None, None), returns)
     if mode == "r":
         return as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
     q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
@@ -102,7 +105,7 @@ def aten_linalg_householder_product(input, tau):
     if input.size == 0:
         return input
     if tau.shape[-1] == 0:
-        return jnp.broadcast_to(jnp.eye(*input.shape[-2:], dtype=input.dtype), input.shape)
+        return _eye(input)
     return lax.linalg.householder_product(input, tau)
 
 
@@ -155,8 +158,7 @@ def _unpacked(packed, size):
 @lower(aten.linalg_lu.default)
 def aten_linalg_lu(A, *, pivot=True, returns):
     if A.size == 0:
-        eye = jnp.broadcast_to(jnp.eye(A.shape[-2]), returns[0].shape) if pivot else None
-        return as_promised((eye, None, None), returns)
+        return as_promised((_eye(returns[0]) if pivot else None, None, None), returns)
     packed, pivots, _ = _lu(A) if pivot else (_lu_in_place(A), None, None)
     permutation = _permutation(pivots, A.shape[-2]) if pivot else None
     return as_promised((permutation, *_unpacked(packed, min(A.shape[-2:]))), returns)
@@ -166,8 +168,7 @@ def aten_linalg_lu(A, *, pivot=True, returns):
 def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, returns):
     rows, columns = LU_data.shape[-2:]
     if LU_data.size == 0:
-        eye = jnp.broadcast_to(jnp.eye(rows), returns[0].shape) if unpack_pivots else None
-        return as_promised((eye, None, None), returns)
+        return as_promised((_eye(returns[0]) if unpack_pivots else None, None, None), returns)
     factors = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
     return as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, *factors), returns)
 
@@ -212,10 +213,7 @@ def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=Fal
 @lower(aten._linalg_svd.default)
 def aten_linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, returns):
     if A.size == 0:
-        return tuple(
-            jnp.broadcast_to(jnp.eye(*r.shape[-2:], dtype=r.dtype), r.shape) if r.ndim > 1 and i != 1 else zeros(r)
-            for i, r in enumerate(returns)
-        )
+        return tuple(_eye(r) if r.ndim > 1 and i != 1 else zeros(r) for i, r in enumerate(returns))
     if not compute_uv:
         return as_promised((None, jnp.linalg.svd(A, compute_uv=False), None), returns)
     return as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)

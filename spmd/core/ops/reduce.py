@@ -34,16 +34,13 @@ def _count(self, axes):
 
 
 @lower(aten.sum.default, aten.sum.dim_IntList)
-def aten_sum(self, dim=None, keepdim=False, *, dtype=None, returns):
+@lower(aten.nansum.default, skips_nan=True)
+def aten_sum(self, dim=None, keepdim=False, *, dtype=None, skips_nan=False, returns):
     axes = _axes(self, dim)
+    self = jnp.where(jnp.isnan(self), jnp.zeros((), self.dtype), self) if skips_nan else self
     if is_narrowed(self, returns.dtype):
         return total(self, axes, self, returns.dtype).reshape(returns.shape)
     return folds.summed(widened_as(self, returns.dtype), axes, keepdim).astype(returns.dtype)
-
-
-@lower(aten.nansum.default)
-def aten_nansum(self, dim=None, keepdim=False, *, dtype=None, returns):
-    return aten_sum(jnp.where(jnp.isnan(self), jnp.zeros((), self.dtype), self), dim, keepdim, returns=returns)
 
 
 @lower(aten.mean.default, aten.mean.dim)

@@ -100,7 +100,8 @@ def _unless_empty(function: Function, wants_returns: bool) -> Function:
     @functools.wraps(function)
     def rule(*arguments, returns, **keywords):
         arrays = (value for value in (*arguments, *keywords.values()) if isinstance(value, jax.Array))
-        if any(not array.size for array in arrays) or all(0 in like.shape for like in jax.tree.leaves(returns)):
+        results = returns if isinstance(returns, tuple) else (returns,)
+        if any(not array.size for array in arrays) or all(like is None or 0 in like.shape for like in results):
             return zeros(returns)
         return function(*arguments, **keywords, **({"returns": returns} if wants_returns else {}))
 

@@ -41,7 +41,7 @@ def _scale(size, out, align_corners, factor, real):
 
 
 def _nearest_taps(size, out, factor, offset):
-    scale = np.float32(1 / factor) if factor is not None and factor > 0 else np.float32(size) / np.float32(out)
+    scale = _scale(size, out, False, factor, np.float32)
     steps = np.arange(out, dtype=np.float32) + np.float32(offset)
     return np.minimum(np.floor(steps * scale).astype(np.int64), size - 1)
 

@@ -289,7 +289,7 @@ def late(function: Function, results: Shapes, *operands: object) -> Arrays:
     arrays, tree = jax.tree.flatten(operands)
 
     def flat(*arrays: jax.Array) -> list[jax.Array]:
-        return jax.tree.leaves(function(*jax.tree.unflatten(tree, arrays)))
+        return jax.tree.flatten(function(*jax.tree.unflatten(tree, arrays)))[0]
 
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
     return tuple(_late_p.bind(*arrays, function=flat, results=results, precision=precision))
