@@ -23,10 +23,10 @@ from .units import root_of, spec_of_others
 def accumulate_gradients(
     model: nn.Module,
     loss_fn: Callable[..., Any],
-    batch: Any,
+    batch: object,
     num_micro_batches: int,
     *,
-    carried: Sequence[Any] = (),
+    carried: Sequence[object] = (),
     reduce: str | Mapping[str, str] = "each",
 ) -> Any:
     """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches; returns that loss.
@@ -82,7 +82,7 @@ def accumulate_gradients(
 
 
 def gradient_accumulation(
-    train_step: Callable[..., Any], iterable_tensors: Sequence[torch.Tensor], model: nn.Module, *carried: Any
+    train_step: Callable[..., Any], iterable_tensors: Sequence[torch.Tensor], model: nn.Module, *carried: object
 ) -> Any:
     """`accumulate_gradients` by PyTorch/XLA's arguments: micro-batches that are stacked already.
 

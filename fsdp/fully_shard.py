@@ -143,7 +143,7 @@ class FSDPModule(_Module):
         assert isinstance(reduced, tuple), "a module has no name of its own"
         return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self._unit.refresh([self])  # a file has no shardings
 
@@ -286,7 +286,7 @@ class _ForwardMethod:
         code: CodeType = getattr(type(self.module), self.name).__code__
         return code
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         unit = unit_of(self.module)
         assert unit is not None, "it is put on units alone"
         args, kwargs = unit.pre_forward(self.module, args, kwargs)

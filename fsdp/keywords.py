@@ -104,7 +104,7 @@ _STRATEGIES: dict[str, Keywords] = {
 }
 
 
-def _strategy(value: Any, ours: Keywords) -> Keywords:
+def _strategy(value: object, ours: Keywords) -> Keywords:
     """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
     name = "FULL_SHARD" if value is None else getattr(value, "name", value)
     if name not in _STRATEGIES:
@@ -157,7 +157,7 @@ def _cpu_offload(value: Any, _: Keywords) -> Keywords:
     return {"offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()}
 
 
-def _ignored_states(value: Any, _: Keywords) -> Keywords:
+def _ignored_states(value: Iterable[object] | None, _: Keywords) -> Keywords:
     states = list(value or ())
     modules = [state for state in states if isinstance(state, nn.Module)]
     parameters = [state for state in states if isinstance(state, torch.Tensor)]
@@ -166,10 +166,10 @@ def _ignored_states(value: Any, _: Keywords) -> Keywords:
     return {name: chosen for name, chosen in (("ignored_modules", modules), ("ignored_params", parameters)) if chosen}
 
 
-def _dtypes(name: str) -> Callable[[Any, Keywords], Keywords]:
+def _dtypes(name: str) -> Callable[[torch.dtype | None, Keywords], Keywords]:
     """A keyword that sets one dtype of the precision policy; several such keywords make the policy together."""
 
-    def of(value: Any, ours: Keywords) -> Keywords:
+    def of(value: torch.dtype | None, ours: Keywords) -> Keywords:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
         return {"mp_policy": MixedPrecisionPolicy(**{**vars(policy), name: value})}
 

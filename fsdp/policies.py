@@ -159,8 +159,8 @@ class ClassNamePolicy:
     names: tuple[str, ...]
 
     def _run_policy(
-        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, Any]
-    ) -> dict[nn.Module, dict[str, Any]]:
+        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, object]
+    ) -> dict[nn.Module, dict[str, object]]:
         classes = {type(module).__name__ for module in root_module.modules()}
         missing = [name for name in self.names if name not in classes]
         if missing:

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_map_only
 
 import spmd
 
+from .units import names_by_id
+
 StateDict = dict[str, Any]
 State = Mapping[str, Any]
 Keys = _IncompatibleKeys  # (missing_keys, unexpected_keys)
@@ -93,9 +95,7 @@ def set_optimizer_state_dict(
         # Flattened (`flatten_optimizer_state_dict`): torch itself cannot load that with `full_state_dict=True`.
         theirs.set_optimizer_state_dict(model, optimizers, dict(optim_state_dict), options=_sharded(options))
         return
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+    names = names_by_id(model)
     for optimizer in optimizers:
         optimizer.load_state_dict(_of_optimizer(optimizer, names, optim_state_dict))
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import spmd
 
-from .units import Unit, units_in
+from .units import Unit, names_by_id, wrapped_units
 
 # Why bytes and not only specs: a unit is too large where its gathered bytes do not fit next to the activations, and too
 # small where its all-gather takes less time than its start; both are seen in this table before a program runs.
@@ -86,12 +86,7 @@ def show(model: nn.Module) -> Shown:
       bias              (2,)    float32  P(None)                              8 B
     total                                                   40 B             40 B
     """
-    units = units_in(model)
-    if not units:
-        raise ValueError(f"show: {type(model).__name__} has no units; wrap it with fsdp first")
-    names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name)
+    units, names = wrapped_units("show", model), names_by_id(model)
     seen: set[int] = set()  # a tied parameter is in two units, and in memory once
     return Shown(tuple(_unit(unit, modules, names, seen) for unit, modules in units.items()))
 

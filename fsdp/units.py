@@ -45,7 +45,7 @@ from .outputs import BatchSplit, cast, tensors
 from .plan import placement
 
 _Held = dict[tuple[nn.Module, str], torch.Tensor]  # (module, name of a parameter) -> the tensor under that name
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]  # what a module is called with
+Inputs = tuple[tuple[object, ...], dict[str, object]]  # what a module is called with
 ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
 
@@ -135,12 +135,12 @@ class Unit:
         self._arrived: tuple[int, _Pass] | None = None  # autograd's graph task, and the pass whose backward runs in it
         self._stored = UnitState.SHARDED
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A copy begins with no pass under way.
         runs = {"_gathered", "_passes", "_masters", "_arrived", "_stored", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._modules = []
         self._restart()
@@ -265,7 +265,7 @@ class Unit:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
         self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
-    def pre_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+    def pre_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> Inputs:
         """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
         schedule it earlier."""
         if not self.is_on_device:
@@ -316,7 +316,7 @@ class Unit:
         task, arrived = self._arrived or (-1, None)
         return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
 
-    def post_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def post_forward(self, module: nn.Module, args: object, output: object) -> object:
         """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
         has all values that it needs."""
         if not self._passes:
@@ -430,6 +430,22 @@ def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
     return units
 
 
+def wrapped_units(caller: str, module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
+    """`units_in`; raises ValueError for a module without units."""
+    units = units_in(module)
+    if not units:
+        raise ValueError(f"{caller}: {type(module).__name__} has no units; wrap it with fsdp first")
+    return units
+
+
+def names_by_id(model: nn.Module) -> dict[int, list[str]]:
+    """All names of each parameter of a model, by its id: a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
 def root_of(module: nn.Module) -> Unit | None:
     """The outermost unit at or below a module, or None."""
     return unit_of(module) or next(iter(units_in(module)), None)
@@ -483,9 +499,7 @@ def summon_full_params(
     ...     spmd.get_sharding(model.weight.zero_()).is_replicated()
     True
     """
-    units = list(units_in(module))[: None if recurse else 1]
-    if not units:
-        raise ValueError(f"summon_full_params: {type(module).__name__} has no units; wrap it with fsdp first")
+    units = list(wrapped_units("summon_full_params", module))[: None if recurse else 1]
     parameters = [parameter for unit in units for parameter in unit.parameters]
     kept = [] if writeback else [parameter.detach().clone() for parameter in parameters]
     for unit in units:

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _IncompatibleKeys
 
 import spmd
 
@@ -180,7 +181,7 @@ class FullyShardedDataParallel(nn.Module):
         if inner is not unit:
             self.module.set_submodule(name, inner)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Runs the module. Inputs without a sharding are split over the batch axes along dim 0, if these divide it."""
         return self.module(*args, **kwargs)
 
@@ -192,16 +193,20 @@ class FullyShardedDataParallel(nn.Module):
                 raise
             return getattr(self.module, name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self.module[key]  # type: ignore[index]
 
-    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters under the names that they have in the wrapped module."""
         # An optimizer or a logger between a backward that raised and the next forward must not see casts.
         self._restore()
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """The buffers under the names that they have in the wrapped module."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
@@ -262,7 +267,7 @@ class FullyShardedDataParallel(nn.Module):
         for unit in units_in(self.module) if recursive else [self._attached]:
             unit.divide_gradients(pre * post)
 
-    def get_shard_metadata(self) -> dict[str, Any]:
+    def get_shard_metadata(self) -> dict[str, object]:
         """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state dicts of all ranks.
 
         A state dict here is the full one, as of rank 0 of one rank: a script that saves both for PyTorch/XLA's
@@ -324,7 +329,7 @@ def _rename(state: StateDict, old: str, new: str) -> None:
     state.update({new + key.removeprefix(old): state.pop(key) for key in [*state] if key.startswith(old)})
 
 
-def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
+def _strip_reported(wrapper: nn.Module, incompatible: _IncompatibleKeys) -> None:
     prefix = wrapper.__dict__.pop("_loading")
     long = prefix + PREFIX
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
@@ -365,7 +370,7 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits
     torch.bfloat16
     """
 
-    def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, *more: Any, **how: Any):
+    def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, *more: object, **how: object):
         translated = translate(type(self).__name__, {**dict(zip(_ORDER, more, strict=False)), **how}, XLA, _OURS)
         super().__init__(module, reshard_after_forward=reshard_after_forward, **translated)
         _CHOSEN.update(unit for _, unit in self.units)
@@ -390,7 +395,7 @@ class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnit
     """
 
     @functools.wraps(FullyShardedDataParallel.__init__)  # type: ignore[misc]  # mypy takes no decorated constructor
-    def __init__(self, *args: Any, **how: Any):
+    def __init__(self, *args: object, **how: object):
         super().__init__(*args, **how)
         _CHOSEN.update(unit for _, unit in self.units)
 

@@ -238,8 +238,8 @@ def forced_cpu_devices() -> int | None:
 
 def requested_cpu_devices() -> dict[str, int]:
     """The number of CPU devices of a process by each variable that sets one."""
-    forced = forced_cpu_devices()
-    counts = {name: _positive(name) for name in ("CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES")} | {"XLA_FLAGS": forced}
+    counts = {name: _whole_number(name, least=1) for name in ("CPU_NUM_DEVICES", "JAX_NUM_CPU_DEVICES")}
+    counts["XLA_FLAGS"] = forced_cpu_devices()
     return {name: count for name, count in counts.items() if count is not None}
 
 
@@ -362,7 +362,7 @@ def requested_hardware() -> Hardware:
     platforms = {"CPU": "cpu", "GPU": "cuda", "CUDA": "cuda", "TPU": "tpu"}
     if kind is not None and kind.upper() not in platforms:
         raise ValueError(f"PJRT_DEVICE={kind!r}: expected one of {', '.join(platforms)}")
-    count, num_gpus = _positive("CPU_NUM_DEVICES"), _positive("GPU_NUM_DEVICES")
+    count, num_gpus = (_whole_number(f"{name}_NUM_DEVICES", least=1) for name in ("CPU", "GPU"))
     first = (_whole_number("LOCAL_RANK") or 0) * (num_gpus or 0)
     forced = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     return Hardware(
@@ -372,13 +372,6 @@ def requested_hardware() -> Hardware:
         if num_gpus is None or os.environ.get("JAX_CUDA_VISIBLE_DEVICES")
         else (*range(first, first + num_gpus),),
     )
-
-
-def _positive(variable: str) -> int | None:
-    text = os.environ.get(variable)
-    if text is not None and not (text.isdigit() and int(text) > 0):
-        raise ValueError(f"{variable}={text!r}: expected a positive integer")
-    return None if text is None else int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,10 +415,10 @@ def variables_of_process(index: int, count: int, port: int, devices: int | None)
     return kept | {name: str(value) for name, value in added.items()}
 
 
-def _whole_number(variable: str) -> int | None:
+def _whole_number(variable: str, *, least: int = 0) -> int | None:
     text = os.environ.get(variable)
-    if text is not None and not text.isdigit():
-        raise ValueError(f"{variable}={text!r}: expected a whole number")
+    if text is not None and not (text.isdigit() and int(text) >= least):
+        raise ValueError(f"{variable}={text!r}: expected a {'positive integer' if least else 'whole number'}")
     return None if text is None else int(text)
 
 

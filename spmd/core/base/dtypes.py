@@ -1,7 +1,6 @@
 """torch dtypes and JAX dtypes, in both directions, and nothing else."""
 
 import math
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -37,8 +36,7 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
 
 def _range_of(dtype: torch.dtype) -> tuple[float, float]:
     if dtype.is_complex or dtype.is_floating_point:
-        limits: Any = torch.finfo(dtype)
-        return limits.min, limits.max
+        return torch.finfo(dtype).min, torch.finfo(dtype).max
     limits = torch.iinfo(dtype)
     # torch accepts a negative number for a large unsigned one.
     return (limits.min if dtype.is_signed else -limits.max), limits.max

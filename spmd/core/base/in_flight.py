@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,13 +21,15 @@ import jax
 from . import counters, forking
 from .state import held
 
+Maker = Callable[[], Any]  # returns the program, a class of a floor above, or None
+
 
 class Started(NamedTuple):
     """A program that was started: one of its results, a function that returns it, when, and as which event of all
     processes (0: of none)."""
 
     result: jax.Array
-    maker: Any
+    maker: Maker
     at: float
     event: int
 
@@ -108,14 +111,14 @@ def stamp() -> int:
     return _num_runs
 
 
-def note_run(result: jax.Array, maker: Any, event: int = 0) -> None:
+def note_run(result: jax.Array, maker: Maker, event: int = 0) -> None:
     """Keeps one result of a program that was started, until the program is done."""
     global _num_runs
     _num_runs += 1
     note_started(result, maker, event)
 
 
-def note_started(result: jax.Array, maker: Any = lambda: None, event: int = 0) -> None:
+def note_started(result: jax.Array, maker: Maker = lambda: None, event: int = 0) -> None:
     """Keeps the result of a program that computes nothing but reshards an array; `stamp` stays."""
     forget_done()
     _started.append(Started(result, maker, time.monotonic(), event))

@@ -31,6 +31,9 @@ PATIENCE = 0.05
 _SIGNALS = sorted(signal.valid_signals())
 
 
+Handler = Callable[[int, FrameType | None], Any]
+
+
 class _Press(NamedTuple):
     """A signal that came: an id of its own, its number, and its handler.
 
@@ -40,7 +43,7 @@ class _Press(NamedTuple):
 
     name: int
     number: int
-    handler: Callable[[int, FrameType | None], Any]
+    handler: Handler
 
 
 _names = itertools.count()
@@ -51,7 +54,7 @@ _due: list[_Press] = []  # those of them that have waited for `PATIENCE`
 class _Patient:
     """Replaces a handler and calls it when that is safe."""
 
-    def __init__(self, handler: Callable[[int, FrameType | None], Any]):
+    def __init__(self, handler: Handler):
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -141,7 +144,7 @@ def watch() -> None:
     if _put_off or not _is_main():
         return
     for number in _SIGNALS:
-        handler: Any = _signal.getsignal(number)
+        handler = _signal.getsignal(number)
         if callable(handler) and type(handler) is not _Patient:
             signal.signal(number, _Patient(handler))
 
@@ -169,7 +172,7 @@ def _call(presses: list[_Press]) -> None:
 
 # --- putting off ------------------------------------------------------------------------------------------------------
 
-_put_off: dict[int, Any] = {}  # inside `later`: number -> its handler; empty outside
+_put_off: dict[int, Handler] = {}  # inside `later`: number -> its handler; empty outside
 _noted: list[_Press] = []
 
 
@@ -188,7 +191,7 @@ def later() -> Iterator[None]:
         return
     try:
         for number in _SIGNALS:
-            handler: Any = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
+            handler = _signal.getsignal(number)  # signal's own makes an enum of each, at 46 a step
             if callable(handler):
                 _put_off[number] = handler
                 signal.signal(number, _note)
@@ -220,7 +223,7 @@ def soon() -> Iterator[None]:
     handlers = dict(_put_off)
     raised: list[BaseException] = []
 
-    def at_once(handler: Any) -> Callable[[int, FrameType | None], None]:
+    def at_once(handler: Handler) -> Callable[[int, FrameType | None], None]:
         plain = handler.handler if type(handler) is _Patient else handler
 
         def call(number: int, frame: FrameType | None) -> None:

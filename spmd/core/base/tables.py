@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from . import counters
@@ -62,7 +62,7 @@ class Interned(Bounded[Key, Item]):
 
     def __init__(self, limit: int | None = None):
         super().__init__(limit)
-        self._alive: WeakValueDictionary[Key, Any] = WeakValueDictionary()
+        self._alive: WeakValueDictionary[Key, Item] = WeakValueDictionary()
 
     def of(self, key: Key, make: Callable[[], Item]) -> Item:
         """Returns the item of a key, made where there is none."""

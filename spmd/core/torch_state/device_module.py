@@ -225,21 +225,13 @@ def _exchange(index: int) -> int:
 
 # The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that torch calls.
 _ACCELERATOR: dict[str, Callable[..., object]] = {
-    "setDeviceIndex": set_device,
-    "exchangeDevice": _exchange,
-    "maybeExchangeDevice": _exchange,
-    "getDeviceCapability": _capability,
-    "getStream": current_stream,
-    "setStream": set_stream,
-    "synchronizeDevice": synchronize,
-    "isAllocatorInitialized": lambda: True,
-    "emptyCache": held.empty_cache,
-    "emptyHostCache": held.empty_cache,
-    "getDeviceStats": lambda index: held.nested_stats(),
-    "resetAccumulatedStats": held.reset_accumulated_memory_stats,
-    "resetPeakStats": held.reset_peak_memory_stats,
+    "setDeviceIndex": set_device, "exchangeDevice": _exchange, "maybeExchangeDevice": _exchange,
+    "getDeviceCapability": _capability, "getStream": current_stream, "setStream": set_stream,
+    "synchronizeDevice": synchronize, "isAllocatorInitialized": lambda: True, "emptyCache": held.empty_cache,
+    "emptyHostCache": held.empty_cache, "getDeviceStats": lambda index: held.nested_stats(),
+    "resetAccumulatedStats": held.reset_accumulated_memory_stats, "resetPeakStats": held.reset_peak_memory_stats,
     "getMemoryInfo": held.mem_get_info,
-}
+}  # fmt: skip
 
 
 def join_accelerator() -> None:

@@ -152,23 +152,21 @@ _libraries: list[torch.library.Library] = []
 
 def register_factories() -> None:
     library = torch.library.Library("aten", "IMPL")
-    for name, function in {
-        "empty.memory_format": _empty,
-        "empty_strided": _empty_strided,
-        "empty_permuted": _empty_permuted,  # called by empty_like of a meta tensor
-        "arange": _arange,
-        "arange.start": _arange,
-        "arange.start_step": _arange,
-        "randperm": _randperm,
-        "randperm.generator": _randperm,
-        "eye": _eye,
-        "eye.m": _eye,
-        "_efficientzerotensor": _zeros,
-        "linspace": _linspace,
-        "_copy_from": _copy_from,
-        "_local_scalar_dense": partial(_dispatched, aten._local_scalar_dense.default),  # `torch.tensor([x, y])`
-    }.items():
-        library.impl(name, function, "PrivateUse1")
+    kernels: dict[Callable[..., object], tuple[str, ...]] = {
+        _empty: ("empty.memory_format",),
+        _empty_strided: ("empty_strided",),
+        _empty_permuted: ("empty_permuted",),  # called by empty_like of a meta tensor
+        _arange: ("arange", "arange.start", "arange.start_step"),
+        _randperm: ("randperm", "randperm.generator"),
+        _eye: ("eye", "eye.m"),
+        _zeros: ("_efficientzerotensor",),
+        _linspace: ("linspace",),
+        _copy_from: ("_copy_from",),
+        partial(_dispatched, aten._local_scalar_dense.default): ("_local_scalar_dense",),  # `torch.tensor([x, y])`
+    }
+    for function, names in kernels.items():
+        for name in names:
+            library.impl(name, function, "PrivateUse1")
     for factory in _HOST_MADE:
         library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
     library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")

@@ -38,13 +38,13 @@ class XlaGenerator(torch.Generator):
         return torch.Generator, (self.device,), *state
 
 
-def _is_ours(*args: Any, **kwargs: Any) -> bool:
+def _is_ours(*args: object, **kwargs: object) -> bool:
     device = args[0] if args else kwargs.get("device")
-    named = len(args) + len(kwargs) == 1 and isinstance(device, (str, torch.device))
-    return named and device is not None and torch.device(device).type == "xla"
+    is_alone = len(args) + len(kwargs) == 1
+    return is_alone and isinstance(device, (str, torch.device)) and torch.device(device).type == "xla"
 
 
-def _make(cls: type, *args: Any, **kwargs: Any) -> object:
+def _make(cls: type, *args: object, **kwargs: object) -> object:
     result = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
     return type.__call__(result, *args, **kwargs)
 

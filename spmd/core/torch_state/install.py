@@ -62,14 +62,10 @@ def _claim_name() -> None:
 
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
-    def is_available(self) -> bool:
+    def is_available(self, *index: object) -> bool:
         return True
 
-    def is_built(self) -> bool:
-        return True
-
-    def has_primary_context(self, index: int) -> bool:
-        return True
+    is_built = has_primary_context = is_available
 
 
 def _join_foreach() -> None:
@@ -93,10 +89,6 @@ def _shard_loaded_state() -> None:
     optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(sharded)  # type: ignore[method-assign]
 
 
-def _handle_calls() -> None:
-    handle_calls_by(dispatch)
-
-
 def _join_device() -> None:
     runtime_module.XlaTensor = XlaTensor  # type: ignore[attr-defined]  # its `__module__`
     torch._register_device_module(NAME, runtime_module)
@@ -106,7 +98,7 @@ def _join_device() -> None:
 
 AT_IMPORT = (
     Patch("the name of torch's PrivateUse1 device", "it is called xla", _claim_name),
-    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _handle_calls),
+    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", lambda: handle_calls_by(dispatch)),
     Patch("`torch.optim.optimizer._foreach_supported_types`, `torch.utils._foreach_utils._foreach_supported_types`",
           "list forms of optimizers and clipping", _join_foreach),
     Patch("`torch.optim.Optimizer._process_value_according_to_param_policy(param, value, ...)`",
