@@ -23,6 +23,7 @@ import torch
 from spmd.tensors.bare_names import bare_name
 
 RankState = Mapping[str, torch.Tensor]
+_Flat = tuple[Sequence[str], Sequence[Sequence[int]], Sequence[int]]  # names, shapes and sizes in a flat parameter
 
 
 def consolidate_sharded_state_dicts(
@@ -176,7 +177,7 @@ def _put_together(state_dict_list: Sequence[RankState], key: str, size: Sequence
     return joined.view(size) if joined.numel() == size.numel() else joined[: size.numel()].view(size).clone()
 
 
-def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, _Flat]) -> dict[str, torch.Tensor]:
     """Splits flat parameters into the parameters that were joined in them."""
     flat = {bare_name(name): info for name, info in flatten_info.items()}
     result: dict[str, torch.Tensor] = {}

@@ -138,7 +138,7 @@ class FSDPModule(_Module):
         result.__init__(*args, **kwargs)
         return result
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         reduced = super().__reduce_ex__(protocol)
         assert isinstance(reduced, tuple), "a module has no name of its own"
         return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it

@@ -93,7 +93,7 @@ def recursive_wrap(
     ignored_modules: Collection[nn.Module] = (),
     ignored_params: Collection[nn.Parameter] = (),
     only_wrap_children: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[nn.Module, int]:
     """Replaces each module that a policy chooses by `wrapper_cls(module, **kwargs)`, children before parents.
 

@@ -85,8 +85,10 @@ def size_based_auto_wrap_policy(
 
 FORCE_LEAF_MODULES: set[type[nn.Module]] = {nn.MultiheadAttention}
 EXCLUDE_WRAP_MODULES: set[type[nn.Module]] = {nn.ModuleList, nn.ModuleDict}
-size_based_auto_wrap_policy.FORCE_LEAF_MODULES = FORCE_LEAF_MODULES  # type: ignore[attr-defined]
-size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES = EXCLUDE_WRAP_MODULES  # type: ignore[attr-defined]
+# torch has them as attributes of the function, too.
+vars(size_based_auto_wrap_policy).update(
+    FORCE_LEAF_MODULES=FORCE_LEAF_MODULES, EXCLUDE_WRAP_MODULES=EXCLUDE_WRAP_MODULES
+)
 
 
 def or_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]) -> bool:

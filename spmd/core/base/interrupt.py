@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch.utils import weak
 
@@ -31,7 +31,7 @@ PATIENCE = 0.05
 _SIGNALS = sorted(signal.valid_signals())
 
 
-Handler = Callable[[int, FrameType | None], Any]
+Handler = Callable[[int, FrameType | None], object]
 
 
 class _Press(NamedTuple):

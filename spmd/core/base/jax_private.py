@@ -9,7 +9,7 @@ user has another way. `jax.experimental.shard_alike` (0.10 only) is not used in 
 import dataclasses
 import inspect
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -117,7 +117,7 @@ def is_reordered(sharding: Any) -> bool:
     return sharding._logical_device_ids is not None
 
 
-def compile_lowered(lowered: Any, options: dict[str, Any]) -> Any:
+def compile_lowered(lowered: Any, options: Mapping[str, object]) -> Any:
     """Compiles a `jax.stages.Lowered`; every tiling that the partitioner chooses for a result is taken.
 
     jax 0.10 spells such tilings over the mesh of the first argument, and raises IndivisibleError for one that no axes
@@ -136,7 +136,7 @@ def compile_lowered(lowered: Any, options: dict[str, Any]) -> Any:
     return lowered.compile(compiler_options=options)
 
 
-def _is_named(sharding: Any) -> bool:
+def _is_named(sharding: object) -> bool:
     return isinstance(sharding, jax.sharding.NamedSharding)
 
 

@@ -62,10 +62,13 @@ def _claim_name() -> None:
 
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
-    def is_available(self, *index: object) -> bool:
+    def is_available(self) -> bool:
         return True
 
-    is_built = has_primary_context = is_available
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+    is_built = is_available
 
 
 def _join_foreach() -> None:

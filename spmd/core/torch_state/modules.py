@@ -127,7 +127,7 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
     return kept
 
 
-def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any]) -> None:
+def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., nn.Module]) -> None:
     """Calls torch's own `_apply`, unless a tensor is on the device, or the function takes the first one there."""
     parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
     held = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]

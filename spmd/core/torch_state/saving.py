@@ -34,7 +34,7 @@ from .when_imported import replaces
 
 _Storage = torch.UntypedStorage | TypedStorage
 _Restore = Callable[[_Storage, str], _Storage]
-_Reduction = tuple[Callable[..., object], tuple[Any, ...]]  # of pickle: a function and its arguments
+_Reduction = tuple[Callable[..., object], tuple[object, ...]]  # of pickle: a function and its arguments
 _Memory = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]  # dtype, shape, strides, offset
 _MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
 _SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding
@@ -127,7 +127,7 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
     return result
 
 
-def _dlpack(tensor: XlaTensor, **kwargs: Any) -> object:
+def _dlpack(tensor: XlaTensor, **kwargs: object) -> object:
     """Exports the buffer without a copy where one device has the full value; it is then never donated."""
     if tensor.requires_grad:
         raise BufferError("dlpack: the tensor requires gradients, which cannot be exported; call .detach() first")

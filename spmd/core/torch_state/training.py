@@ -22,11 +22,11 @@ def _pin(self: torch.Tensor, device: torch.types.Device = None) -> torch.Tensor:
     return self.detach()  # another tensor, as torch promises: autograd would otherwise write its history into this one
 
 
-def _pin_batch(data: Any, device: torch.types.Device = None) -> Any:
+def _pin_batch(data: object, device: torch.types.Device = None) -> object:
     return data  # torch would rebuild its containers, which a loader without an accelerator does not
 
 
-def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+def _stack(batch: list[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
     return torch.stack(batch)  # torch would have a worker stack them into a storage, which ours do not have
 
 
