@@ -128,7 +128,7 @@ def _accumulated(
                 raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {kind}")
             if len(new) != len(state):
                 raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
-            share = loss / count
+            share = loss / count  # micro-batches are equal: the mean of their means is the batch's
             share.backward()
         passed_on = tree_map_only(torch.Tensor, torch.Tensor.detach, tuple(new))
         # In float32: many losses of a narrow dtype would round the later ones away.

@@ -208,6 +208,7 @@ def axes_of(
         raise TypeError(
             f"{caller}: expected mesh to be a spmd.Mesh, got {kind}; write mesh=spmd.Mesh(range(8), (8,), ...)"
         )
+    # A mesh of FSDP2's recipes has names of its own, such as "dp" or ("replicate", "shard"): their order says which.
     if shard_axis is None and "fsdp" not in mesh.axis_names and mesh.named and len(mesh.axis_names) <= 2:
         *replicas, shard_axis = mesh.axis_names
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
@@ -216,6 +217,7 @@ def axes_of(
         extra_data_axis = "data"
     if extra_data_axis == shard_axis:
         raise ValueError(f"{caller}: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
+    # Devices with replicas of a shard compute on other rows, so that the batch is sharded over both axes.
     batch = {shard_axis} if extra_data_axis is None else {extra_data_axis, shard_axis}
     for axis in sorted(batch):
         if axis not in mesh.axis_names:

@@ -46,10 +46,7 @@ def consolidate_sharded_state_dicts(
     """
     world_size = shard_metadata["world_size"]
     if len(state_dict_list) != world_size:
-        raise ValueError(
-            f"consolidate_sharded_state_dicts: expected the state dicts of all {world_size} ranks, got "
-            f"{len(state_dict_list)}"
-        )
+        raise _refused(f"expected the state dicts of all {world_size} ranks, got {len(state_dict_list)}")
     shards = {
         _joined(module, shard): (module, info)
         for module, infos in shard_metadata["shard_info"].items()
@@ -66,9 +63,9 @@ def consolidate_sharded_state_dicts(
         else:  # a buffer, which PyTorch/XLA replicates and may have cast
             full[name] = value.to(dtypes.get(name, value.dtype)).clone()
     if shards:
-        raise ValueError(
-            f"consolidate_sharded_state_dicts: the metadata name {next(iter(shards))!r} (and {len(shards) - 1} more), "
-            f"which the state dicts lack; they have {', '.join([*state_dict_list[0]][:5])}"
+        raise _refused(
+            f"the metadata name {next(iter(shards))!r} (and {len(shards) - 1} more), which the state dicts lack; they "
+            f"have {', '.join([*state_dict_list[0]][:5])}"
         )
     return _unflattened(full, shard_metadata.get("flatten_info", {}))
 
@@ -150,6 +147,10 @@ def _rank(path: str, loaded: object) -> int:
     return metadata["rank"]
 
 
+def _refused(text: str) -> ValueError:
+    return ValueError(f"consolidate_sharded_state_dicts: {text}")
+
+
 def _joined(module: str, name: str) -> str:
     return bare_name(f"{module}.{name}" if module else name)
 
@@ -158,21 +159,17 @@ def _put_together(state_dict_list: Sequence[RankState], key: str, size: Sequence
     """Joins the shards of a parameter; the padding is at the end, whether it was cut flat or along dim 0."""
     lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
     if lacking:
-        raise ValueError(f"consolidate_sharded_state_dicts: rank {lacking[0]} has no {key!r}, which the first rank has")
+        raise _refused(f"rank {lacking[0]} has no {key!r}, which the first rank has")
     kinds = {(value.dtype, value.shape) for value in (state[key] for state in state_dict_list)}
     if len(kinds) > 1:
-        raise ValueError(f"consolidate_sharded_state_dicts: the shards of {key!r} differ: {sorted(map(str, kinds))}")
+        raise _refused(f"the shards of {key!r} differ: {sorted(map(str, kinds))}")
     joined = torch.cat([state[key].reshape(-1) for state in state_dict_list])
     size = torch.Size(size)
     if joined.numel() < size.numel():
-        raise ValueError(
-            f"consolidate_sharded_state_dicts: the shards of {key!r} have {joined.numel()} elements together, and "
-            f"shape {list(size)} takes {size.numel()}"
-        )
+        count = f"{joined.numel()} elements together, and shape {list(size)} takes {size.numel()}"
+        raise _refused(f"the shards of {key!r} have {count}")
     if joined[size.numel() :].any():
-        raise ValueError(
-            f"consolidate_sharded_state_dicts: the shards of {key!r} have values where shape {list(size)} has padding"
-        )
+        raise _refused(f"the shards of {key!r} have values where shape {list(size)} has padding")
     # A copy where there was padding: torch.save would write all of the longer tensor for a view of it.
     return joined.view(size) if joined.numel() == size.numel() else joined[: size.numel()].view(size).clone()
 

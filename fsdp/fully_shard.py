@@ -139,6 +139,7 @@ class FSDPModule(_Module):
         return result
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        # A module has no reduction of its own: torch's default one, whose first two entries name the class.
         reduced = super().__reduce_ex__(protocol)
         assert isinstance(reduced, tuple), "a module has no name of its own"
         return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it
@@ -182,6 +183,7 @@ class FSDPModule(_Module):
         """The same for the axes of the batch over which parameters are replicated (hybrid sharding); over the axis that
         shards them backward passes go on to reduce."""
         for unit in self._units(recurse):
+            # A gradient's reduce-scatter within a group of shards goes on; the all-reduce between the groups waits.
             replicas = [axis for axis in unit.split.axes if axis != unit.settings.shard_axis]
             unit.defer_gradients(() if requires_all_reduce else replicas)
 

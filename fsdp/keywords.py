@@ -47,7 +47,7 @@ def translate(caller: str, keywords: Keywords, table: Table, own: Mapping[str, o
         if callable(meaning):
             translated = meaning(value, ours)
             twice = sorted(translated.keys() & keywords.keys())
-            if twice:
+            if twice:  # else the order of keywords would decide
                 raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
             ours.update(translated)
             continue

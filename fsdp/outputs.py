@@ -84,6 +84,7 @@ class BatchSplit:
         """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack. is_batch: a line says where
         none is sharded."""
         whole = []
+        # Vectors and scalars, such as a loss, have no rows of the batch that a mark could name.
         batches = [tensor for tensor in tensors(output) if tensor.dim() >= 2 and tensor.shape[dim] > 0]
         for tensor in batches:
             if tensor.shape[dim] % self.ways == 0:

@@ -174,6 +174,7 @@ def placement(
     if not -rank <= dim < rank:
         raise ValueError(f"shard_placement_fn: a parameter of shape {tuple(parameter.shape)} has no dim {dim}")
     spec = [*held, *[None] * (rank - len(held))]
+    # A dim may have two axes, but which one is the outer is the user's decision: a full spec says it.
     if spec[dim] is not None:
         raise ValueError(
             f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is sharded over "

@@ -86,9 +86,8 @@ def size_based_auto_wrap_policy(
 FORCE_LEAF_MODULES: set[type[nn.Module]] = {nn.MultiheadAttention}
 EXCLUDE_WRAP_MODULES: set[type[nn.Module]] = {nn.ModuleList, nn.ModuleDict}
 # torch has them as attributes of the function, too.
-vars(size_based_auto_wrap_policy).update(
-    FORCE_LEAF_MODULES=FORCE_LEAF_MODULES, EXCLUDE_WRAP_MODULES=EXCLUDE_WRAP_MODULES
-)
+_OF_TORCH = {"FORCE_LEAF_MODULES": FORCE_LEAF_MODULES, "EXCLUDE_WRAP_MODULES": EXCLUDE_WRAP_MODULES}
+vars(size_based_auto_wrap_policy).update(_OF_TORCH)
 
 
 def or_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]) -> bool:

@@ -247,6 +247,7 @@ class Unit:
 
     def gathered_bytes(self, parameter: nn.Parameter) -> int:
         """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
+        # The cast is gathered, not the parameter: bytes on the network are those of the narrow dtype.
         dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
         assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize

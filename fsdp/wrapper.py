@@ -228,6 +228,7 @@ class FullyShardedDataParallel(nn.Module):
         """
         if groups is not None:
             raise ValueError("clip_grad_norm_: expected groups=None; the norm is that of the gradients on all devices")
+        # A norm of global tensors: XLA sums over the shards, for which torch's FSDP needs a function of its own.
         return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
 
     @contextmanager
@@ -243,6 +244,7 @@ class FullyShardedDataParallel(nn.Module):
 
         Raises ValueError for an axis that is not the batch's.
         """
+        # Of all units, also of those that `fully_shard` made before: a loop over micro-batches has one `no_sync`.
         axes = self._split.axes if over is None else (over,) if isinstance(over, str) else tuple(over)
         for axis in axes:
             if axis not in self._split.axes:
