@@ -38,7 +38,7 @@ class DataLoader:
         last: what becomes of a batch with fewer rows (dim 0) than the source's `batch_size`, else its first batch has.
             "keep": it runs as it is, by a program of its own. "drop": it is left out; with several processes in all of
             them, and all end with the first. "pad": it is padded to all rows, and every batch gets a mask of its true
-            rows, bool of shape (rows,): under "valid" in a mapping, as last element of a tuple or list, beside a bare
+            rows, bool of shape (rows,): under "valid" in a mapping, as last element of a tuple or list, next to a bare
             tensor; with several processes those that have ended give padding until all have.
         lengths: the lengths to which dim 1 is padded: each batch to the next one, so that as many programs are compiled
             at most. padding: the value of padding, a number or a dict by path; lengths pad only the tensors that a dict
@@ -139,7 +139,7 @@ class DataLoader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Lets the next iteration begin at a position that `state_dict` gave, with the same source and arguments.
 
-        A source without a state of its own is asked for the batches of before again, which are not uploaded.
+        A source without a state of its own gives the batches of before again, which are not uploaded.
 
         >>> import spmd
         >>> mesh = spmd.Mesh([0], (1,), ("data",))

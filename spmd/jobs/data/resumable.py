@@ -89,7 +89,7 @@ class SourcePass:
 
 
 def _owners(source: Any, *names: str) -> list[Any]:
-    """What may have a generator or an epoch in a source: its attributes of these names, and its samplers."""
+    """The parts of a source that may have a generator or an epoch: attributes of these names, and its samplers."""
     batch_sampler = getattr(source, "batch_sampler", None)
     return [getattr(source, name, None) for name in names] + [batch_sampler, getattr(batch_sampler, "sampler", None)]
 

@@ -1,4 +1,4 @@
-"""Batches as trees: mappings, sequences and dataclasses whose leaves are tensors and arrays."""
+"""Batches as trees: mappings, sequences and dataclasses with tensors and arrays inside."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ import torch
 
 from ...core import dtypes
 
-Path = tuple[Any, ...]  # keys, positions and field names from the batch to a leaf
+Path = tuple[Any, ...]  # keys, positions and field names from the batch to an entry
 
 
 def is_data(value: Any) -> bool:
@@ -31,9 +31,9 @@ def mapped(
     path: Path = (),
     outer: frozenset[int] = frozenset(),
 ) -> Any:
-    """Returns the batch with `function(path, leaf)` for each leaf, in new containers of the same types.
+    """Returns the batch with `function(path, entry)` for each entry, in new containers of the same types.
 
-    All other values are the same objects, containers without a leaf included. outer: the objects around the batch, by
+    All other values are the same objects, containers without an entry included. outer: the objects around the batch, by
     their ids: one that holds itself is not entered twice.
     """
     around = outer | {id(batch)}
@@ -90,12 +90,12 @@ def leaves(batch: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def name_of(path: Path) -> str:
-    """The name of a leaf in specs and messages: "inputs.ids"."""
+    """The name of an entry in specs and messages: "inputs.ids"."""
     return ".".join(map(str, path))
 
 
 def with_mask(batch: Any, is_leaf: Callable[[Any], bool], mask: Any, key: str) -> Any:
-    """The batch with one more entry: under `key` in a mapping, last in a tuple or list, beside a bare tensor."""
+    """The batch with one more entry: under `key` in a mapping, last in a tuple or list, next to a bare tensor."""
     if isinstance(batch, Mapping):
         if key in batch:
             raise ValueError(

@@ -1,7 +1,7 @@
 """accelerate's choice of a device: xla, in one process, without accelerate's own path for PyTorch/XLA.
 
 That path ignores `cpu=True`, has no main process off TPUs, and trains in float32 on TPUs and GPUs where bfloat16 was
-asked for; its plain path, for one device, does all of it.
+requested; its plain path, for one device, does all of it.
 """
 
 from typing import Any

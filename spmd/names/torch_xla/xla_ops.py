@@ -1,4 +1,4 @@
-"""The ops `torch.ops.xla.*` that scripts call, and PyTorch/XLA's layers, barriers and ways to JAX."""
+"""The ops `torch.ops.xla.*` that scripts call, and PyTorch/XLA's layers and its ways to JAX."""
 
 import ast
 import functools
