@@ -59,7 +59,7 @@ class GradientHooks:
             handle.remove()
         self._handles, self._set = [], wanted
         for parameter in trained:
-            # First the dtype, as the reduction is recorded where the gradient arrives; the factor multiplies its result.
+            # First the dtype: the reduction is recorded where the gradient arrives; the factor multiplies its result.
             if dtype is not None:
                 self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
             if scale is not None:
