@@ -27,7 +27,6 @@ from ..core import (
     user_line,
 )
 from ..core.extend import (
-    LIVE,
     SYNC_LOCK,
     Cut,
     Graph,
@@ -41,9 +40,9 @@ from ..core.extend import (
     dynamic,
     nans,
     pace,
-    pending,
     running,
     schedule,
+    storages,
     stretches,
     walks,
 )
@@ -74,9 +73,9 @@ def run_iterations() -> None:
 
 def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
-    LIVE[:] = [ref for ref in LIVE if ref() is not None]
-    storages = _runnable()
-    nodes, _ = walks.topological([storage.value for storage in storages])
+    storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
+    runnable = _runnable()
+    nodes, _ = walks.topological([storage.value for storage in runnable])
     if (
         core_storages.has_several_recorders()
     ):  # the count is of all threads' ops: each looks at its own, as it would alone
@@ -97,18 +96,18 @@ def _run_what_is_finished() -> None:
         return pace.look_after(max(num_ops, config.loop_search_ops))
     line = user_line()
     try:
-        if schedule.initialize_state(storages, line):
-            storages = _runnable()
-            nodes, _ = walks.topological([storage.value for storage in storages])
+        if schedule.initialize_state(runnable, line):
+            runnable = _runnable()
+            nodes, _ = walks.topological([storage.value for storage in runnable])
             if not nodes:  # all were initial values
                 pace.synced_ops = pace.recorded_ops
                 return pace.look_after(max(config.loop_search_ops, 1))
             ends = cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
-            roots = schedule.roots_of(storages)
+            roots = schedule.roots_of(runnable)
             schedule.run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
     except Exception as error:
-        schedule.give_up(storages, error)
+        schedule.give_up(runnable, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
     core_storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
@@ -125,7 +124,7 @@ def _run_what_is_finished() -> None:
 
 def _runnable() -> list[Storage]:
     """The storages to compute, without those over devices that are not here: their programs are only planned."""
-    return [storage for storage in pending() if storage.sharding is None or storage.sharding.target is None]
+    return [storage for storage in storages.pending() if storage.sharding is None or storage.sharding.target is None]
 
 
 def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:

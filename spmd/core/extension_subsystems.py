@@ -1,12 +1,18 @@
 """Parts of the core as its extension door shows them: functions of one subject under one name."""
 
+from typing import TypeAlias
+
 from . import ops as _ops
 from .aten import copies as _copies
 from .base import counters as _counters
 from .base import in_flight as _in_flight
 from .base import interrupt as _interrupt
+from .base import jax_private as _jax_private
+from .base import state as _state
+from .checks import hlo as _hlo
 from .graph import graph as _graph
 from .graph import lent as _lent
+from .graph import meta as _meta
 from .graph import module_paths as _module_paths
 from .graph import op as _op
 from .graph import rewrite as _rewrite
@@ -65,11 +71,14 @@ from .run import initialization as _initialization
 from .run import prepare as _prepare
 from .run import recording as _recording
 from .run import schedule as _schedule
+from .run import syncs as _syncs
 from .run.pjrt import host as _host
 from .sharding import constrain as _constrain
 from .sharding import partitioner as _partitioner
+from .sharding import topology as _topology
 from .step import objects as _objects
 from .step import saved_state as _saved_state
+from .step import state_names as _state_names
 
 
 class reads:  # used as a module is
@@ -100,6 +109,8 @@ class reached:  # used as a module is
     """The objects that a function reaches, beyond their classes."""
 
     LIBRARIES, is_same, missing, outermost = _objects.LIBRARIES, _objects.is_same, _objects.missing, _objects.outermost
+    Held: TypeAlias = _objects.Held
+    Named: TypeAlias = _state_names.Named
 
 
 class executables:  # used as a module is
@@ -179,12 +190,15 @@ class regions:  # used as a module is
     constrain, cut, on_device = _constrain.constrain, _constrain.cut, _constrain.on_device
     wait_for_all = _constrain.wait_for_all
     lower_region, unreported = _lower.lower_region, _lower.unreported
+    region_op = _region.region_op
 
 
 class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
     process, readable = _disk.process, _disk.readable
+    file_of_stack = _store.file_of_stack
+    listing = _program.listing
 
 
 class running:  # used as a module is
@@ -194,6 +208,7 @@ class running:  # used as a module is
     make_room = _in_flight.make_room
     spare = _lent.spare
     end_recording = _counters.end_recording
+    Watch: TypeAlias = _syncs.Watch
 
 
 class rules:  # used as a module is
@@ -234,6 +249,11 @@ class storages:  # used as a module is
     UNDO, forget_reads = _storage.UNDO, _storage.forget_reads
     is_run_here, longest_step = _recorders.is_run_here, _recorders.longest_step
     has_several_recorders = _recorders.has_several_recorders
+    LIVE = _storage.LIVE
+    UndoLog: TypeAlias = _storage.UndoLog
+    pending = _storage.pending
+    set_storage = _tensor.set_storage
+    Store: TypeAlias = _store.Store
 
 
 class user_lines:  # used as a module is
@@ -254,6 +274,8 @@ class walks:  # used as a module is
     replace_operands, result_index, results = _graph.replace_operands, _graph.result_index, _graph.results
     rewrite = _rewrite.rewrite
     topological, up_to, value_name = _graph.topological, _graph.up_to, _graph.value_name
+    intern_meta = _meta.intern_meta
+    meta_of = _meta.meta_of
 
 
 class record_calls:  # used as a module is
@@ -280,3 +302,28 @@ class attention:  # used as a module is
     cudnn_takes, cudnn_forward, cudnn_backward = _cudnn.takes, _cudnn._forward, _cudnn._backward
     splash_takes, splash_forward, splash_backward = _splash.takes, _splash._forward, _splash._backward
     when_lowered = _splash._when_lowered
+
+
+class jax_facts:  # used as a module is
+    """Private names of jax, and the devices of a program that is lowered."""
+
+    compile_lowered = _jax_private.compile_lowered
+    distributed_state = _jax_private.distributed_state
+    use_shardy_partitioner = _jax_private.use_shardy_partitioner
+    without_shardings = _jax_private.without_shardings
+    program_devices = _topology.program_devices
+
+
+class hlo_text:  # used as a module is
+    """Shapes in a program's text."""
+
+    arrays = _hlo.arrays
+    num_bytes = _hlo.num_bytes
+
+
+class observed:  # used as a module is
+    """What a recorded call notes of numbers and draws."""
+
+    DrawNumber: TypeAlias = _state.DrawNumber
+    Observation: TypeAlias = _state.Observation
+    Scalar: TypeAlias = _state.Scalar

@@ -12,21 +12,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..core import LOCK, DeviceData, Meta, Sharding, Storage, XlaTensor, seed, storage_of, tensor_meta, view_of, wrap
 from ..core.extend import (
-    LIVE,
     SYNC_LOCK,
     IterationDraws,
     Node,
-    UndoLog,
     Value,
     body,
     calls,
-    operand,
     pace,
     reads,
     record_calls,
-    set_storage,
+    storages,
     walks,
-    watching,
 )
 from ..core.extend import storages as core_storages
 from .closed_over import ClosedOver, aliasing, refuse_write
@@ -74,8 +70,8 @@ class Capture:
             stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
             stack.enter_context(_unwatched(self.name, self._see))
-            self._log = UndoLog()
-            self._num_live = len(LIVE)
+            self._log = storages.UndoLog()
+            self._num_live = len(storages.LIVE)
             stack.callback(self._leave)
             core_storages.UNDO.append(self._log)
             self._outer = _innermost[-1] if _innermost else None
@@ -129,13 +125,13 @@ class Capture:
         stand_in = self.stand_in(tensor_meta(tensor), storage.sharding)
         storage_of(stand_in).is_state = storage.is_state
         self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
-        set_storage(tensor, storage_of(stand_in), view_of(tensor))
+        storages.set_storage(tensor, storage_of(stand_in), view_of(tensor))
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
             tensor.requires_grad_()
 
         def back() -> None:
-            set_storage(tensor, storage, view_of(tensor))
+            storages.set_storage(tensor, storage, view_of(tensor))
             tensor._backward_hooks = hooks
             if tensor.requires_grad is not required_grad:
                 tensor.requires_grad_(required_grad)
@@ -167,9 +163,9 @@ class Capture:
             self._outer.note(self._seen.values())
         self._log.undo()
         reads.next_generation()
-        storages = [storage for ref in LIVE[self._num_live :] if (storage := ref()) is not None]
-        inside = body.on_stand_ins([storage.value for storage in storages], since=self.start)
-        for storage in storages:
+        recorded_since = [storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None]
+        inside = body.on_stand_ins([storage.value for storage in recorded_since], since=self.start)
+        for storage in recorded_since:
             if walks.origin(storage.value) in inside:
                 lost = DeviceData(storage.meta)
                 lost.give_up(
@@ -215,7 +211,7 @@ class Capture:
             if view_of(tensor) is not None:
                 tensor = wrap(storage.meta, storage)
             elif storage.reads is not None:
-                users.setdefault(walks.value_name(operand(tensor)), tensor)
+                users.setdefault(walks.value_name(record_calls.operand(tensor)), tensor)
             users.setdefault(walks.value_name(storage.value), tensor)
         chosen = [(value, users.get(walks.value_name(value))) for value in values]
         return [wrap(value.meta, Storage(value, value.meta)) if user is None else user for value, user in chosen]
@@ -279,7 +275,7 @@ def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = Fals
         gradient = torch.zeros_like(source)
     if view_of(source) is None and not unsharded:
         record_calls.shard_gradient(storage_of(source), gradient)
-    return operand(gradient)
+    return record_calls.operand(gradient)
 
 
 class _Own(torch.autograd.Function):
@@ -304,7 +300,7 @@ def _unwatched(name: str, see: Any) -> Iterator[None]:
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(body.inside(name))
-        stack.enter_context(watching(see))
+        stack.enter_context(storages.watching(see))
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
         if hooks is not None:

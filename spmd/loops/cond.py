@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, storage_of
-from ..core.extend import Branches, Region, Value, body_numbers, record_calls, region_op, walks
+from ..core.extend import Branches, Region, Value, record_calls, regions, walks
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import expect_functions, on_device, refilled, result_tensors, tensors_of
@@ -108,12 +108,12 @@ class _Choice:
         """Records the op: its results, the tensors that backward reads, and which results have a gradient."""
         outside = [*(value for branch in self.branches for value in branch.constants), *(s.value for s in self.written)]
         constants = list({walks.value_name(value): value for value in outside}.values())
-        regions = []
+        bodies = []
         for branch in self.branches:
             new = [branch.written.get(storage, storage.value) for storage in self.written]
-            regions.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
+            bodies.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
         operands = [record_calls.operand(self.pred), *constants, *map(record_calls.operand, self.inputs)]
-        result = _record("spmd.cond", regions, operands)
+        result = _record("spmd.cond", bodies, operands)
         count = len(result) - len(self.written)
         for storage, value in zip(self.written, result[count:], strict=True):
             storage.write(value)
@@ -124,18 +124,18 @@ class _Choice:
         """Records the op of the gradients."""
         constants = [value for value, _ in self.kept.values()]
         zeros = {source: record_calls.operand(_zeros(like)) for source, like in self.gradient_of.items()}
-        regions = []
+        bodies = []
         for branch in self.branches:
             stand_ins = [branch.arriving.get(i, record_calls.operand(arriving[i])) for i in self.chosen]
             gradients = zeros | branch.gradients
-            regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
+            bodies.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
         operands = list(map(record_calls.operand, [*kept, *(arriving[i] for i in self.chosen)]))
-        return tensors(_record("spmd.cond.backward", regions, operands))
+        return tensors(_record("spmd.cond.backward", bodies, operands))
 
 
-def _record(name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
-    numbers = [number for region in regions for number in body_numbers(region)]
-    op = region_op(name, Branches(*regions), [value.meta for value in operands], regions[0].roots)
+def _record(name: str, bodies: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
+    numbers = [number for region in bodies for number in regions.body_numbers(region)]
+    op = regions.region_op(name, Branches(*bodies), [value.meta for value in operands], bodies[0].roots)
     return record(op, operands, numbers)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Sharding, Storage, XlaTensor, storage_of, view_of, wrap
-from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, record_calls, recorded, walks
+from ..core.extend import SYNC_LOCK, Call, Fill, Node, OpSpec, Value, calls, record_calls, storages, walks
 from .capture import Capture
 
 aten = torch.ops.aten
@@ -31,7 +31,7 @@ def as_one_op() -> Iterator[None]:
     """Context in which a body is captured and its op is recorded, with nothing of another thread in between."""
     with SYNC_LOCK, LOCK:
         yield
-    recorded()
+    storages.recorded()
 
 
 def with_gradient(name: str, inputs: Sequence[torch.Tensor], forward: Forward, backward: Backward | None) -> Tensors:
@@ -61,7 +61,7 @@ class _Apply(torch.autograd.Function):
             )
         with LOCK:
             gradients = ctx.gradient(ctx.saved_tensors, arriving)
-        recorded()
+        storages.recorded()
         return None, None, None, *gradients
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..core import LOCK, XlaTensor, ends_at_user_line, view_of
-from ..core.extend import read, record_calls
+from ..core.extend import record_calls
 from .gradient import Tensors
 from .layer_match import LayersDifferError, Numbered, check_same_in_all, settings_of
 from .layer_match import Tensors as Own
@@ -112,7 +112,7 @@ def _now(layer: nn.Module, each: Own) -> Any:
 
 def _write(target: Any, new: XlaTensor) -> None:
     with LOCK:
-        record_calls.write(target, read(new))
+        record_calls.write(target, record_calls.read(new))
     torch._C._increment_version([target])
 
 

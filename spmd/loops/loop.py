@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..core import Spec, XlaTensor, annotations, dense_meta, specs, storage_of
-from ..core.extend import Draw, Loop, Region, Step, Value, Y, read, record_calls, regions, walks
+from ..core.extend import Draw, Loop, Region, Step, Value, Y, record_calls, regions, walks
 from .capture import Capture, sharded_gradient
 from .gradient import Backward, Tensors, as_one_op, record, saved, sharding_of, tensors, with_gradient
 from .varying import as_own
@@ -47,7 +47,7 @@ class ScanInput:
 
 def _x(is_stack: bool, tensor: XlaTensor) -> Value:
     """Returns the operand for an x; for a row its stored sharding, where an iteration may gather it."""
-    return record_calls.operand(tensor) if is_stack else read(tensor)
+    return record_calls.operand(tensor) if is_stack else record_calls.read(tensor)
 
 
 # Records the body: (the carry of an iteration, its xs) -> (the carry of the next iteration, its ys).

@@ -24,7 +24,7 @@ from ..core import (
     view_of,
     wrap,
 )
-from ..core.extend import Draw, OpSpec, Region, Value, body_numbers, record_calls, recorded, regions, walks
+from ..core.extend import Draw, OpSpec, Region, Value, record_calls, regions, storages, walks
 from .capture import Capture
 from .gradient import Backward, Tensors, record, saved, sharding_of, with_gradient
 from .gradient import tensors as tensors_of
@@ -172,7 +172,7 @@ class RecordedCall:
         constants = capture.outside(roots, given)
         region = Region.of(roots, [*constants, *given])
         op = regions.called_op(name, region, [device_data.meta for device_data in region.inputs])
-        return _Part(op, body_numbers(region), regions.draws_in(region.nodes)), capture.tensors(constants)
+        return _Part(op, regions.body_numbers(region), regions.draws_in(region.nodes)), capture.tensors(constants)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class RecordedCall:
             return result, kept, [i in self.has_gradient_of for i in range(len(result))]
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
-        recorded()
+        storages.recorded()
         for i in self.written:
             if not tensors[i].is_inference():  # those have no version
                 torch.autograd.graph.increment_version(tensors[i])

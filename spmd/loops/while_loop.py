@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..core import XlaTensor, dense_meta, ends_at_user_line, seed
-from ..core.extend import Node, Region, While, record_calls, region_op
+from ..core.extend import Node, Region, While, record_calls, regions
 from .capture import Capture
 from .gradient import Tensors, as_one_op, record, tensors, with_gradient
 from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
@@ -72,13 +72,13 @@ def while_loop(
             carry = [*capture.given, *outside]
             roots = [*map(record_calls.operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
-            regions = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
+            bodies = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
 
         def forward() -> tuple[Tensors, Tensors, list[bool]]:
-            steps, numbers = _numbers([node for region in regions for node in region.nodes])
+            steps, numbers = _numbers([node for region in bodies for node in region.nodes])
             operands = [*constants, *map(record_calls.operand, start), *outside]
-            loop = While(regions[0], regions[1], len(constants), steps)
-            values = record(region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
+            loop = While(bodies[0], bodies[1], len(constants), steps)
+            values = record(regions.region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
             for storage, value in zip(written, values[len(start) :], strict=True):
                 storage.write(value)
             last = tensors(values[: len(start)])

@@ -12,19 +12,7 @@ from typing import Any
 import torch
 
 from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
-from ..core.extend import (
-    Call,
-    Node,
-    OpSpec,
-    TupleElement,
-    Value,
-    calls,
-    intern_meta,
-    record_calls,
-    rules,
-    set_storage,
-    walks,
-)
+from ..core.extend import Call, Node, OpSpec, TupleElement, Value, calls, record_calls, rules, storages, walks
 from ..loops.gradient import tensors
 from .unreduced import LINEAR, SAME, place_of, sums_of
 
@@ -42,7 +30,7 @@ def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
         if view_of(gradient) is None:
             storage_of(gradient).write(result)
         else:  # the base of the view keeps its value
-            set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
+            storages.set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
 
 
 class _Way:
@@ -103,7 +91,7 @@ class _Way:
 
 
 def _in(meta: Meta, dtype: torch.dtype) -> Meta:
-    return intern_meta(meta.shape, dtype, meta.strides, meta.offset)
+    return walks.intern_meta(meta.shape, dtype, meta.strides, meta.offset)
 
 
 def _cast(value: Value, dtype: torch.dtype) -> Value:

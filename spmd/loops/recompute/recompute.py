@@ -22,19 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from ...core import LOCK, Meta, Patch, Storage, XlaTensor, hardware, points, seed, tensor_meta, wrap
-from ...core.extend import (
-    Arrays,
-    Draw,
-    Identity,
-    Interned,
-    Layouts,
-    OpSpec,
-    Value,
-    meta_of,
-    record_calls,
-    regions,
-    walks,
-)
+from ...core.extend import Arrays, Draw, Identity, Interned, Layouts, OpSpec, Value, record_calls, regions, walks
 from ...mesh.graph_constants import constant_of_graphs
 from .checkpoint_policies import Policy, as_policy, nothing_saveable
 from .remat_saved import Keep, Kept, Recall
@@ -187,7 +175,7 @@ def _op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 
 
 def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
-    dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
+    dense = tuple(walks.meta_of(torch.empty_like(meta.make())) for meta in metas)
     return OpSpec.of("spmd.loops.recompute", _Hold(), dense, (*metas, *gradients))
 
 

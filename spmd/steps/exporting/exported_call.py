@@ -23,13 +23,13 @@ from ...core import (
 )
 from ...core.extend import (
     Graph,
-    Named,
     Objects,
     Recording,
     StateNames,
     abstract_calls,
-    pending,
+    reached,
     schedule,
+    storages,
     user_lines,
     walks,
 )
@@ -182,7 +182,7 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, 
             raise TypeError(f"export: {path} is on {tensor.device}; a program returns tensors of the device xla")
     # A view is returned as a tensor of its own.
     returned: list[Any] = [t if view_of(t) is None else t.detach().clone() for _, t in tensors]  # type: ignore[arg-type]
-    written = {storage: storage.data for storage in pending() if storage.data is not None}
+    written = {storage: storage.data for storage in storages.pending() if storage.data is not None}
     wanted = dict.fromkeys([*(storage_of(tensor) for tensor in returned), *written])
     roots = schedule.roots_of(wanted)
     if not roots and returned:  # arguments and state as they are: the program copies them
@@ -258,7 +258,7 @@ def _source(
     names: StateNames,
     computed: set[Any],
     place: int,
-) -> Named:
+) -> reached.Named:
     """The user's tensor behind an input of the graph, with its name and role."""
     named = names.of(storage)
     if named is not None:
@@ -276,7 +276,7 @@ def _source(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
         )
-    return Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+    return reached.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
 
 
 def _draws(first: _Taken, last: _Taken) -> Draws:

@@ -13,7 +13,7 @@ from jax import export as jax_export
 from torch import nn
 
 from ...core import Sharding, compiler_context, config, options, processes, storage_of, user_line
-from ...core.extend import Graph, program_devices, regions, user_lines, walks, without_shardings
+from ...core.extend import Graph, jax_facts, regions, user_lines, walks
 from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
 from .exported_call import Draws, ExportedStep, record
 
@@ -126,13 +126,13 @@ def _lowered(
         return compute(*(arrays[place] for place in program.of_input), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
-    with program_devices(graph.mesh.device_ids if several else None), compiler_context():
+    with jax_facts.program_devices(graph.mesh.device_ids if several else None), compiler_context():
         out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
         structs = program.structs(draws)
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
-        return without_shardings(exported) if config.partitioner == "gspmd" or several else exported
+        return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
 
 
 def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import compile_lowered, program_devices, regions, running, use_shardy_partitioner, without_shardings
+from ...core.extend import jax_facts, regions, running
 from ...jobs.checkpoint.files import open_checkpoint
 from ...jobs.checkpoint.plain_values import dtype_of
 from ...jobs.checkpoint.streaming import fill_shards
@@ -116,9 +116,9 @@ class LoadedProgram:
     def __init__(self, serialized: bytes, manifest: dict[str, Any], read: Any, mesh: Mesh | None):
         self.manifest, self.serialized = manifest, serialized
         # Jit places arguments and results: the shardings of the file name a mesh of its own.
-        self._exported = without_shardings(jax_export.deserialize(bytearray(serialized)))
+        self._exported = jax_facts.without_shardings(jax_export.deserialize(bytearray(serialized)))
         self._shardy = manifest["program"]["partitioner"] == "shardy"
-        if use_shardy_partitioner is None and not self._shardy:
+        if jax_facts.use_shardy_partitioner is None and not self._shardy:
             raise ValueError(
                 f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again"
             )
@@ -165,8 +165,10 @@ class LoadedProgram:
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
         several = len(self.manifest["meshes"]) > 1
-        partitioner = contextlib.nullcontext if use_shardy_partitioner is None else use_shardy_partitioner
-        with program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
+        partitioner = (
+            contextlib.nullcontext if jax_facts.use_shardy_partitioner is None else jax_facts.use_shardy_partitioner
+        )
+        with jax_facts.program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
             yield
 
     def _compiled(self, platform: str) -> Any:
@@ -187,7 +189,7 @@ class LoadedProgram:
             lowered = jitted.lower(*self._structs)
             if self.manifest["program"]["has_complex"]:
                 regions.hide(lowered.compiler_ir())
-            return compile_lowered(lowered, options)
+            return jax_facts.compile_lowered(lowered, options)
 
     def _donated(self) -> list[int]:
         return sorted({place for place in self._overwrites.values() if place >= self._num_given})

@@ -33,7 +33,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import LIVE, SYNC_LOCK, Change, Watch, body, pace, record_calls, running, storages, walks
+from ...core.extend import SYNC_LOCK, Change, body, pace, record_calls, running, storages, walks
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
@@ -210,7 +210,7 @@ class CompiledFunction(Generic[P, R]):
             if pace.decodes and record_calls.lists_read(entry.replay.overwritten(flat)):
                 record_calls.set_decoding(False)
                 syncs.sync()
-            watch = Watch()
+            watch = running.Watch()
             result = entry.replay.run(flat, vectors)
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
@@ -333,7 +333,7 @@ def is_recorded() -> bool:
 
 
 def _is_pending() -> bool:
-    values = [storage.value for ref in LIVE if (storage := ref()) is not None]
+    values = [storage.value for ref in storages.LIVE if (storage := ref()) is not None]
     return not all(walks.is_data(value) or (pace.decodes and record_calls.is_list(value)) for value in values)
 
 

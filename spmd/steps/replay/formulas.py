@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...core import user_line
-from ...core.extend import Observation, Scalar
+from ...core.extend import observed
 
 # The operations of torch's symbolic numbers: by the text of a formula, torch's names of it.
 _FORMS = {
@@ -132,9 +132,9 @@ class SymbolicNumber:
     def value(self) -> Any:
         return self.formulas.values[self.place]
 
-    def scalar(self) -> Scalar:
+    def scalar(self) -> observed.Scalar:
         """The number as a scalar argument."""
-        result = Scalar(self.value)
+        result = observed.Scalar(self.value)
         result.place = self.place
         return result
 
@@ -197,7 +197,7 @@ for _form, _names in _FORMS.items():
         setattr(SymbolicNumber, _name, _method(_form))
 
 
-class FormulaObservation(Observation):
+class FormulaObservation(observed.Observation):
     """The notes on a call, and its formulas as scalar arguments of ops."""
 
     def plain(self, value: Any) -> Any:
@@ -214,7 +214,7 @@ class FormulaObservation(Observation):
         """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a
         guard where they are not one formula."""
         result = [self.scalar(value) for value in values]
-        formulas = [value for value in result if type(value) is Scalar]
+        formulas = [value for value in result if type(value) is observed.Scalar]
         if not formulas or any(value != result[0] or not isinstance(value, float) for value in result):
             return result
         if len({value.place for value in formulas}) > 1 or len(formulas) < len(result):

@@ -15,7 +15,7 @@ from torch._C._dynamo.guards import dict_version
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from ...core import config, seed
-from ...core.extend import Change, DrawNumber, Held, Kind, Objects, Scalar, nans, reached, walks
+from ...core.extend import Change, Kind, Objects, nans, observed, reached, walks
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError
@@ -125,7 +125,7 @@ class Guards:
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False
 
-    def _changes(self, held: Collection[Held]) -> Any:
+    def _changes(self, held: Collection[reached.Held]) -> Any:
         for box in held:
             for change in box.changes(reached.is_same):
                 if (id(change.container), change.key) not in self._volatile:
@@ -164,15 +164,17 @@ class ReplayedNumbers:
             if run.program.numbers is not None:
                 by_float, by_integer = run.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
-            formulas = [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
-            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
+            formulas = [
+                (i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is observed.Scalar
+            ]
+            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is observed.DrawNumber]
             seeds, counts = [i for i, place in draws if place < 0], [draw for draw in draws if draw[1] >= 0]
             self._runs.append((np.array(floats, np.float64), np.array(integers, np.int64), formulas, seeds, counts))
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
         nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
         drawn = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
-        if any(type(count) is not DrawNumber for count in drawn):
+        if any(type(count) is not observed.DrawNumber for count in drawn):
             raise ReplayError("it draws random numbers that its programs do not take as they are")
         self._evaluate, used = call.formulas.compiled(list(wanted))
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]

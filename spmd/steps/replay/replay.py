@@ -22,7 +22,7 @@ from ...core import (
     view_of,
     wrap,
 )
-from ...core.extend import Store, executables, schedule, walks
+from ...core.extend import executables, schedule, storages, walks
 from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
@@ -381,4 +381,4 @@ class _Task:
             if not isinstance(root, OfResult):
                 found.storage(root, self._storages).settle(new_data)
         if not is_one:
-            Store(buffer, sharding, members)
+            storages.Store(buffer, sharding, members)

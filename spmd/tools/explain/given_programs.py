@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import messages, points
-from ...core.extend import Graph, Line, Requested, listing, persistent
+from ...core.extend import Graph, Line, Requested, persistent
 from . import program_folder
 from .listing import listed_difference, num_common
 
@@ -56,7 +56,7 @@ def tell_missing(graph: Graph, line: Line) -> None:
     """Says on stderr, once for a line, why no given program is that of a graph which is about to be compiled, if one is
     of mostly the same ops."""
     for folder in program_folder.known():
-        now = listing(Requested(graph, 0))
+        now = persistent.listing(Requested(graph, 0))
         nearest = max(folder.programs, key=lambda before: num_common(before, now), default=None)
         if nearest is None or 2 * num_common(nearest, now) < max(len(nearest["ops"]), len(now["ops"])):
             continue

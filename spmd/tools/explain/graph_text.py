@@ -4,8 +4,7 @@ import itertools
 import sys
 
 from ...core import DeviceData, config
-from ...core.extend import Graph, Program, Value, user_lines, walks
-from ...core.extend import distributed_state as processes
+from ...core.extend import Graph, Program, Value, jax_facts, user_lines, walks
 
 # The most lines of a graph; its middle is left out.
 _LINES = 60
@@ -47,7 +46,7 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
 def append_to_file(program: Program, graph: Graph, head: str) -> None:
     """Appends a graph to the file that `config.graphs_file` names; of several processes each has its own, with its
     number at the end."""
-    several = f".{processes.process_id}" if processes.num_processes > 1 else ""
+    several = f".{jax_facts.distributed_state.process_id}" if jax_facts.distributed_state.num_processes > 1 else ""
     with open(config.graphs_file + several, "a") as file:
         file.write(text_of(graph, head, len(graph.nodes)) + "\n\n")
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...core.extend import Computation, Instruction, Module, arrays
+from ...core.extend import Computation, Instruction, Module, hlo_text
 from .hlo_collectives import Placed
 
 Shape = tuple[int, ...]
@@ -124,7 +124,7 @@ _NUMBERS = {"dynamic-slice", "constant", "subtract", "add", "multiply", "partiti
 
 def _shape(line: Instruction) -> Shape:
     """The dims of a result; of several arrays those of the largest."""
-    return max(((size, dims) for _, dims, size in arrays(line.shape)), default=(0, ()))[1]
+    return max(((size, dims) for _, dims, size in hlo_text.arrays(line.shape)), default=(0, ()))[1]
 
 
 # --- slices by the number of the device -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from ...core.extend import Computation, Instruction, Module, arrays
+from ...core.extend import Computation, Instruction, Module, hlo_text
 
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
@@ -105,10 +105,10 @@ def _stated_flops(line: Instruction) -> int:
 
 def _attention_flops(computation: Computation, line: Instruction, part: str) -> int:
     """The operations of one run of a part of jax's splash attention; without a scope that says less, of all scores."""
-    shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
+    shapes = (hlo_text.arrays(computation.by_name[name].shape)[0] for name in line.operands)
     query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
     # A backward for all gradients has that of the queries in parts.
-    has_parts = any(len(dims) > len(query) for _, dims, _ in arrays(line.shape))
+    has_parts = any(len(dims) > len(query) for _, dims, _ in hlo_text.arrays(line.shape))
     of_keys, of_values = _PRODUCTS["all" if part == "dkv" and has_parts else part]
     computed = _SCORES.search(line.scope)
     scores = query[-2] * key[-2] if computed is None else int(computed[1])
@@ -118,13 +118,13 @@ def _attention_flops(computation: Computation, line: Instruction, part: str) -> 
 def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:
     """The sides of the weight of one group: of the operand, or the result, with a dim of groups."""
     shapes = [line.shape, *(computation.by_name[name].shape for name in line.operands)]
-    return next(dims for shape in shapes for _, dims, _ in arrays(shape) if len(dims) == 3)[1:]
+    return next(dims for shape in shapes for _, dims, _ in hlo_text.arrays(shape) if len(dims) == 3)[1:]
 
 
 def product_flops(computation: Computation, line: Instruction) -> int:
     """The operations of one `dot` or `convolution`: two for each product of two elements."""
-    left, right = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
-    result = arrays(line.shape)[0][1]
+    left, right = (hlo_text.arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
+    result = hlo_text.arrays(line.shape)[0][1]
     if line.opcode == "dot":
         return 2 * math.prod(result) * math.prod(left[dim] for dim in _dims(line, "lhs_contracting_dims"))
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)

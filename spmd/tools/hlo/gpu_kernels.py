@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.extend import Computation, Instruction, Module, arrays, num_bytes
+from ...core.extend import Computation, Instruction, Module, hlo_text
 from .costs import product_flops
 
 PRODUCT, CONVOLUTION, ATTENTION, OTHER = "products", "convolutions", "attention", "other kernels"
@@ -76,7 +76,7 @@ def _products(module: Module, inner: Computation) -> list[tuple[Computation, Ins
 
 def _dtype(computation: Computation, line: Instruction) -> str:
     """The dtype of a product's operands: the wider one."""
-    dtypes = [arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
+    dtypes = [hlo_text.arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
     widest = "f64" if "f64" in dtypes else "f32" if "f32" in dtypes else dtypes[0]
     return "tf32" if widest == "f32" and "highest" not in line.rest else widest
 
@@ -85,7 +85,7 @@ _TILE = 128
 
 
 def _tiles(shape: str) -> int:
-    dims = arrays(shape)[0][1]
+    dims = hlo_text.arrays(shape)[0][1]
     rows, columns = (dims[-2] if len(dims) > 1 else 1), (dims[-1] if dims else 1)
     return math.prod(dims[:-2]) * -(-rows // _TILE) * -(-columns // _TILE)
 
@@ -105,13 +105,13 @@ def _bytes(computation: Computation, line: Instruction, inner: Computation | Non
 
 
 def _size(computation: Computation, line: Instruction | None) -> int:
-    return 0 if line is None else num_bytes(line.shape)
+    return 0 if line is None else hlo_text.num_bytes(line.shape)
 
 
 def _read(inner: Computation, parameter: Instruction) -> int:
     """The bytes that a fusion reads of one operand: of one that it only slices, the slices; of one that it updates in
     place, none."""
-    whole, total = num_bytes(parameter.shape), 0
+    whole, total = hlo_text.num_bytes(parameter.shape), 0
     todo = [parameter]
     while todo:
         value = todo.pop()
@@ -119,7 +119,7 @@ def _read(inner: Computation, parameter: Instruction) -> int:
             if reader.opcode == "bitcast":
                 todo.append(reader)
             elif reader.opcode in _PARTS and reader.operands[0] == value.name:
-                total += num_bytes(reader.shape)
+                total += hlo_text.num_bytes(reader.shape)
             elif reader.opcode != "dynamic-update-slice" or reader.operands[0] != value.name:
                 return whole
     return min(whole, total)
@@ -133,8 +133,8 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
         while result.opcode == "bitcast" and result.operands[0] in inner.by_name:
             result = inner.by_name[result.operands[0]]
         written = inner.by_name[result.operands[1]] if result.opcode == "dynamic-update-slice" else result
-        total += num_bytes(written.shape)
-    return min(total, num_bytes(line.shape))
+        total += hlo_text.num_bytes(written.shape)
+    return min(total, hlo_text.num_bytes(line.shape))
 
 
 # --- calls of libraries -----------------------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ def _library_call(computation: Computation, line: Instruction) -> Kernel | None:
     moved = _bytes(computation, line, None)
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
-        left = arrays(computation.by_name[line.operands[0]].shape)[0][1]
+        left = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
         summed = math.prod(left[int(dim)] for dim in numbers["lhs_contracting_dimensions"])
-        flops = 2 * math.prod(arrays(line.shape)[0][1]) * summed
+        flops = 2 * math.prod(hlo_text.arrays(line.shape)[0][1]) * summed
         return Kernel(PRODUCT, _dtype(computation, line), flops, _tiles(line.shape), moved)
     if name.startswith("__cudnn$fmha"):
         return Kernel(ATTENTION, _dtype(computation, line), _attention_flops(computation, line, config), 0, moved)
@@ -167,7 +167,7 @@ def _attention_flops(computation: Computation, line: Instruction, config: dict[s
     """Two products of (length x length x head) a head forward, five backward; half of them where a mask is causal."""
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
-    query = arrays(computation.by_name[line.operands[0]].shape)[0][1]
+    query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
     products = 5 if "Backward" in line.rest.partition("custom_call_target=")[2][:40] else 2
     share = 2 if "CAUSAL" in attention.get("mask_type", "") else 1
     return products * 2 * batch * heads * rows * columns * query[-1] // share

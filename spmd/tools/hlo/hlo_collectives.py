@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core import Collective, Sharding, topology
-from ...core.extend import Computation, Graph, Instruction, Module, Target, num_bytes
+from ...core.extend import Computation, Graph, Instruction, Module, Target, hlo_text
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -56,7 +56,7 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
             axes, size, link = names[groups]
             if size == 1:
                 continue
-            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+            data = sum(hlo_text.num_bytes(_shape_of(operand, computation)) for operand in line.operands)
             is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
             if is_sliced and kind_in(computation, kind) != kind:
                 kind, is_sliced = kind_in(computation, kind), False

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...core.extend import Computation, Instruction, Module, num_bytes
+from ...core.extend import Computation, Instruction, Module, hlo_text
 from .hlo_collectives import collective_kind, joined, node_index, scope_of
 
 _WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one
@@ -28,7 +28,7 @@ def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
                 readers = computation.readers.get(line.name, [])[:1]
                 places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
             operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-            size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
+            size = hlo_text.num_bytes(line.shape) + sum(hlo_text.num_bytes(operand.shape) for operand in operands)
             found[line.name] = Origin(tuple(places), size, line.opcode)
     return found
 

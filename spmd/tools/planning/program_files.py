@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core import DEVICE, compiled_with, topology
-from ...core.extend import Graph, Line, Program, Requested, Target, executables, file_of_stack, listing, persistent
+from ...core.extend import Graph, Line, Program, Requested, Target, executables, persistent
 from ..explain import program_folder
 
 
@@ -63,7 +63,7 @@ def save(recorded: Recordings, path: str | Path) -> int:
             digest, content = executables.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
-                listings[digest] = listing(Requested(graph, 0), program)
+                listings[digest] = persistent.listing(Requested(graph, 0), program)
                 files |= _stacks(program, formed)
         setting = persistent.readable()
     program_folder.write(
@@ -82,6 +82,6 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
         data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
         if sharding.memory == DEVICE:
             shape = sharding.padded_shape(data.meta.shape)
-            digest, content = file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            digest, content = persistent.file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
             files[digest] = content
     return files
