@@ -52,13 +52,11 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    return "" if pace.decodes or observation.active() is not None else _computed_by_host(graph)
-
-
-def _computed_by_host(graph: Graph) -> Outcome:
+    if pace.decodes or observation.active() is not None or dynamic.is_forbidden():
+        return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
     nodes |= _host_only(nodes)
-    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers") if nodes and not dynamic.is_forbidden() else ""
+    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers") if nodes else ""
 
 
 def dims(graph: Graph, sync: Sync) -> Outcome:
