@@ -8,6 +8,7 @@ begins with them, too.
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -134,7 +135,7 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
 
 def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
     """The fewest dims, none of size 1, that are a refinement of both shapes; None where there are none."""
-    ends = sorted({*_ends(before), *_ends(after)})
+    ends = sorted({*itertools.accumulate(before, operator.mul), *itertools.accumulate(after, operator.mul)})
     if not ends or 0 in ends:
         return None
     sizes = []
@@ -143,10 +144,6 @@ def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | No
             return None
         sizes.append(end // start)
     return tuple(size for size in sizes if size != 1)
-
-
-def _ends(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[: dim + 1]) for dim in range(len(shape))]
 
 
 def _groups(parts: Sequence[int], shape: Sequence[int]) -> Groups | None:

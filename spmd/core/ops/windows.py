@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .registry import lower, zeros
+from .registry import lower
 
 aten = torch.ops.aten
 
@@ -22,6 +22,11 @@ def per_dim(values, rank):
     """One value per spatial dim; in torch a single one, in some schemas without its list, is for all."""
     values = (values,) if isinstance(values, int) else tuple(values)
     return values * rank if len(values) == 1 else values
+
+
+def _settings(rank, window, stride, padding, dilation=1):
+    """(window, stride, padding, dilation) per dim; without a stride it is the window."""
+    return tuple(per_dim(values, rank) for values in (window, stride or window, padding, dilation))
 
 
 def adaptive_bounds(size, count):
@@ -102,8 +107,6 @@ def _adaptive_places(axis, size, count):
 
 def _max_pool(x, places_of, rank, returns):
     """(values, indices): `places_of(axis, spatial dim)` gives the window's places along one axis."""
-    if 0 in returns[0].shape:
-        return zeros(returns)
     sizes = x.shape[x.ndim - rank :]
     best, indices = x, None
     for dim in reversed(range(rank)):
@@ -112,14 +115,12 @@ def _max_pool(x, places_of, rank, returns):
     return best, indices.astype(returns[1].dtype)
 
 
-@lower(aten.max_pool2d_with_indices.default, rank=2)
-@lower(aten.max_pool3d_with_indices.default, rank=3)
+@lower(aten.max_pool2d_with_indices.default, rank=2, empty=True)
+@lower(aten.max_pool3d_with_indices.default, rank=3, empty=True)
 def aten_max_pool_with_indices(
     self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, rank, returns
 ):  # fmt: skip
-    window = per_dim(kernel_size, rank)
-    stride = per_dim(stride, rank) if stride else window
-    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
+    window, stride, padding, dilation = _settings(rank, kernel_size, stride, padding, dilation)
     sizes, counts = self.shape[self.ndim - rank :], returns[0].shape[self.ndim - rank :]
 
     def places(axis, dim):
@@ -128,38 +129,30 @@ def aten_max_pool_with_indices(
     return _max_pool(self, places, rank, returns)
 
 
-@lower(aten.adaptive_max_pool2d.default, rank=2)
-@lower(aten.adaptive_max_pool3d.default, rank=3)
+@lower(aten.adaptive_max_pool2d.default, rank=2, empty=True)
+@lower(aten.adaptive_max_pool3d.default, rank=3, empty=True)
 def aten_adaptive_max_pool(self, output_size, *, rank, returns):
     sizes = self.shape[self.ndim - rank :]
     return _max_pool(self, lambda axis, dim: _adaptive_places(axis, sizes[dim], output_size[dim]), rank, returns)
 
 
-def _scattered(grad, indices, shape, rank):
-    """grad added into planes of `shape` at flat indices; planes are independent, so a sharded batch stays sharded."""
-    if 0 in shape or grad.size == 0:
-        return jnp.zeros(shape, grad.dtype)
-    lead = shape[: len(shape) - rank]
-    plane = math.prod(shape[len(shape) - rank :])
-    values = widened(grad).reshape(math.prod(lead), -1)
-    places = indices.reshape(values.shape)
-    result = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].add(v))(values, places)
-    return result.reshape(shape).astype(grad.dtype)
+def _scattered(values, indices, shape, rank, method="add"):
+    """Values written into planes of `shape` at flat indices; planes are independent: a sharded batch stays sharded."""
+    lead, plane = math.prod(shape[: len(shape) - rank]), math.prod(shape[len(shape) - rank :])
+    write = jax.vmap(lambda v, i: getattr(jnp.zeros((plane,), v.dtype).at[i], method)(v))
+    return write(values.reshape(lead, -1), indices.reshape(lead, -1)).reshape(shape)
 
 
-@lower(aten.max_pool2d_with_indices_backward.default, rank=2)
-@lower(aten.max_pool3d_with_indices_backward.default, rank=3)
+@lower(aten.max_pool2d_with_indices_backward.default, rank=2, empty=True)
+@lower(aten.max_pool3d_with_indices_backward.default, rank=3, empty=True)
 def aten_max_pool_with_indices_backward(
     grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, *, rank
 ):
-    window = per_dim(kernel_size, rank)
-    if math.prod(window) > _MOST_PLACES or grad_output.size == 0:
-        return _scattered(grad_output, indices, self.shape, rank)
-    stride = per_dim(stride, rank) if stride else window
-    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
-    lead = self.ndim - rank
+    window, stride, padding, dilation = _settings(rank, kernel_size, stride, padding, dilation)
+    lead, wide, total = self.ndim - rank, widened(grad_output), None
+    if math.prod(window) > _MOST_PLACES:
+        return _scattered(wide, indices, self.shape, rank).astype(grad_output.dtype)
     sizes, counts = self.shape[lead:], grad_output.shape[lead:]
-    wide, total = widened(grad_output), None
     zero = jnp.zeros((), wide.dtype)
     for offset in np.ndindex(*window):
         # Where this place of the window has the maximum, its gradient goes to one position; strides spread them.
@@ -177,26 +170,19 @@ def aten_max_pool_with_indices_backward(
     return total.astype(grad_output.dtype)
 
 
-@lower(aten.adaptive_max_pool2d_backward.default, rank=2)
-@lower(aten.adaptive_max_pool3d_backward.default, rank=3)
+@lower(aten.adaptive_max_pool2d_backward.default, rank=2, empty=True)
+@lower(aten.adaptive_max_pool3d_backward.default, rank=3, empty=True)
 def aten_adaptive_max_pool_backward(grad_output, self, indices, *, rank):
-    return _scattered(grad_output, indices, self.shape, rank)
+    return _scattered(widened(grad_output), indices, self.shape, rank).astype(grad_output.dtype)
 
 
 # -- Unpooling writes each value to its index; the last of equal indices wins, as in a plain loop.
 
 
-@lower(aten.max_unpool2d.default, rank=2)
-@lower(aten.max_unpool3d.default, rank=3)
+@lower(aten.max_unpool2d.default, rank=2, empty=True)
+@lower(aten.max_unpool3d.default, rank=3, empty=True)
 def aten_max_unpool(self, indices, output_size, stride=None, padding=None, *, rank, returns):
-    shape = returns.shape
-    lead = shape[: len(shape) - rank]
-    plane = math.prod(shape[len(shape) - rank :])
-    if not self.size:
-        return jnp.zeros(shape, self.dtype)
-    values, places = self.reshape(math.prod(lead), -1), indices.reshape(math.prod(lead), -1)
-    result = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
-    return result.reshape(shape)
+    return _scattered(self, indices, returns.shape, rank, "set")
 
 
 # -- Averages.
@@ -233,9 +219,8 @@ def _divided(x, divisors):
 
 def _average(x, kernel_size, stride, padding, count_include_pad, override, rank, shape):
     """(the sum over windows as a function of x, the divisors of the sums)."""
-    window = per_dim(kernel_size, rank)
-    stride = per_dim(stride, rank) if stride else window
-    padding, lead = per_dim(padding, rank), x.ndim - rank
+    window, stride, padding, _ = _settings(rank, kernel_size, stride, padding)
+    lead = x.ndim - rank
     counts = shape[lead:]
     divisors = _divisors(x.shape[lead:], window, stride, padding, counts, count_include_pad, override)
     return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
