@@ -33,7 +33,7 @@ def _rounded_product(left, right, dtype):
     Over several devices a narrow dtype is the result dtype of the product itself, which accumulates in float32 all the
     same: where the mesh shards the summed dim, the partial sums then travel at half the bytes. On one device that would
     only make XLA's CPU compiler leave out the rounding between two products. A gradient may have another dtype than its
-    operands' (`ops.partial`).
+    operands' (`ops.sharded`).
     """
     if is_rounded(left, dtype):
         return _matmul(left, right, dtype)
@@ -63,7 +63,7 @@ def _matmul(left, right, dtype):
 
 
 def _affine(self, product, beta, alpha):
-    # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see `scalar_arguments`).
+    # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see `registry`).
     if alpha != 1:
         product = product * jnp.asarray(alpha, product.dtype)
     if beta == 0:
