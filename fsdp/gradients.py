@@ -59,7 +59,7 @@ class GradientHooks:
             handle.remove()
         self._handles, self._set = [], wanted
         for parameter in trained:
-            # First the dtype: the reduction is recorded where the gradient arrives; the factor multiplies its result.
+            # The dtype first: a gradient is reduced where it arrives, and the factor multiplies the result.
             if dtype is not None:
                 self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
             if scale is not None:
