@@ -8,6 +8,7 @@ from .activation_checkpoint import checkpoint_module as checkpoint_module
 from .api import CPUOffloadPolicy as CPUOffloadPolicy
 from .api import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .api import OffloadPolicy as OffloadPolicy
+from .attach import summon_full_params as summon_full_params
 from .convert import consolidate_sharded_model_checkpoints as consolidate_sharded_model_checkpoints
 from .convert import consolidate_sharded_state_dicts as consolidate_sharded_state_dicts
 from .fully_shard import FSDPModule as FSDPModule
@@ -25,7 +26,6 @@ from .policies import size_based_auto_wrap_policy as size_based_auto_wrap_policy
 from .policies import transformer_auto_wrap_policy as transformer_auto_wrap_policy
 from .summary import Shown as Shown
 from .summary import show as show
-from .units import summon_full_params as summon_full_params
 from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel
 from .wrapper import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
 from .wrapper import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel

@@ -1,10 +1,11 @@
 """Makes modules a unit: shards their parameters and adds the hooks that gather them. `fully_shard` and
-`FullyShardedDataParallel` both call it."""
+`FullyShardedDataParallel` both call it. `summon_full_params` stores the parameters unsharded for a block."""
 
 # Why hooks and no wrapper module: a unit keeps its class, its name and its keys in state dicts, so that
 # `isinstance(block, Block)`, checkpoints and users' own hooks go on as before FSDP.
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
 import torch
@@ -15,7 +16,7 @@ from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
 from .outputs import BatchSplit
-from .units import ATTRIBUTE, Unit, unit_of, units_in
+from .units import ATTRIBUTE, Unit, unit_of, units_in, wrapped_units
 
 ParamInit = Callable[[nn.Module], None]
 
@@ -166,3 +167,39 @@ def move(modules: Sequence[nn.Module]) -> None:
 
 def _own(module: nn.Module) -> list[torch.Tensor]:
     return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+@contextmanager
+def summon_full_params(
+    module: nn.Module, *, recurse: bool = True, writeback: bool = True, with_grads: bool = False
+) -> Iterator[None]:
+    """A context in which the parameters of a module's units are stored unsharded.
+
+    Values can be read and written without it, too: a tensor is always the global one, however it is sharded.
+
+    Args:
+        module: a model that is wrapped. recurse: also the units below the outermost.
+        writeback: True keeps values written to parameters; False restores their former values at the end.
+        with_grads: gradients, too, are unsharded in the context.
+
+    Raises ValueError for a module without units. Source:
+    `torch.distributed.fsdp.FullyShardedDataParallel.summon_full_params`.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> with fsdp.summon_full_params(model), torch.no_grad():
+    ...     spmd.get_sharding(model.weight.zero_()).is_replicated()
+    True
+    """
+    units = list(wrapped_units("summon_full_params", module))[: None if recurse else 1]
+    parameters = [parameter for unit in units for parameter in unit.parameters]
+    kept = [] if writeback else [parameter.detach().clone() for parameter in parameters]
+    for unit in units:
+        unit.unshard(with_gradients=with_grads)
+    try:
+        yield
+    finally:
+        for unit in units:
+            unit.reshard(with_gradients=with_grads)
+        for parameter, value in zip(parameters if kept else (), kept, strict=True):
+            parameter.data = value

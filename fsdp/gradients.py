@@ -16,9 +16,11 @@ from torch.utils.hooks import RemovableHandle
 
 import spmd
 
+from .library import Mesh
+
 # By the number of autograd's graph task, the parameters whose gradients have arrived in it.
 _arrived: dict[int, list[tuple["UnsyncedGradients", "weakref.ref[torch.Tensor]"]]] = {}
-_Axes = tuple[spmd.Mesh, tuple[str, ...], tuple[str, ...]]  # a mesh, the batch's axes, those not reduced over
+_Axes = tuple[Mesh, tuple[str, ...], tuple[str, ...]]  # a mesh, the batch's axes, those not reduced over
 _num_loops = 0  # of `accumulate_gradients`, which decides itself when its gradients are reduced
 
 
@@ -96,7 +98,7 @@ class UnsyncedGradients:
         UnsyncedGradients.__init__(self)
 
     def set(
-        self, parameters: Sequence[nn.Parameter], mesh: spmd.Mesh, batch_axes: Sequence[str], over: Sequence[str]
+        self, parameters: Sequence[nn.Parameter], mesh: Mesh, batch_axes: Sequence[str], over: Sequence[str]
     ) -> None:
         """Has the backward passes from now on not reduce over these axes; of none: reduce, with what was left."""
         self.over = tuple(axis for axis in over if mesh.shape()[axis] > 1)

@@ -30,8 +30,7 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -476,39 +475,3 @@ def _hold(values: _Held | None) -> None:
     # torch's recurrent modules keep a list of their weights, which they pass to the op.
     for module in {module for module, _ in values if isinstance(module, nn.RNNBase)}:
         module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
-
-
-@contextmanager
-def summon_full_params(
-    module: nn.Module, *, recurse: bool = True, writeback: bool = True, with_grads: bool = False
-) -> Iterator[None]:
-    """A context in which the parameters of a module's units are stored unsharded.
-
-    Values can be read and written without it, too: a tensor is always the global one, however it is sharded.
-
-    Args:
-        module: a model that is wrapped. recurse: also the units below the outermost.
-        writeback: True keeps values written to parameters; False restores their former values at the end.
-        with_grads: gradients, too, are unsharded in the context.
-
-    Raises ValueError for a module without units. Source:
-    `torch.distributed.fsdp.FullyShardedDataParallel.summon_full_params`.
-
-    >>> import torch, spmd, fsdp
-    >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
-    >>> with fsdp.summon_full_params(model), torch.no_grad():
-    ...     spmd.get_sharding(model.weight.zero_()).is_replicated()
-    True
-    """
-    units = list(wrapped_units("summon_full_params", module))[: None if recurse else 1]
-    parameters = [parameter for unit in units for parameter in unit.parameters]
-    kept = [] if writeback else [parameter.detach().clone() for parameter in parameters]
-    for unit in units:
-        unit.unshard(with_gradients=with_grads)
-    try:
-        yield
-    finally:
-        for unit in units:
-            unit.reshard(with_gradients=with_grads)
-        for parameter, value in zip(parameters if kept else (), kept, strict=True):
-            parameter.data = value

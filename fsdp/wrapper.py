@@ -16,12 +16,12 @@ import spmd
 
 from .activation_checkpoint import checkpoint_module
 from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
-from .attach import ParamInit, attach, materialise
+from .attach import ParamInit, attach, materialise, summon_full_params
 from .keywords import ONE_VIEW, TORCH, XLA, takes, translate, warn_without_meaning
 from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
-from .units import UnitState, summon_full_params, unit_of, units_in, warn_of_dropped_axis
+from .units import UnitState, unit_of, units_in, warn_of_dropped_axis
 
 # Why the wrapper hides its own level: state dicts, parameter names and attributes are those of the bare module, so that
 # a checkpoint loads with and without FSDP, and a script that reads `model.config` needs no change.
