@@ -39,7 +39,7 @@ class Pair(NamedTuple):
 Compute = Callable[[Any, Any, PairStart, bool], Any]  # of rows, columns, their place, is_diagonal
 
 
-class Exchange(ABC):
+class AttentionExchange(ABC):
     """The rows of a device are a pytree of arrays [batch, heads, rows, ...], and so are its columns."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Exchange(ABC):
 
 
 @dataclass(frozen=True)
-class ByChunks(Exchange):
+class ByChunks(AttentionExchange):
     """Pairs of chunks, one after the other."""
 
     order: Order
@@ -158,8 +158,8 @@ class RingOfKeys(ByChunks):
         def step_on(carry: Any, step: jax.Array) -> tuple[Any, None]:
             columns, sums, of_rows = carry
             following, sums = self._rotated((columns, sums))
-            of_rows, here = contribution(of_rows, columns, step)
-            return (following, summed(sums, here), of_rows), None
+            of_rows, of_step = contribution(of_rows, columns, step)
+            return (following, summed(sums, of_step), of_rows), None
 
         # The sums of a group's keys begin at the next group, and come home after `last` steps, to be added to its own.
         sums = zeros
@@ -170,8 +170,8 @@ class RingOfKeys(ByChunks):
             if last > 1:
                 (columns, sums, of_rows), _ = lax.scan(step_on, (following, sums, of_rows), jnp.arange(2, last))
                 sums = self._rotated(sums)
-                of_rows, here = contribution(of_rows, columns, last)
-                sums = summed(sums, here)
+                of_rows, of_step = contribution(of_rows, columns, last)
+                sums = summed(sums, of_step)
             sums = self._rotated(sums)
         grads = self.add(compute, (of_rows, sums), self.own_pairs(), rows, keys, self.source(0))
         of_query, of_columns = self.order.shard(grads)
@@ -238,7 +238,7 @@ class Gathered(ByChunks):
 
 
 @dataclass(frozen=True)
-class AllToAll(Exchange):
+class AllToAll(AttentionExchange):
     """Each device computes some heads of the whole sequence."""
 
     axes: Axes

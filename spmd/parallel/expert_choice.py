@@ -61,15 +61,15 @@ class ExpertsCase:
         num_tokens, chosen = self.choices.size // self.choices.shape[-1], self.choices.shape[-1]
         mesh = partitioning.mesh()
         experts: Axes = ()
-        for place in self.stacks:
-            known = partitioning.axes_of_dims((self.operands[place], 0), uneven=0)
-            experts = experts or (known[1][0] if known else ())
+        for operand_index in self.stacks:
+            axes_of = partitioning.axes_of_dims((self.operands[operand_index], 0), uneven=0)
+            experts = experts or (axes_of[1][0] if axes_of else ())
         grid, axes = tuple(self.choices.shape[:-1]), list[Axes]([()] * (self.choices.ndim - 1))
-        for x in [self.choices, *(self.operands[place] for place in self._of_kind("token"))]:
+        for x in [self.choices, *(self.operands[operand_index] for operand_index in self._of_kind("token"))]:
             count = next(n for n in range(1, x.ndim + 1) if math.prod(x.shape[:n]) == num_tokens)
-            known = partitioning.axes_of_dims(*((x, dim) for dim in range(count)))
-            if known is not None and sum(map(len, known[1])) > sum(map(len, axes)):
-                grid, axes = tuple(x.shape[:count]), known[1]
+            axes_of = partitioning.axes_of_dims(*((x, dim) for dim in range(count)))
+            if axes_of is not None and sum(map(len, axes_of[1])) > sum(map(len, axes)):
+                grid, axes = tuple(x.shape[:count]), axes_of[1]
         assert math.prod(grid) * chosen == self.choices.size
         if mesh is None or not (experts or any(axes)):
             return mesh, grid, axes, ()

@@ -105,7 +105,7 @@ class ExpertsOnDevice:
         """Steps' values of rows, and sums by expert with those of these rows added. ids: of this device's experts, or
         their number for none. rows: takes indices of rows, and returns the known values of those. sums: so far."""
         order, exits = _order(ids), enumerate(self.body.exits)
-        ends = {place: end.sources for place, end in exits if end.kind == "expert"}
+        ends = {exit_index: end.sources for exit_index, end in exits if end.kind == "expert"}
         sources = [source for each in ends.values() for source in each]
         num_parts = self.case.num_parts(len(ids))
 
@@ -113,9 +113,9 @@ class ExpertsOnDevice:
             group = self.group(ids[order], num_parts)
             values = self.body.run([*wanted, *sources], rows(order), len(order), group)
             total: dict[int, jax.Array] = {}
-            for place, each in ends.items():
-                so_far, dtype = None if sums is None else sums[place], dtype_of(self.body, place)
-                total[place] = group.added(so_far, [values[source] for source in each], dtype)
+            for exit_index, each in ends.items():
+                so_far, dtype = None if sums is None else sums[exit_index], dtype_of(self.body, exit_index)
+                total[exit_index] = group.added(so_far, [values[source] for source in each], dtype)
             return {index: values[index] for index in wanted}, total
 
         if num_parts == 1:
@@ -144,28 +144,28 @@ class ExpertsOnDevice:
     def results(self) -> tuple[jax.Array, ...]:
         ways = {"": self._local, "gathered": self._local, "all-to-all": self._rounds, "ring": self._ring}
         results, sums = ways.get(self.case.exchange, self._replicated)()
-        for place, total in sums.items():
-            results[place] = total[None].astype(dtype_of(self.body, place))
-        return tuple(results[place] for place in range(len(self.body.exits)))
+        for exit_index, total in sums.items():
+            results[exit_index] = total[None].astype(dtype_of(self.body, exit_index))
+        return tuple(results[exit_index] for exit_index in range(len(self.body.exits)))
 
     def _ends(self, values: Rows, is_row: jax.Array) -> Rows:
         """The results of tokens and choices, of rows; those of no expert here add nothing."""
         results = {}
-        for place, end in enumerate(self.body.exits):
+        for exit_index, end in enumerate(self.body.exits):
             if end.kind != "expert":
                 x = jnp.where(_along(is_row, values[end.sources[0]]), values[end.sources[0]], 0)
                 x = x.reshape(self.chosen, self.num_tokens, *x.shape[1:])
                 is_sum = end.kind == "token"
-                results[place] = x.astype(rules.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
+                results[exit_index] = x.astype(rules.wide(x.dtype)).sum(0) if is_sum else jnp.moveaxis(x, 0, 1)
         return results
 
     def _shaped(self, ends: Rows) -> Rows:
         """The results with the dims of tokens."""
         grid, results = self.own_choices.shape[:-1], {}
-        for place, x in ends.items():
-            for base in self.body.exits[place].sources[1:]:
+        for exit_index, x in ends.items():
+            for base in self.body.exits[exit_index].sources[1:]:
                 x = x + self.operands[self.body.steps[base].sources[0]].reshape(x.shape).astype(x.dtype)
-            results[place] = x.reshape(*grid, *x.shape[1:]).astype(dtype_of(self.body, place))
+            results[exit_index] = x.reshape(*grid, *x.shape[1:]).astype(dtype_of(self.body, exit_index))
         return results
 
     @property
@@ -184,8 +184,8 @@ class ExpertsOnDevice:
         home = [source for source in self._sources if source not in values]
         if home:
             needed = [index for index in self.body.upstream(home, values) if index in self.entries]
-            known = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
-            values = self.body.run(home, known, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
+            computed = values | self.taken(self.entries, needed, jnp.arange(self.num_rows))
+            values = self.body.run(home, computed, self.num_rows, replace(self.group(self.ids), numbered=self.ids))
         return self._shaped(self._ends(values, self.ids < self.case.num_experts))
 
     # -- Rows that travel.
@@ -240,10 +240,10 @@ class ExpertsOnDevice:
         def exchanged(rows: Rows) -> Rows:
             return _packed(lambda x: lax.all_to_all(x, axes, 0, 0, tiled=True), rows)
 
-        def sent_on(place: jax.Array, values: Rows, sums: Rows | None) -> tuple[Rows, Rows]:
+        def sent_on(positions: jax.Array, values: Rows, sums: Rows | None) -> tuple[Rows, Rows]:
             """The values of returned rows, and the sums, with the rows at these places [pair] of each queue."""
-            is_row = place[None] < queues[:, None]
-            choice = order[jnp.where(is_row, starts[:, None] + place, 0)]
+            is_row = positions[None] < queues[:, None]
+            choice = order[jnp.where(is_row, starts[:, None] + positions, 0)]
             ids = jnp.where(is_row, self.ids[choice] % count, count).reshape(-1)
             ids, rows = exchanged({0: ids})[0], exchanged(self.taken(self.entries, sent, choice.reshape(-1)))
             back, sums = self.computed(returned, ids, lambda at: {index: x[at] for index, x in rows.items()}, sums)
@@ -256,13 +256,13 @@ class ExpertsOnDevice:
 
         values, sums = sent_on(jnp.arange(first, dtype=jnp.int32), self.empty(returned, self.num_rows), None)
         if first < self.num_rows:
-            left = jnp.max((queues - first + more - 1) // more)
-            num_rounds = lax.pmax(left, case.axes_of_tokens)
+            num_unsent = jnp.max((queues - first + more - 1) // more)
+            num_rounds = lax.pmax(num_unsent, case.axes_of_tokens)
 
             def one_round(carry: Any) -> Any:
                 number, values, sums = carry
-                place = first + number * more + jnp.arange(more, dtype=jnp.int32)
-                return number + 1, *sent_on(place, values, sums)
+                positions = first + number * more + jnp.arange(more, dtype=jnp.int32)
+                return number + 1, *sent_on(positions, values, sums)
 
             start = jnp.zeros((), num_rounds.dtype), values, sums
             with jax.named_scope("iterations=0"):  # if the router is balanced; plans read the scope

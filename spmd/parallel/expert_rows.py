@@ -128,11 +128,11 @@ class RowBody:
     @cached_property
     def of_experts(self) -> frozenset[int]:
         """The steps that depend on weights of experts."""
-        found: set[int] = set()
+        dependent: set[int] = set()
         for index, step in enumerate(self.steps):
-            if step.kind in ("product", "expert") or not found.isdisjoint(self.values_of(step)):
-                found.add(index)
-        return frozenset(found)
+            if step.kind in ("product", "expert") or not dependent.isdisjoint(self.values_of(step)):
+                dependent.add(index)
+        return frozenset(dependent)
 
     @cached_property
     def before_experts(self) -> frozenset[int]:
@@ -143,13 +143,13 @@ class RowBody:
 
     def upstream(self, wanted: Iterable[int], known: Iterable[int] = ()) -> frozenset[int]:
         """The steps that these need, up to known ones."""
-        found, stack, known = set[int](), list(wanted), frozenset(known)
+        needed, stack, ends = set[int](), list(wanted), frozenset(known)
         while stack:
             index = stack.pop()
-            if index not in found and index not in known:
-                found.add(index)
+            if index not in needed and index not in ends:
+                needed.add(index)
                 stack.extend(self.values_of(self.steps[index]))
-        return frozenset(found)
+        return frozenset(needed)
 
     @cached_property
     def exchanged(self) -> ExchangedSteps:
@@ -216,8 +216,8 @@ class RowBody:
         assert op is not None, f"a step of kind {step.kind!r} has no value"
         lowering, shape = op.lowering, of_rows(step.shape, num_rows)
         if "input_sizes" in dict(getattr(lowering, "arguments", ())):
-            own = {"input_sizes": list(shape)}
-            arguments = tuple((name, own.get(name, x)) for name, x in lowering.arguments)  # type: ignore[attr-defined]
+            new_arguments = {"input_sizes": list(shape)}
+            arguments = tuple((name, new_arguments.get(name, x)) for name, x in lowering.arguments)  # type: ignore[attr-defined]
             lowering = dataclasses.replace(lowering, arguments=arguments)  # type: ignore[call-arg]  # a `Call`
         read = [self.steps[source] for source in step.sources]
         metas = tuple(dense_meta(of_rows(each.shape, num_rows), each.dtype) for each in read)
@@ -253,7 +253,7 @@ def _with_one_product(body: RowBody, times: int) -> RowBody:
         ]
         if steps[product].kind != "product" or len(body.readers[product]) > 1 or not scaled:
             continue
-        (second, weighing), (hidden, place) = scaled[0], steps[product].sources
+        (second, weighing), (hidden, matrix) = scaled[0], steps[product].sources
         casts = [index for index in (steps[second].sources[0],) if _is(steps[index], "aten._to_copy")]
         new, number_of = list[RowStep](), dict[int, int]()
         first = -1
@@ -274,7 +274,7 @@ def _with_one_product(body: RowBody, times: int) -> RowBody:
                 for cast in casts:
                     new.append(dataclasses.replace(steps[cast], sources=(first,)))
                     first = len(new) - 1
-                new.append(dataclasses.replace(steps[second], sources=(first, place)))
+                new.append(dataclasses.replace(steps[second], sources=(first, matrix)))
                 first = len(new) - 1
         ends = [dataclasses.replace(end, sources=tuple(map(number_of.__getitem__, end.sources))) for end in body.exits]
         return RowBody(tuple(new), tuple(ends))
@@ -332,6 +332,6 @@ class SortedRows:
             (x,) = values
             zeros = jnp.zeros((len(self.sizes), *x.shape[1:]), dtype)
             return (zeros if so_far is None else so_far).at[self.ids].add(x.astype(dtype), mode="drop")
-        left, right = (x.reshape(len(x), -1) for x in values)
-        with jax.default_matmul_precision(None if left.dtype.itemsize < 4 else "highest"):
-            return partitioning.of_groups(left.T, right, self.sizes, dtype, so_far, computed=self.computed)
+        lhs, rhs = (x.reshape(len(x), -1) for x in values)
+        with jax.default_matmul_precision(None if lhs.dtype.itemsize < 4 else "highest"):
+            return partitioning.of_groups(lhs.T, rhs, self.sizes, dtype, so_far, computed=self.computed)

@@ -49,10 +49,10 @@ def _sorted(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownR
         return None
     index = walks.value_name(walks.results(node)[1])
     if facts.kind == "ids" and not facts.is_sorted:
-        stretch.known[index] = KnownRows("choice", is_sorted=True)
+        stretch.facts_of[index] = KnownRows("choice", is_sorted=True)
         return KnownRows("ids", is_sorted=True)
     if facts.kind == "choice":
-        stretch.known[index] = KnownRows("place")
+        stretch.facts_of[index] = KnownRows("place")
     return None
 
 
@@ -203,26 +203,26 @@ def _is_counted(value: Value, count: int) -> bool:
     node = walks.origin(value)
     if node is None or node.op.name != "aten.arange.start_step":
         return False
-    given = arguments_of(node)
-    return (given.get("start"), given.get("end"), given.get("step", 1)) == (0, count, 1)
+    arguments = arguments_of(node)
+    return (arguments.get("start"), arguments.get("end"), arguments.get("step", 1)) == (0, count, 1)
 
 
 @_rule("aten._grouped_mm.default")
 def _grouped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
-    left, right, ends = stretch.of(given["self"]), stretch.of(given["mat2"]), given.get("offs")
+    lhs, rhs, ends = stretch.of(given["self"]), stretch.of(given["mat2"]), given.get("offs")
     known_ends = None if ends is None else stretch.of(ends)
-    if left is None or known_ends is None or known_ends.kind != "ends" or given.get("bias") is not None:
+    if lhs is None or known_ends is None or known_ends.kind != "ends" or given.get("bias") is not None:
         return None
-    if left.kind != "rows" or not left.is_sorted:
+    if lhs.kind != "rows" or not lhs.is_sorted:
         return None
-    if right is None and left.dim == 0 and len(given["mat2"].meta.shape) == 3:
+    if rhs is None and lhs.dim == 0 and len(given["mat2"].meta.shape) == 3:
         matrix = stretch.matrix(given["mat2"])
         if matrix is None:
             return None
-        step = stretch.product(left.step, matrix, node.meta, (ROWS, node.meta.shape[1]), node)
+        step = stretch.product(lhs.step, matrix, node.meta, (ROWS, node.meta.shape[1]), node)
         return KnownRows("rows", is_sorted=True, step=step)
-    if right is not None and right.kind == "rows" and right.is_sorted and left.dim == 1 and right.dim == 0:
-        return _exit(stretch, node, "expert", left.step, right.step)
+    if rhs is not None and rhs.kind == "rows" and rhs.is_sorted and lhs.dim == 1 and rhs.dim == 0:
+        return _exit(stretch, node, "expert", lhs.step, rhs.step)
     return None
 
 
@@ -230,22 +230,22 @@ def _grouped(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Known
 def _batched(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> KnownRows | None:
     facts = stretch.of(given["self"]) or stretch.of(given["mat2"])
     sides = [stretch.of(side) or stretch.rows(side, like=facts) for side in (given["self"], given["mat2"])]
-    left, right = sides
-    if left is None or right is None or left.is_sorted != right.is_sorted or left.is_split or right.is_split:
+    lhs, rhs = sides
+    if lhs is None or rhs is None or lhs.is_sorted != rhs.is_sorted or lhs.is_split or rhs.is_split:
         return None
     _, rows, columns = node.meta.shape
-    kinds, inner = (left.kind, right.kind), given["self"].meta.shape[2]
+    kinds, inner = (lhs.kind, rhs.kind), given["self"].meta.shape[2]
     if kinds == ("rows", "rows") and inner == 1:
-        return KnownRows("outer", left.is_sorted, sources=(left.step, right.step))
+        return KnownRows("outer", lhs.is_sorted, sources=(lhs.step, rhs.step))
     if kinds == ("matrix", "rows") and columns == 1:
-        place, is_transposed = left.sources
-        matrix, source = (place, not is_transposed), right.step
+        operand, is_transposed = lhs.sources
+        matrix, source = (operand, not is_transposed), rhs.step
     elif kinds == ("rows", "matrix") and rows == 1:
-        matrix, source = right.sources, left.step
+        matrix, source = rhs.sources, lhs.step
     else:
         return None
     step = stretch.product(source, matrix, node.meta, (ROWS, rows, columns), node)
-    return KnownRows("rows", left.is_sorted, step=step)
+    return KnownRows("rows", lhs.is_sorted, step=step)
 
 
 @_rule("aten.transpose.int")
@@ -255,8 +255,8 @@ def _transposed(stretch: ExpertStretch, node: Node, given: dict[str, Any]) -> Kn
     if facts is None or facts.is_split:
         return None
     if facts.kind == "matrix" and dims == {1, 2}:
-        place, is_transposed = facts.sources
-        return replace(facts, sources=(place, not is_transposed))
+        operand, is_transposed = facts.sources
+        return replace(facts, sources=(operand, not is_transposed))
     if facts.kind == "rows" and rank == 2:
         return replace(facts, dim=1 - facts.dim)
     return _op(stretch, node, [facts.step], facts) if facts.kind == "rows" and not facts.dim and 0 not in dims else None

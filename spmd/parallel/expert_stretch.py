@@ -41,7 +41,7 @@ class ExpertStretch:
 
     choices: Value
     index: int
-    known: dict[Any, KnownRows] = field(default_factory=dict)
+    facts_of: dict[Any, KnownRows] = field(default_factory=dict)
     nodes: dict[Node, None] = field(default_factory=dict)
     steps: list[RowStep] = field(default_factory=list)
     operands: list[Value] = field(default_factory=list)
@@ -63,7 +63,7 @@ class ExpertStretch:
         return self.num_rows // self.chosen
 
     def of(self, value: Value) -> KnownRows | None:
-        return self.known.get(walks.value_name(value))
+        return self.facts_of.get(walks.value_name(value))
 
     # -- Steps.
 
@@ -185,8 +185,8 @@ class ExpertStretch:
     def product(self, rows: int, matrix: tuple[int, bool], meta: Any, shape: Shape, node: Node) -> int:
         is_narrow = any(operand.meta.dtype in _NARROW for operand in node.operands)
         precision = None if is_narrow else node.op.lowering.precision or "highest"  # type: ignore[attr-defined]
-        place, is_transposed = matrix
-        return self.add(RowStep("product", (rows, place), shape, meta.dtype, None, is_transposed, precision))
+        operand, is_transposed = matrix
+        return self.add(RowStep("product", (rows, operand), shape, meta.dtype, None, is_transposed, precision))
 
 
 def dims_of(node: Node, *names: str) -> list[int]:

@@ -15,7 +15,7 @@ _BEGINNINGS = frozenset({"aten.sort.default", "aten.sort.stable", "aten.index.Te
 
 def stretches(graph: Graph) -> list[ExpertStretch]:
     """The stretches of a graph, with what is known of their values."""
-    found: dict[Any, ExpertStretch] = {}
+    by_choices: dict[Any, ExpertStretch] = {}
     owners: dict[Any, ExpertStretch] = {}
     for node in graph.nodes:
         call, is_write = node.op.lowering, node.op.name in _WRITES
@@ -25,7 +25,7 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
         names = list(map(walks.value_name, node.operands))
         stretch = next((owners[each] for each in names if each in owners), None)
         if stretch is None and name in _BEGINNINGS:
-            stretch = _beginning(node, found)
+            stretch = _beginning(node, by_choices)
         if stretch is None or any(owners.get(each, stretch) is not stretch for each in names):
             continue
         rule = RULES.get(name) or (by_element if call.rule.promote is not None else None)  # type: ignore[attr-defined]
@@ -33,17 +33,17 @@ def stretches(graph: Graph) -> list[ExpertStretch]:
         if facts is not None:
             stretch.nodes[node] = None
             if facts.kind != "exit":
-                stretch.known[walks.value_name(walks.results(node)[0])] = facts
-            owners.update(dict.fromkeys(stretch.known.keys() - owners.keys(), stretch))
-    return [stretch for stretch in found.values() if any(step.kind == "product" for step in stretch.steps)]
+                stretch.facts_of[walks.value_name(walks.results(node)[0])] = facts
+            owners.update(dict.fromkeys(stretch.facts_of.keys() - owners.keys(), stretch))
+    return [stretch for stretch in by_choices.values() if any(step.kind == "product" for step in stretch.steps)]
 
 
 def _beginning(node: Node, found: dict[Any, ExpertStretch]) -> ExpertStretch | None:
     """The stretch of the experts' numbers that an op sorts, counts, or takes matrices by."""
-    given = arguments_of(node)
-    ids = given["self"]
-    if "indices" in given:
-        ids = given["indices"][0] if len(given["indices"]) == 1 and len(ids.meta.shape) > 2 else None
+    arguments = arguments_of(node)
+    ids = arguments["self"]
+    if "indices" in arguments:
+        ids = arguments["indices"][0] if len(arguments["indices"]) == 1 and len(ids.meta.shape) > 2 else None
     if ids is None or len(ids.meta.shape) != 1:
         return None
     base = ids
@@ -53,7 +53,7 @@ def _beginning(node: Node, found: dict[Any, ExpertStretch]) -> ExpertStretch | N
     if not is_whole or base.meta.numel != ids.meta.numel or len(shape) < 2 or base.meta.numel < 2:
         return None
     stretch = found.setdefault(walks.value_name(base), ExpertStretch(base, len(found)))
-    stretch.known[walks.value_name(ids)] = KnownRows("ids")
+    stretch.facts_of[walks.value_name(ids)] = KnownRows("ids")
     return stretch
 
 
@@ -95,8 +95,8 @@ def layers(graph: Graph, found: Sequence[ExpertStretch]) -> tuple[list[ExpertLay
             reasons.append(reason)
             continue
         for level in sorted({levels[_node(name)] for name in exits}):
-            own = {name: end for name, end in exits.items() if levels[_node(name)] == level}
-            result.append(ExpertLayer(stretch, level, own))
+            exits_of_level = {name: end for name, end in exits.items() if levels[_node(name)] == level}
+            result.append(ExpertLayer(stretch, level, exits_of_level))
     return result, reasons
 
 
@@ -124,7 +124,7 @@ def _trim(stretch: ExpertStretch, readers: ValueReaders) -> None:
         if moves or step.width < widest or not useful.isdisjoint(readers.of.get(node, ())):
             useful.add(node)
         else:
-            del stretch.nodes[node], stretch.known[node]
+            del stretch.nodes[node], stretch.facts_of[node]
 
 
 def _levels(graph: Graph, found: Sequence[ExpertStretch]) -> dict[Node, int]:
@@ -134,21 +134,21 @@ def _levels(graph: Graph, found: Sequence[ExpertStretch]) -> dict[Node, int]:
     levels: dict[Node, int] = {}
     for node in graph.nodes:
         first = second = 0
-        own = owners.get(node)
+        stretch_of_node = owners.get(node)
         for operand in node.operands:
             source = walks.origin(operand)
             if source is None:
                 continue
-            before = depends.get(source, (0, 0))
-            first, second = first | before[0], second | before[1]
+            bits = depends.get(source, (0, 0))
+            first, second = first | bits[0], second | bits[1]
             stretch = owners.get(source)
-            if stretch is None or (own is stretch and source not in stretch.exits):
+            if stretch is None or (stretch_of_node is stretch and source not in stretch.exits):
                 continue
             if source in stretch.exits or _known_rows(stretch, source) is not None:
                 first |= 1 << stretch.index
                 second |= (levels[source] > 0) << stretch.index
-        if own is not None:
-            levels[node] = (first >> own.index & 1) + (second >> own.index & 1)
+        if stretch_of_node is not None:
+            levels[node] = (first >> stretch_of_node.index & 1) + (second >> stretch_of_node.index & 1)
         if first:
             depends[node] = first, second
     return levels

@@ -27,10 +27,10 @@ class ExpertsLowering(Lowering):
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         choices, *others = operands
-        left, scalars = list(numbers), dict[int, Sequence[jax.Array]]()
+        unread, scalars = list(numbers), dict[int, Sequence[jax.Array]]()
         for index, step in enumerate(self.body.steps):
             count = len(step.op.numbers) if step.op is not None else 0
-            scalars[index], left = left[:count], left[count:]
+            scalars[index], unread = unread[:count], unread[count:]
         results = ExpertsCase(self.body, self.num_experts, choices, tuple(others), scalars).results()
         structs = [meta.struct for meta in op.metas]
         return tuple(x.astype(struct.dtype).reshape(struct.shape) for x, struct in zip(results, structs, strict=True))
@@ -66,8 +66,8 @@ class ExpertsOp:
         metas = tuple(dense_meta(end.shape, end.dtype) for end in ends)
         operands.insert(0, stretch.choices)
         lowering = ExpertsLowering(reassociated(RowBody(tuple(steps), ends)), stretch.num_experts)
-        own = tuple(operand.meta for operand in operands)
-        return OpSpec.of("spmd.experts", lowering, metas, own, numbers=kinds), operands, scalars
+        operand_metas = tuple(operand.meta for operand in operands)
+        return OpSpec.of("spmd.experts", lowering, metas, operand_metas, numbers=kinds), operands, scalars
 
     @property
     def steps(self) -> list[int]:
@@ -104,15 +104,15 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """The graph with one op for each layer of experts, forward and backward; and their number, in words."""
     if config.parallel == "off" or len(graph.mesh.device_ids) == 1:
         return graph, ""
-    found = stretches(graph)
-    if not found:
+    all_stretches = stretches(graph)
+    if not all_stretches:
         return graph, ""
-    known, reasons = layers(graph, found)
+    fused, reasons = layers(graph, all_stretches)
     words = [
-        f"{len(known)} layer{'s' * (len(known) > 1)} of experts",
+        f"{len(fused)} layer{'s' * (len(fused) > 1)} of experts",
         *(f"as recorded: {reason}" for reason in sorted(set(reasons))),
     ]
-    return (_replaced(graph, known) if known else graph), ", ".join(words[not known :])
+    return (_replaced(graph, fused) if fused else graph), ", ".join(words[not fused :])
 
 
 def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
@@ -121,26 +121,26 @@ def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
     by_exit = {name: of_layer[id(layer)] for layer in known for name in layer.exits}
     read = _read(graph, by_exit)
     result, done, late = Rewrite(graph), set[Node](), list[Node | ExpertsOp]()
-    places = {node: place for place, node in enumerate(graph.nodes)}
+    places = {node: index for index, node in enumerate(graph.nodes)}
     order: dict[int, list[ExpertsOp]] = {}
     for fused in of_layer.values():
         # In the order of recording, not of reading: equal layers are equal ops.
         fused.exits = {name: end for name, end in fused.layer.exits.items() if name in fused.exits}
         if fused.exits:
-            last = max((places[made] for made in map(walks.origin, fused.operands) if made is not None), default=-1)
+            last = max((places[maker] for maker in map(walks.origin, fused.operands) if maker is not None), default=-1)
             order.setdefault(last, []).append(fused)
 
     def emit(item: Node | ExpertsOp) -> bool:
         operands = item.operands
-        makers = [made for made in map(walks.origin, operands) if made is not None]
+        makers = [maker for maker in map(walks.origin, operands) if maker is not None]
         if not done.issuperset(makers):
             return False
         if isinstance(item, ExpertsOp):
             op, values, scalars = item.parts(result.numbers)
             names = list(item.exits)
             like = names[0][0] if isinstance(names[0], tuple) else names[0]
-            made = result.add(op, values, like, scalars)
-            result.now |= dict(zip(names, walks.results(made), strict=True))
+            fused_node = result.add(op, values, like, scalars)
+            result.now |= dict(zip(names, walks.results(fused_node), strict=True))
             done.update(name[0] if isinstance(name, tuple) else name for name in names)
         else:
             result.copy(item)
@@ -148,9 +148,9 @@ def _replaced(graph: Graph, known: Sequence[ExpertLayer]) -> Graph:
         return True
 
     items: list[Node | ExpertsOp] = [*order.get(-1, [])]
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         items += [node] if node in read else []
-        items += order.get(place, [])
+        items += order.get(index, [])
     for item in items:
         late.append(item)
         size = -1

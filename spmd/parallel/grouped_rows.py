@@ -37,8 +37,8 @@ def grouped_mm_per_shard(self, mat2, offs=None, *rest, **named):
 
 
 def _axes_at(x: jax.Array, dim: int) -> Axes:
-    known = partitioning.axes_of_dims((x, dim), uneven=0)
-    return () if known is None else known[1][0]
+    axes_of = partitioning.axes_of_dims((x, dim), uneven=0)
+    return () if axes_of is None else axes_of[1][0]
 
 
 def on_shards(mesh: Any, axes: Axes) -> tuple[Callable[..., jax.Array], Callable[..., jax.Array]]:

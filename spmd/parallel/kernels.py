@@ -10,7 +10,7 @@ import torch
 
 from ..core import Meta, dense_meta
 from ..core.extend import Arrays, Interned, partitioning
-from ..loops.interop.call_jax import ApplyJax, Call, is_float
+from ..loops.interop.call_jax import ApplyJax, JaxCall, is_float
 from ..tensors.annotate import on_device
 
 Function = Callable[..., Any]
@@ -72,21 +72,21 @@ class KernelOfShards:
         return " -> ".join(", ".join(map(" ".join, side)) for side in (self.operands, self.results))
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        given = [on_device(tensor, "kernel") for tensor in tensors]
-        if [tensor.dim() for tensor in given] != [len(dims) for dims in self.operands]:
-            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in given)
+        operands = [on_device(tensor, "kernel") for tensor in tensors]
+        if [tensor.dim() for tensor in operands] != [len(dims) for dims in self.operands]:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in operands)
             raise ValueError(f"kernel: expected operands of {self.words.partition(' ->')[0]!r}, got shapes {shapes}")
-        metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in given)
+        metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
         call = _CALLS.of((self, metas), lambda: _KernelCall(self, metas))
-        return jax.tree.unflatten(call.tree, ApplyJax.apply(call, *given))
+        return jax.tree.unflatten(call.tree, ApplyJax.apply(call, *operands))
 
     def placed(self, arrays: Arrays, results: tuple[Meta, ...]) -> Function:
         """The function of these operands on the devices that are known to have their shards."""
         dims = [(array, dim) for array, names in zip(arrays, self.operands, strict=True) for dim in range(len(names))]
-        known = partitioning.axes_of_dims(*dims)
-        if known is None:
+        axes_of = partitioning.axes_of_dims(*dims)
+        if axes_of is None:
             return self.function
-        mesh, axes = known
+        mesh, axes = axes_of
         over: dict[str, tuple[str, ...]] = {}
         for word, of_dim in zip([word for names in self.operands for word in names], axes, strict=True):
             if of_dim and word in self.sharded:
@@ -101,7 +101,7 @@ class KernelOfShards:
         return lambda *operands: run(*operands) if len(shapes) > 1 else run(*operands)[0]
 
 
-class _KernelCall(Call):
+class _KernelCall(JaxCall):
     """The op of a kernel over operands of known shapes."""
 
     def __init__(self, kernel: KernelOfShards, metas: tuple[Meta, ...]):
@@ -112,7 +112,7 @@ class _KernelCall(Call):
         function = self.kernel.placed(arrays, self.results)
         return lambda arrays: function(*arrays)
 
-    def gradient(self, needed: tuple[bool, ...]) -> Call:
+    def gradient(self, needed: tuple[bool, ...]) -> JaxCall:
         backward = self.kernel.backward
         if backward is None or needed in self.gradients:
             return super().gradient(needed)

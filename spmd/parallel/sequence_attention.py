@@ -17,7 +17,7 @@ from jax import lax
 
 from ..core import config
 from ..core.extend import Dropout, attention, partitioning, rules
-from .exchanges import AllToAll, Exchange, Gathered, PairStart, RingOfKeys
+from .exchanges import AllToAll, AttentionExchange, Gathered, PairStart, RingOfKeys
 from .orders import Consecutive, HalfOfHeads, Order, ZigzagRows
 from .pairs import DropoutOfColumns, Form, forms_of
 
@@ -136,7 +136,7 @@ class AttentionCase:
         """The rows, and the columns, of a pair."""
         return self.query.shape[2] if self.exchange == "all-to-all" else self.order.length
 
-    def _exchanged(self) -> Exchange:
+    def _exchanged(self) -> AttentionExchange:
         if self.exchange == "all-to-all":
             return AllToAll(self.devices.rows, self.is_causal)
         return (RingOfKeys if self.exchange == "ring" else Gathered)(self.order, self.is_causal)

@@ -53,37 +53,37 @@ def pad(grad_output, input_sizes, dim, start, end, step):
 class ConvolutionCase:
     """A convolution with stride 1 whose rows are sharded: x [batch, features, rows], weight [out, in, window].
 
-    axes: of batch, features and rows; features are those of a depthwise convolution. before, after: the rows that a
-    result needs next to its own. groups: of a device.
+    axes: of batch, features and rows; features are those of a depthwise convolution. num_before, num_after: the rows
+    that a result needs next to its own. groups: of a device.
     """
 
     mesh: Any
     axes: tuple[Axes, Axes, Axes]
-    before: int
-    after: int
+    num_before: int
+    num_after: int
     dilation: int
     groups: int
 
     @staticmethod
     def of(input, weight, stride, padding, dilation, transposed, groups) -> "ConvolutionCase | None":
         """The case of these operands; None if the partitioner is to compute it."""
-        known = partitioning.axes_of_dims(*((input, dim) for dim in range(input.ndim)))
-        if config.parallel == "off" or known is None or input.ndim != 3 or transposed:
+        axes_of = partitioning.axes_of_dims(*((input, dim) for dim in range(input.ndim)))
+        if config.parallel == "off" or axes_of is None or input.ndim != 3 or transposed:
             return None
-        mesh, (batch, features, rows) = known
-        (step,), (before,), (apart,) = (rules.per_dim(values, 1) for values in (stride, padding, dilation))
+        mesh, (batch, features, rows) = axes_of
+        (step,), (num_before,), (apart,) = (rules.per_dim(values, 1) for values in (stride, padding, dilation))
         reach = apart * (weight.shape[2] - 1)
         shard = input.shape[2] // partitioning.num_shards(mesh, rows)
         is_depthwise = groups == input.shape[1] == weight.shape[0]
-        if not rows or step != 1 or before > reach or reach > shard or (features and not is_depthwise):
+        if not rows or step != 1 or num_before > reach or reach > shard or (features and not is_depthwise):
             return None
         of_device = groups // partitioning.num_shards(mesh, features)
-        return ConvolutionCase(mesh, (batch, features, rows), before, reach - before, apart, of_device)
+        return ConvolutionCase(mesh, (batch, features, rows), num_before, reach - num_before, apart, of_device)
 
     @property
     def _beyond(self) -> int:
         """The results behind the last row."""
-        return max(self.before - self.after, 0)
+        return max(self.num_before - self.num_after, 0)
 
     @property
     def _is_last(self) -> jax.Array:
@@ -92,16 +92,18 @@ class ConvolutionCase:
 
     def _with_neighbours(self, x: jax.Array) -> jax.Array:
         """A device's rows between those that they need of the devices next to it; zeros at both ends."""
-        low, high = x[..., x.shape[2] - self.before :], x[..., : self.after]
+        low, high = x[..., x.shape[2] - self.num_before :], x[..., : self.num_after]
         ends = self._moved(low, 1), x, self._moved(high, -1), jnp.zeros((*x.shape[:2], self._beyond), x.dtype)
         return jnp.concatenate(ends, 2)
 
     def _added_to_neighbours(self, grad: jax.Array) -> jax.Array:
         """The transpose: the gradient of a device's rows, of that with its neighbours' rows."""
-        rows = grad.shape[2] - self.before - self.after - self._beyond
-        low, own, high, _ = jnp.split(grad, (self.before, self.before + rows, self.before + rows + self.after), 2)
-        low = jnp.pad(self._moved(low, -1), ((0, 0), (0, 0), (rows - self.before, 0)))
-        return own + low + jnp.pad(self._moved(high, 1), ((0, 0), (0, 0), (0, rows - self.after)))
+        rows = grad.shape[2] - self.num_before - self.num_after - self._beyond
+        low, middle, high, _ = jnp.split(
+            grad, (self.num_before, self.num_before + rows, self.num_before + rows + self.num_after), 2
+        )
+        low = jnp.pad(self._moved(low, -1), ((0, 0), (0, 0), (rows - self.num_before, 0)))
+        return middle + low + jnp.pad(self._moved(high, 1), ((0, 0), (0, 0), (0, rows - self.num_after)))
 
     def _moved(self, x: jax.Array, by: int) -> jax.Array:
         """x of the device before (by 1) or behind (by -1); zeros where there is none."""
@@ -129,12 +131,12 @@ class ConvolutionCase:
             promised = jax.ShapeDtypeStruct(shape, returns.dtype)
             rule, x_and_halo = rules.RULES[aten.convolution.default].function, self._with_neighbours(x)
             result = rule(x_and_halo, weight, bias, *self._geometry, returns=promised)
-            own, last = jnp.split(result, (x.shape[2],), 2)
-            return own, jnp.where(self._is_last, last, 0)
+            result, last = jnp.split(result, (x.shape[2],), 2)
+            return result, jnp.where(self._is_last, last, 0)
 
         shapes = (batch, features, rows), (batch, features, self._beyond)
-        own, last = self._per_shard(body, "n i s, o k j, o -> n o s, n o t", shapes)(input, weight, bias)
-        return jnp.concatenate([own, last], 2)[..., :length]
+        result, last = self._per_shard(body, "n i s, o k j, o -> n o s, n o t", shapes)(input, weight, bias)
+        return jnp.concatenate([result, last], 2)[..., :length]
 
     def backward(self, grad_output, input, weight, wanted, returns):
         rows, shapes = input.shape[2], (input.shape, weight.shape, weight.shape[:1])
@@ -146,8 +148,8 @@ class ConvolutionCase:
             promised = tuple(map(jax.ShapeDtypeStruct, (x.shape, weight.shape, weight.shape[:1]), dtypes))
             rule = rules.RULES[aten.convolution_backward.default].function
             grads = rule(grad, x, weight, None, *self._geometry, wanted, returns=promised)
-            of_input, *rest = (x if want else None for x, want in zip(grads, wanted, strict=True))
-            return None if of_input is None else self._added_to_neighbours(of_input), *rest
+            of_input, *of_weights = (x if want else None for x, want in zip(grads, wanted, strict=True))
+            return None if of_input is None else self._added_to_neighbours(of_input), *of_weights
 
         missing = rows + self._beyond - grad_output.shape[2]
         grad = jnp.pad(grad_output, ((0, 0), (0, 0), (0, missing)))

@@ -17,10 +17,10 @@ aten = torch.ops.aten
 def gradient(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq, *, returns):
     """The gradient over mesh axes of the rows of a batch."""
     dims = [(grad_output, dim) for dim in range(grad_output.ndim)]
-    known = partitioning.axes_of_dims(*dims)
-    if config.parallel == "off" or known is None or scale_grad_by_freq or not any(known[1][1:-1]):
+    axes_of = partitioning.axes_of_dims(*dims)
+    if config.parallel == "off" or axes_of is None or scale_grad_by_freq or not any(axes_of[1][1:-1]):
         return None
-    mesh, axes = known
+    mesh, axes = axes_of
 
     def body(grad: jax.Array, tokens: jax.Array) -> tuple[jax.Array]:
         promised = jax.ShapeDtypeStruct((num_weights, grad.shape[-1]), returns.dtype)

@@ -30,9 +30,9 @@ def _by_chunks(operator, arrays, dim=0, additional_inputs=()):
 
     within = _generic_scan_of_torch(of_rows, [x.unflatten(0, (count, -1)) for x in arrays], 1, ())  # noqa: F821
     totals = _generic_scan_of_torch(operator, [x[:, -1] for x in within], 0, additional_inputs)  # noqa: F821
-    before = [x.roll(1, 0).unsqueeze(1).expand_as(rows) for x, rows in zip(totals, within, strict=True)]
+    previous = [x.roll(1, 0).unsqueeze(1).expand_as(rows) for x, rows in zip(totals, within, strict=True)]
     is_first = torch.arange(count, device=arrays[0].device) == 0
-    joined = of_rows(*before, *within)
+    joined = of_rows(*previous, *within)
     return [
         torch.where(is_first.view(-1, *[1] * (own.dim() - 1)), own, x).flatten(0, 1)
         for own, x in zip(within, joined, strict=True)
@@ -45,12 +45,12 @@ def _num_chunks() -> int:
 
 def _replace() -> None:
     function: Any = sys.modules["torch._higher_order_ops.associative_scan"].generic_associative_scan
-    names, before = function.__globals__, function.__code__
-    names["_generic_scan_of_torch"] = FunctionType(before, names, function.__name__, function.__defaults__)
-    place = {"co_filename": before.co_filename, "co_firstlineno": before.co_firstlineno}
-    function.__code__ = _by_chunks.__code__.replace(**place)
+    names, code = function.__globals__, function.__code__
+    names["_generic_scan_of_torch"] = FunctionType(code, names, function.__name__, function.__defaults__)
+    location = {"co_filename": code.co_filename, "co_firstlineno": code.co_firstlineno}
+    function.__code__ = _by_chunks.__code__.replace(**location)
     # As `torch.compiler.assume_constant_result` marks it, which would import Dynamo; no function of ours is traced.
-    _num_chunks.__code__ = _num_chunks.__code__.replace(**place)
+    _num_chunks.__code__ = _num_chunks.__code__.replace(**location)
     _num_chunks._dynamo_marked_constant = True  # type: ignore[attr-defined]
     names["_num_chunks"] = _num_chunks
 

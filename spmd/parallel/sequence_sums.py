@@ -25,20 +25,20 @@ def _rule_of(overload: Any) -> Any:
     combine, neutral, reduce = _PARTS[overload]
 
     def running(self, dim, *, dtype=None, returns):
-        known = partitioning.axes_of_dims(*((self, d) for d in range(self.ndim)))
-        if config.parallel == "off" or known is None or not known[1][dim % self.ndim]:
+        axes_of = partitioning.axes_of_dims(*((self, d) for d in range(self.ndim)))
+        if config.parallel == "off" or axes_of is None or not axes_of[1][dim % self.ndim]:
             return None
-        mesh, axes = known
+        mesh, axes = axes_of
         dim, way = dim % self.ndim, axes[dim % self.ndim]
 
         def body(x: jax.Array) -> tuple[jax.Array]:
             promised = jax.ShapeDtypeStruct(x.shape, returns.dtype)
-            here = rules.RULES[overload].function(x, dim, dtype=dtype, returns=promised)
-            last = lax.slice_in_dim(here, x.shape[dim] - 1, None, axis=dim)
+            sums = rules.RULES[overload].function(x, dim, dtype=dtype, returns=promised)
+            last = lax.slice_in_dim(sums, x.shape[dim] - 1, None, axis=dim)
             totals = lax.all_gather(last, way, axis=dim, tiled=True)
             is_before = lax.broadcasted_iota(jnp.int32, totals.shape, dim) < lax.axis_index(way)
-            before = reduce(jnp.where(is_before, totals, jnp.asarray(neutral, here.dtype)), dim, keepdims=True)
-            return (combine(before.astype(here.dtype), here),)
+            offset = reduce(jnp.where(is_before, totals, jnp.asarray(neutral, sums.dtype)), dim, keepdims=True)
+            return (combine(offset.astype(sums.dtype), sums),)
 
         words = " ".join(f"d{d}" for d in range(self.ndim))
         over = {f"d{d}": of_dim for d, of_dim in enumerate(axes)}
