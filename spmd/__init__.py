@@ -22,8 +22,8 @@ from .loops.recompute import checkpoint_policies as checkpoint_policies
 from .loops.recompute.recompute import remat as remat
 from .loops.scan import scan as scan
 from .loops.while_loop import while_loop as while_loop
-from .manual.reading import reduce_gradient_in as reduce_gradient_in
 from .manual.reading import use_sharding as use_sharding
+from .manual.reduction import reduce_gradient_in as reduce_gradient_in
 from .manual.shard_map import shard_map as shard_map
 from .manual.unreduced import unreduced as unreduced
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh

@@ -18,7 +18,7 @@ from . import varying
 from .manual_lowering import Axes
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """A call in the user's code: its name, code and instruction; for an argument of a body, the body's code and the
     argument's number as -1, -2, ..."""
 
@@ -32,7 +32,7 @@ class Site(NamedTuple):
         return f"argument {-1 - self.instruction} of the body at {Line(self.code, 0)}"
 
 
-class Made(NamedTuple):
+class BodyValue(NamedTuple):
     """A tensor that a call returned: its shape, dtype, and the manual axes along which it may differ."""
 
     shape: tuple[int, ...]
@@ -41,18 +41,18 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call. made: its result, None where it raised. given: of a collective,
-    its tensor. arguments: of a collective, by name, without the tensor."""
+class BodyCall:
+    """One call. result: None where it raised. operand: of a collective, its tensor. arguments: of a collective, by
+    name, without the tensor."""
 
-    site: Site
-    made: Made | None
-    given: Made | None = None
+    site: CallSite
+    result: BodyValue | None
+    operand: BodyValue | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_collective(self) -> bool:
-        return self.given is not None
+        return self.operand is not None
 
 
 # Replaces the result of a call. It takes the call as it stands, its tensor (None for a torch function), its arguments.
@@ -65,61 +65,58 @@ class BodyCalls:
     checks: whether results that may differ between shards where out_specs has them the same are errors.
     """
 
-    def __init__(self, site: Site | None = None, change: Change | None = None, *, checks: bool = True):
+    def __init__(self, site: CallSite | None = None, change: Change | None = None, *, checks: bool = True):
         self.site, self.change, self.checks = site, change, checks
-        self.calls: dict[Site, Call] = {}
+        self.calls: dict[CallSite, BodyCall] = {}
         self.axes: dict[str, int] = {}
         self._is_inside = False  # of a collective, whose own torch functions are no calls of the body
 
-    def function(self, name: str, made: Any, *, in_place: bool) -> Any:
+    def function(self, name: str, result: Any, *, in_place: bool) -> Any:
         """Notes a torch function; returns its result, or what replaces it."""
-        if self._is_inside or in_place or not varying.is_ours(made):
-            return made
-        return self._noted(Site(name, *user_frame(2)), made)
+        if self._is_inside or in_place or not varying.is_ours(result):
+            return result
+        return self._noted(CallSite(name, *user_frame(2)), result)
 
     def argument(self, function: Any, number: int, tensor: Any) -> Any:
         """Notes an argument of a body."""
-        return self._noted(Site("", getattr(function, "__code__", None), -1 - number), tensor)
+        return self._noted(CallSite("", getattr(function, "__code__", None), -1 - number), tensor)
 
-    def _noted(self, site: Site, made: Any) -> Any:
-        self._note(Call(site, self._made(made)))
-        if site == self.site and self.change is not None:
-            with held(self, _is_inside=True):
-                return self.change(lambda: made, None, {})
-        return made
+    def _noted(self, site: CallSite, result: Any) -> Any:
+        self.calls.setdefault(site, BodyCall(site, self._value(result)))
+        return self._called(site, lambda: result, None, {})
+
+    def _called(self, site: CallSite, call: Callable[..., Any], tensor: Any, arguments: Mapping[str, Any]) -> Any:
+        """Returns the result of a call, or what replaces it."""
+        with held(self, _is_inside=True):
+            if site == self.site and self.change is not None:
+                return self.change(call, tensor, arguments)
+            return call() if tensor is None else call(tensor, **arguments)
 
     def collective(self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]) -> Any:
         """Calls a collective, or what replaces it, and notes it."""
         if self._is_inside or not varying.is_ours(tensor):
             return call(tensor, **arguments)
-        site, given = Site(name, *user_frame(2)), self._made(tensor)
-        result = None  # of a call that raises
+        site, operand = CallSite(name, *user_frame(2)), self._value(tensor)
+        value = None  # of a call that raises
         try:
-            with held(self, _is_inside=True):
-                if site == self.site and self.change is not None:
-                    made = self.change(call, tensor, arguments)
-                else:
-                    made = call(tensor, **arguments)
-            result = self._made(made)
+            result = self._called(site, call, tensor, arguments)
+            value = self._value(result)
         finally:
-            self._note(Call(site, result, given, arguments))
-        return made
+            self.calls.setdefault(site, BodyCall(site, value, operand, arguments))
+        return result
 
-    def _note(self, call: Call) -> None:
-        self.calls.setdefault(call.site, call)
-
-    def _made(self, tensor: Any) -> Made:
+    def _value(self, tensor: Any) -> BodyValue:
         now = varying.tracker()
         assert now is not None, "the body of a manual computation is recorded"
         self.axes |= {axis: now.sizes[axis] for axis in now.axes}
         over = now.in_order(now.of_tensor(tensor).may_diverge)
-        return Made(tuple(tensor.shape), tensor.dtype.is_floating_point, over)
+        return BodyValue(tuple(tensor.shape), tensor.dtype.is_floating_point, over)
 
 
 def body_calls() -> BodyCalls | None:
     """The calls that the calling thread notes, or None."""
-    found: BodyCalls | None = varying.thread.calls
-    return found
+    calls: BodyCalls | None = varying.thread.calls
+    return calls
 
 
 def noting(calls: BodyCalls) -> AbstractContextManager[None]:

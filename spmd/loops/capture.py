@@ -11,20 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..core import LOCK, DeviceData, Meta, Sharding, Storage, XlaTensor, seed, storage_of, tensor_meta, view_of, wrap
-from ..core.extend import (
-    SYNC_LOCK,
-    IterationDraws,
-    Node,
-    Value,
-    body,
-    calls,
-    pace,
-    reads,
-    record_calls,
-    storages,
-    walks,
-)
-from ..core.extend import storages as core_storages
+from ..core.extend import SYNC_LOCK, Node, Value, body, calls, pace, record_calls, storages, walks
 from .closed_over import ClosedOver, aliasing, refuse_write
 
 _Result = TypeVar("_Result")
@@ -37,7 +24,7 @@ _innermost: list["Capture"] = []  # the captures under way; a thread that record
 
 def stands_for(stand_in: Node) -> Value | None:
     """Returns the value that a stand-in replaces in a body under recording, or None."""
-    return next((found.outer_values[stand_in] for found in _innermost if stand_in in found.outer_values), None)
+    return next((capture.outer_values[stand_in] for capture in _innermost if stand_in in capture.outer_values), None)
 
 
 def note(tensor: XlaTensor) -> None:
@@ -57,7 +44,6 @@ class Capture:
         self.name = name
         self.given: list[Value] = []
         self.start = 0
-        self.draws: IterationDraws
         self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
         self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}
@@ -73,14 +59,14 @@ class Capture:
             self._log = storages.UndoLog()
             self._num_live = len(storages.LIVE)
             stack.callback(self._leave)
-            core_storages.UNDO.append(self._log)
+            storages.UNDO.append(self._log)
             self._outer = _innermost[-1] if _innermost else None
             _innermost.append(self)
             self.draws = stack.enter_context(seed.iteration())
             stack.enter_context(self._closed_over.recording())
             self._stack = stack.pop_all()
         self.start = walks.next_serial()
-        reads.next_generation()  # values gathered outside are gathered again in the body
+        record_calls.next_generation()  # values gathered outside are gathered again in the body
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -157,12 +143,12 @@ class Capture:
 
     def _leave(self) -> None:
         """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
-        core_storages.UNDO.remove(self._log)
+        storages.UNDO.remove(self._log)
         _innermost.pop()
         if self._outer is not None:
             self._outer.note(self._seen.values())
         self._log.undo()
-        reads.next_generation()
+        record_calls.next_generation()
         recorded_since = [storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None]
         inside = body.on_stand_ins([storage.value for storage in recorded_since], since=self.start)
         for storage in recorded_since:
@@ -177,10 +163,9 @@ class Capture:
     def written(self) -> dict[Storage, tuple[Value, Value]]:
         """Returns the storages from outside that the body has written, with their value outside and the new one."""
         self._closed_over.refuse_writes()
-        before = self._log.values()
         return {
             storage: (value, storage.value)
-            for storage, value in before.items()
+            for storage, value in self._log.values().items()
             if not self.passes_on(storage.value, value)
         }
 
@@ -199,7 +184,7 @@ class Capture:
     def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
         """The values from outside that the roots need in addition to `given`, in the order of reading."""
         names = {walks.value_name(value) for value in given}
-        read = [operand for node in self.nodes(roots, given) for operand in node.operands]
+        read = [value for node in self.nodes(roots, given) for value in node.operands]
         values = {walks.value_name(value): value for value in (*read, *roots) if self.is_outside(value)}
         return [value for name, value in values.items() if name not in names]
 
@@ -263,7 +248,7 @@ class Capture:
         """
         if not outputs:
             return []
-        reads.next_generation()  # values gathered in forward are gathered again in backward
+        record_calls.next_generation()  # values gathered in forward are gathered again in backward
         gradients = self._closed_over.grad(outputs, sources, arriving)
         with torch.no_grad():
             return list(map(value_of or sharded_gradient, sources, gradients))

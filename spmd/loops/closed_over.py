@@ -6,6 +6,7 @@ and would free the graph outside.
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -35,8 +36,8 @@ class ClosedOver:
         self._aliases: dict[XlaTensor, XlaTensor] = {}
         self._originals: dict[XlaTensor, XlaTensor] = {}
         self._ends: dict[Any, XlaTensor] = {}  # the original by its alias's node
-        # By the tensor from outside, the places at which the body's graph ends.
-        self._places: dict[XlaTensor, dict[Any, None]] = {}
+        # By the tensor from outside, the edges and leaf tensors at which the body's graph ends.
+        self._ends_of: dict[XlaTensor, dict[Any, None]] = {}
         self._is_differentiated = False
 
     @contextlib.contextmanager
@@ -54,21 +55,20 @@ class ClosedOver:
         """Returns the tensor from outside that an alias replaces; any other tensor as it is."""
         return self._originals.get(tensor, tensor)
 
-    def alias(self, tensor: XlaTensor, before: int | None = None) -> XlaTensor:
+    def alias(self, tensor: XlaTensor, sequence: int | None = None) -> XlaTensor:
         """Returns what replaces a tensor in the body: its alias if it is from outside and has a history.
 
-        before: autograd's sequence number before any look at the tensor. Autograd makes the node of a view again, at
+        sequence: autograd's sequence number before any look at the tensor. Autograd makes the node of a view again, at
         the first look at it, where its memory has been written since.
         """
-        if before is None:
-            before = _next_sequence()
+        if sequence is None:
+            sequence = _next_sequence()
         if not tensor.requires_grad or tensor.is_leaf or not self._is_outside(storage_of(tensor)):
             return tensor
-        found = self._aliases.get(tensor)
-        if found is not None or tensor in self._originals:
-            return tensor if found is None else found
-        original = self._outer.alias(tensor, before) if self._outer else tensor
-        if original is tensor and self._first <= tensor.grad_fn._sequence_nr() < before:  # type: ignore[union-attr]
+        if tensor in self._aliases or tensor in self._originals:
+            return self._aliases.get(tensor, tensor)
+        original = self._outer.alias(tensor, sequence) if self._outer else tensor
+        if original is tensor and self._first <= tensor.grad_fn._sequence_nr() < sequence:  # type: ignore[union-attr]
             return tensor  # a view that the body has made
         result: Any = wrap(tensor_meta(tensor), storage_of(tensor), view_of(tensor))
         result.requires_grad = True  # not `requires_grad_`, which torch.func refuses
@@ -83,15 +83,7 @@ class ClosedOver:
 
     def replaced(self, values: Sequence[Any]) -> Any:
         """Returns arguments with aliases in place of their originals."""
-        result = [
-            self.alias(value)
-            if type(value) is XlaTensor
-            else self.replaced(value)
-            if type(value) in (list, tuple)
-            else value
-            for value in values
-        ]
-        return result if type(values) is list else tuple(result)
+        return map_nested(lambda value: self.alias(value) if type(value) is XlaTensor else value, values)
 
     def refuse_writes(self) -> None:
         """Raises NotImplementedError where the body has written into an alias: the graph outside would not show it."""
@@ -108,7 +100,7 @@ class ClosedOver:
         if output.grad_fn is None:
             return dict.fromkeys([output]) if output.requires_grad else {}
         edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in seen}
-        found: dict[XlaTensor, None] = {}
+        reached: dict[XlaTensor, None] = {}
         passed = set()
         stack: list[tuple[Any, int]] = [(output.grad_fn, output.output_nr)]
         while stack:
@@ -117,43 +109,44 @@ class ClosedOver:
                 continue
             passed.add(edge)
             node, _ = edge
-            place: Any = None
+            end: Any
             if node in self._ends:
-                end, place = self._ends[node], GradientEdge(*edge)
+                source, end = self._ends[node], GradientEdge(*edge)
             elif node.name() == "torch::autograd::AccumulateGrad":
-                end = node.variable
+                source = end = node.variable
             elif node._sequence_nr() >= self._first:
                 stack += [(other, number) for other, number in node.next_functions if other is not None]
                 continue
             elif edge in edges:
-                end = edges[edge]
+                source = end = edges[edge]
             else:
                 raise NotImplementedError(
                     f"{self.name}: the body reads a tensor from outside that has a gradient, by an op that does not "
                     f"show it ({node.name()}); pass it to the body as an argument"
                 )
-            found[end] = None
-            self._places.setdefault(end, {})[end if place is None else place] = None
-        return found
+            reached[source] = None
+            self._ends_of.setdefault(source, {})[end] = None
+        return reached
 
     def grad(
         self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
     ) -> list[Any]:
         """The gradients of stand-ins and tensors from outside, from those that arrive at the outputs."""
         self._is_differentiated = True
-        places = [list(self._places.get(source, (source,))) for source in sources]
-        ends = [place for each in places for place in each]
-        self._refuse_earlier([end for end in ends if type(end) is XlaTensor])
-        hooks = {end: end._backward_hooks for end in ends if type(end) is XlaTensor and end._backward_hooks}
+        ends_of = [list(self._ends_of.get(source, (source,))) for source in sources]
+        ends = list(itertools.chain(*ends_of))
+        tensors = [end for end in ends if type(end) is XlaTensor]
+        self._refuse_earlier(tensors)
+        hooks = {end: end._backward_hooks for end in tensors if end._backward_hooks}
         for end in hooks:
             end._backward_hooks = None  # they run where the gradient arrives outside
         try:
-            found = iter(torch.autograd.grad([*map(self.alias, outputs)], ends, arriving, allow_unused=True))
+            gradients = iter(torch.autograd.grad([*map(self.alias, outputs)], ends, arriving, allow_unused=True))
         finally:
-            for end, before in hooks.items():
-                end._backward_hooks = before
+            for end, end_hooks in hooks.items():
+                end._backward_hooks = end_hooks
         with torch.no_grad():
-            return [_sum([next(found) for _ in each]) for each in places]
+            return [_sum(itertools.islice(gradients, len(each))) for each in ends_of]
 
     def _refuse_earlier(self, ends: Sequence[XlaTensor]) -> None:
         """Raises NotImplementedError where the graph outside goes on from one of these tensors to another one.
@@ -181,19 +174,19 @@ class ClosedOver:
         if self._is_differentiated or not self._ends:
             return (torch.autograd.grad if self._is_differentiated else further)(outputs, inputs, **settings)
         optional = settings | {"allow_unused": True, "materialize_grads": False}
-        own = [each for each in inputs if each not in self._aliases]
-        first = torch.autograd.grad(outputs, [*own, *(GradientEdge(node, 0) for node in self._ends)], **optional)
-        found: dict[Any, Any] = dict(zip(own, first, strict=False))
-        arrived = zip(self._ends.values(), first[len(own) :], strict=True)
+        inner = [each for each in inputs if each not in self._aliases]
+        first = torch.autograd.grad(outputs, [*inner, *(GradientEdge(node, 0) for node in self._ends)], **optional)
+        gradients: dict[Any, Any] = dict(zip(inner, first, strict=False))
+        arrived = zip(self._ends.values(), first[len(inner) :], strict=True)
         reached = {original: gradient for original, gradient in arrived if gradient is not None}
         if reached:
             optional |= {"grad_outputs": [*reached.values()], "retain_graph": True}
             for each, gradient in zip(inputs, further([*reached], inputs, **optional), strict=True):
-                found[each] = _sum([found.get(each), gradient])
-        result = [found.get(each) for each in inputs]
+                gradients[each] = _sum([gradients.get(each), gradient])
         if settings["materialize_grads"]:
-            return [torch.zeros_like(each) if one is None else one for each, one in zip(inputs, result, strict=True)]
-        if not settings["allow_unused"] and any(one is None for one in result):
+            return [torch.zeros_like(each) if gradients.get(each) is None else gradients[each] for each in inputs]
+        result = [gradients.get(each) for each in inputs]
+        if not settings["allow_unused"] and any(gradient is None for gradient in result):
             raise RuntimeError(  # torch's own text
                 "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True "
                 "if this is the desired behavior."
@@ -210,8 +203,14 @@ def refuse_write(name: str, tensor: XlaTensor, instead: str) -> None:
 
 
 def _sum(gradients: Iterable[Any]) -> Any:
-    given = [gradient for gradient in gradients if gradient is not None]
-    return functools.reduce(torch.add, given) if given else None
+    arrived = [gradient for gradient in gradients if gradient is not None]
+    return functools.reduce(torch.add, arrived) if arrived else None
+
+
+def map_nested(function: Callable[[Any], Any], values: Any) -> Any:
+    """Returns the arguments of one of torch's functions, lists and tuples among them, with a function's results."""
+    result = [map_nested(function, value) if type(value) in (list, tuple) else function(value) for value in values]
+    return tuple(result) if type(values) is tuple else result
 
 
 # --- torch's functions ------------------------------------------------------------------------------------------------
@@ -252,14 +251,14 @@ WHEN_APPLIED: list[Callable[[Any, Sequence[Any]], Sequence[Any]]] = [lambda cls,
 @functools.cache
 def _watch_apply() -> None:
     """Has a body's calls of `torch.autograd.Function.apply` pass by these functions: no mode of torch sees `apply`."""
-    before: Any = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
+    original: Any = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if body.names() and torch.is_grad_enabled():
             with torch._C.DisableTorchFunction():
                 for function in WHEN_APPLIED:
                     args = tuple(function(cls, args))
-        return before.__get__(None, cls)(*args, **kwargs)
+        return original.__get__(None, cls)(*args, **kwargs)
 
-    apply.__doc__ = before.__doc__
+    apply.__doc__ = original.__doc__
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]

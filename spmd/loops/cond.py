@@ -94,15 +94,16 @@ class _Choice:
 
     def __init__(self, pred: XlaTensor, branches: Sequence[_Branch], inputs: Tensors):
         self.pred, self.branches, self.inputs = pred, branches, inputs
-        one, other = branches
-        if (one.tree, one.metas) != (other.tree, other.metas):
-            raise ValueError(f"spmd.cond: the branches must return the same: one returns {one}, the other {other}")
-        self.written = list(one.written | other.written)
-        self.chosen = sorted(one.arriving | other.arriving)
+        first, second = branches
+        if (first.tree, first.metas) != (second.tree, second.metas):
+            raise ValueError(f"spmd.cond: the branches must return the same: one returns {first}, the other {second}")
+        self.written = list(first.written | second.written)
+        self.chosen = sorted(first.arriving | second.arriving)
         self.gradient_of: dict[Source, XlaTensor] = {
-            source: inputs[source] if isinstance(source, int) else source for source in one.gradients | other.gradients
+            source: inputs[source] if isinstance(source, int) else source
+            for source in first.gradients | second.gradients
         }
-        self.kept = {walks.value_name(value): (value, tensor) for value, tensor in (*one.kept, *other.kept)}
+        self.kept = {walks.value_name(value): (value, tensor) for value, tensor in (*first.kept, *second.kept)}
 
     def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
         """Records the op: its results, the tensors that backward reads, and which results have a gradient."""

@@ -75,24 +75,20 @@ def flex_attention_backward(
         )
     wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
     arriving = [(x, grad) for x, grad in zip(result, (grad_out, grad_logsumexp), strict=False) if grad is not None]
-    found = iter(
-        torch.autograd.grad([x for x, _ in arriving], wanted, [grad for _, grad in arriving], materialize_grads=True)
+    of_query, of_key, of_value, *of_buffers = torch.autograd.grad(
+        [x for x, _ in arriving], wanted, [grad for _, grad in arriving], materialize_grads=True
     )
-    of_inputs = next(found), next(found), next(found)
-    return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
+    queue = iter(of_buffers)
+    return of_query, of_key, of_value, tuple(next(queue) if _has_gradient(buffer) else None for buffer in buffers)
 
 
-class _Copied(torch.autograd.Function):
-    """Copies a gradient: as a view of a product it is held as the product is, batch and heads in one dim, which no
-    sharding over both can express (`ops/folds.py`)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: Any) -> Any:
-        return arriving[0].clone()
+def _copied(x: Any) -> Any:
+    """Returns a copy whose gradient is copied: as a view of a product it is held as the product is, batch and heads in
+    one dim, which no sharding over both can express (`ops/folds.py`)."""
+    copy = x.clone()
+    if copy.requires_grad:
+        copy.register_hook(torch.clone)
+    return copy
 
 
 def _detached(x: Any) -> Any:
@@ -104,7 +100,7 @@ def _has_gradient(x: Any) -> bool:
 
 
 def _at_once(query: Any, key: Any, value: Any, *how: Any) -> tuple[Any, ...]:
-    query, key, value = (_Copied.apply(x) for x in (query, key, value))
+    query, key, value = map(_copied, (query, key, value))
     return _attend(query, _positions(query, query.shape[2]), key, value, *how)
 
 
@@ -156,13 +152,13 @@ def _of_positions(function: Function, num_scores: int, buffers: Sequence[Any]) -
     """A function of single (batch, head, query, key) positions, and perhaps of a score, as one of all of them."""
     scores, fixed = (0,) * num_scores, (None,) * len(buffers)
     mapped = function
-    for place in (3, 2, 1, 0):
-        dims = [0 if dim == place else None for dim in range(4)]
+    for position in (3, 2, 1, 0):
+        dims = [0 if dim == position else None for dim in range(4)]
         mapped = torch.vmap(mapped, in_dims=(*scores, *dims, *fixed))
 
-    def of_all(*given: Any) -> Any:
+    def of_all(*inputs: Any) -> Any:
         with _IndexByTensors():
-            return mapped(*given, *buffers)
+            return mapped(*inputs, *buffers)
 
     return of_all
 
@@ -175,7 +171,7 @@ class _IndexByTensors(TorchFunctionMode):
         if func is torch.Tensor.__getitem__:
             x, index = args
             places = list(index) if isinstance(index, (tuple, list)) else [index]
-            if all(isinstance(place, (torch.Tensor, int)) and not isinstance(place, bool) for place in places):
+            if all(isinstance(p, (torch.Tensor, int)) and not isinstance(p, bool) for p in places):
                 tensors = [p if isinstance(p, torch.Tensor) else torch.tensor(p, device=x.device) for p in places]
                 return torch.ops.aten.index.Tensor(x, tensors)
         return func(*args, **(kwargs or {}))

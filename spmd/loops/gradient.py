@@ -7,6 +7,7 @@ the body (`capture`), and what becomes of it (`loop`, `cond`, `while_loop`).
 """
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -77,9 +78,12 @@ def sharding_of(tensor: XlaTensor) -> Sharding | None:
     return storage_of(tensor).sharding if view_of(tensor) is None else None
 
 
-def tensors(values: Iterable[Value]) -> Tensors:
+def tensors(values: Iterable[Value], shardings: Iterable[Sharding | None] = itertools.repeat(None)) -> Tensors:
     """Returns a new tensor of each value."""
-    return [wrap(value.meta, Storage(value, value.meta)) for value in values]
+    return [
+        wrap(value.meta, Storage(value, value.meta, sharding))
+        for value, sharding in zip(values, shardings, strict=False)
+    ]
 
 
 # --- saved values -----------------------------------------------------------------------------------------------------
@@ -95,7 +99,7 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
     at which backward begins.
     """
-    given, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
+    stand_ins, received = set(map(walks.value_name, capture.given)), set(map(walks.value_name, at_hand))
     wanted = {walks.value_name(value): value for value in roots}
     for node in walks.between(roots, at_hand, since=middle):
         for value in node.operands:
@@ -103,35 +107,33 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     forward = []
     for name, value in wanted.items():
         maker = walks.origin(value)
-        if name in given or (maker is not None and capture.start <= maker.serial < middle):
+        if name in stand_ins or (maker is not None and capture.start <= maker.serial < middle):
             forward.append(value)
     fixed: set[Node | None] = set()  # with the same result in each iteration, as a mask has
     free: set[Node | None] = set()  # recomputed by cheap ops from values at hand
 
-    def is_fixed(value: Value) -> bool:
-        if walks.value_name(value) in given or walks.value_name(value) in received:
-            return False
-        return capture.is_outside(value) or walks.origin(value) in fixed
+    def is_in(nodes: set[Node | None], value: Value) -> bool:
+        name = walks.value_name(value)
+        is_input = name in stand_ins or name in received
+        return not is_input and (capture.is_outside(value) or walks.origin(value) in nodes)
 
     def is_free(value: Value) -> bool:
-        if walks.value_name(value) in given or walks.value_name(value) in received:
-            return walks.value_name(value) in received
-        return capture.is_outside(value) or walks.origin(value) in free
+        return walks.value_name(value) in received or is_in(free, value)
 
     for node in walks.between(forward, [*capture.given, *at_hand], since=capture.start):
-        if not node.op.lowering.draws(node.op) and all(map(is_fixed, node.operands)):
+        if not node.op.lowering.draws(node.op) and all(is_in(fixed, value) for value in node.operands):
             fixed.add(node)  # cheaper recomputed than saved
         if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
             free.add(node)
-    found: dict[Any, Value] = {}
+    kept: dict[Any, Value] = {}
     for value in forward:
-        while walks.value_name(value) not in found and not is_free(value):
-            base = None if walks.value_name(value) in given else _base(value)
-            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in found):
-                found[walks.value_name(value)] = value
+        while walks.value_name(value) not in kept and not is_free(value):
+            base = None if walks.value_name(value) in stand_ins else _base(value)
+            if base is None or (base.meta.nbytes > value.meta.nbytes and walks.value_name(base) not in kept):
+                kept[walks.value_name(value)] = value
             else:
                 value = base
-    return list(found.values())
+    return list(kept.values())
 
 
 def _base(value: Value) -> Value | None:

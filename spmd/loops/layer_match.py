@@ -23,7 +23,7 @@ class LayersDifferError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class LayerTensor:
     """A parameter or buffer of every layer: its path in a layer, and its tensors, one per layer."""
 
     path: str
@@ -59,7 +59,7 @@ for _name in (
     setattr(Numbered, f"__{_name}__", Numbered.refuse)
 
 
-def check_same_in_all(layers: Sequence[nn.Module]) -> tuple[list[Tensors], list[tuple[nn.Module, str, Numbered]]]:
+def check_same_in_all(layers: Sequence[nn.Module]) -> tuple[list[LayerTensor], list[tuple[nn.Module, str, Numbered]]]:
     """Returns each layer's own tensors, and the whole numbers that differ. Raises LayersDifferError."""
     paths = [dict(layer.named_modules(remove_duplicate=False)) for layer in layers]
     numbers: dict[tuple[str, str], list[int]] = {}
@@ -72,7 +72,7 @@ def check_same_in_all(layers: Sequence[nn.Module]) -> tuple[list[Tensors], list[
     return list(_tensors(paths)), numbered
 
 
-def _tensors(paths: Sequence[Mapping[str, nn.Module]]) -> Iterator[Tensors]:
+def _tensors(paths: Sequence[Mapping[str, nn.Module]]) -> Iterator[LayerTensor]:
     """Yields every parameter and buffer once, but for tensors that all layers share."""
     seen: set[int] = set()
     for path, module in paths[0].items():
@@ -82,7 +82,7 @@ def _tensors(paths: Sequence[Mapping[str, nn.Module]]) -> Iterator[Tensors]:
             seen.add(id(tensor))
             all_of_them = [_state(modules[path])[name] for modules in paths]
             if len(paths) == 1 or any(other is not tensor for other in all_of_them):
-                yield Tensors(_join(path, name), path, name, all_of_them, name in module._buffers)
+                yield LayerTensor(_join(path, name), path, name, all_of_them, name in module._buffers)
 
 
 def _state(module: nn.Module) -> dict[str, Any]:
@@ -127,10 +127,10 @@ class _Pair:
         )
 
     def check(self, numbers: dict[tuple[str, str], list[int]]) -> None:
-        one, other = dict(_outline(self.first)), dict(_outline(self.other))
-        for path in one | other:
-            a = one[path][0] if path in one else other[path][1]
-            b = other[path][0] if path in other else one[path][1]
+        first, second = dict(_outline(self.first)), dict(_outline(self.other))
+        for path in first | second:
+            a = first[path][0] if path in first else second[path][1]
+            b = second[path][0] if path in second else first[path][1]
             if a != b:
                 raise self._differ(path, a, b)
         pairs = [(path, module, self.other[path]) for path, module in self.first.items()]

@@ -1,22 +1,17 @@
 """`spmd.scan_layers`: isomorphic layers in sequence as one loop whose iterations read each layer's own weights."""
 
 import contextlib
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..core import LOCK, XlaTensor, ends_at_user_line, view_of
 from ..core.extend import record_calls
 from .gradient import Tensors
-from .layer_match import LayersDifferError, Numbered, check_same_in_all, settings_of
-from .layer_match import Tensors as Own
+from .layer_match import LayersDifferError, LayerTensor, Numbered, check_same_in_all, settings_of
 from .loop import ScanInput, run_loop
-from .recompute import checkpoint_policies
-from .recompute.recompute import recomputed
 from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
 
 
@@ -58,29 +53,27 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     """
     chosen = list(layers)
     if not chosen or not on_device("scan_layers", x):
-        for layer in chosen:
-            x = with_policy(layer, policy, "scan_layers")(x, *args, **kwargs)
-        return x
-    own, numbered = check_same_in_all(chosen)
-    for each in own:
+        return layer_by_layer(chosen, x, *args, policy=policy, **kwargs)
+    matches, numbered = check_same_in_all(chosen)
+    for each in matches:
         for k, tensor in enumerate(each.tensors):
             if type(tensor) is not XlaTensor or view_of(tensor) is not None:
-                what = "a view" if type(tensor) is XlaTensor else f"on {tensor.device}"
+                kind = "a view" if type(tensor) is XlaTensor else f"on {tensor.device}"
                 raise TypeError(
-                    f"spmd.scan_layers: layers[{k}].{each.path} is {what}; expected a tensor of its own on xla"
+                    f"spmd.scan_layers: layers[{k}].{each.path} is {kind}; expected a tensor of its own on xla"
                 )
-    replaced: list[Own] = []
+    replaced: list[LayerTensor] = []
 
     def body(carry: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
         result = with_policy(chosen[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
-        replaced[:] = [each for each in own if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
+        replaced[:] = [each for each in matches if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
         return carried("spmd.scan_layers", x, result), [_now(chosen[0], each) for each in replaced]
 
-    xs = [ScanInput(each.tensors, is_stack=False) for each in own]  # type: ignore[arg-type]  # checked above
-    with _settings_kept(chosen[0]), _unread(numbered):
+    xs = [ScanInput(each.tensors, is_stack=False) for each in matches]  # type: ignore[arg-type]  # checked above
+    with _as_every_layer(chosen[0], numbered):
         last, stacks, written = run_loop("spmd.scan_layers", body, tensors_of(x), xs, len(chosen))
     for i, new in written.items():
-        for old, tensor in zip(own[i].tensors, new, strict=True):
+        for old, tensor in zip(matches[i].tensors, new, strict=True):
             _write(old, tensor)
     for each, stack in zip(replaced, stacks, strict=True):
         for layer, tensor in zip(chosen, stack.detach(), strict=True):
@@ -92,21 +85,15 @@ def layer_by_layer(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Poli
     """Applies layers as `scan_layers` does, but one by one: in a graph of torch.compile, in which the passes find them
     again."""
     for layer in layers:
-        if policy is None:
-            x = layer(x, *args, **kwargs)
-        elif isinstance(policy, (str, checkpoint_policies.Policy)):
-            x = recomputed(checkpoint_policies.as_policy(policy, "scan_layers"), layer, x, *args, **kwargs)
-        else:
-            contexts = functools.partial(create_selective_checkpoint_contexts, policy)
-            x = checkpoint(layer, x, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        x = with_policy(layer, policy, "scan_layers")(x, *args, **kwargs)
     return x
 
 
-def _owner(layer: nn.Module, each: Own) -> nn.Module:
+def _owner(layer: nn.Module, each: LayerTensor) -> nn.Module:
     return layer.get_submodule(each.owner)
 
 
-def _now(layer: nn.Module, each: Own) -> Any:
+def _now(layer: nn.Module, each: LayerTensor) -> Any:
     return _owner(layer, each)._buffers.get(each.name)
 
 
@@ -117,22 +104,10 @@ def _write(target: Any, new: XlaTensor) -> None:
 
 
 @contextlib.contextmanager
-def _settings_kept(layer: nn.Module) -> Iterator[None]:
-    """Takes back what forward sets on the layer's modules: it runs for one layer, which stays like the others."""
-    before = [(module, settings_of(module)) for module in layer.modules()]
-    try:
-        yield
-    finally:
-        for module, settings in before:
-            for name in settings_of(module).keys() - settings.keys():
-                del vars(module)[name]
-            vars(module).update(settings)
-
-
-@contextlib.contextmanager
-def _unread(numbered: Sequence[tuple[nn.Module, str, Numbered]]) -> Iterator[None]:
-    """While the body is recorded, replaces numbers that differ between layers by objects that raise when read."""
-    before = [vars(module)[name] for module, name, _ in numbered]
+def _as_every_layer(layer: nn.Module, numbered: Sequence[tuple[nn.Module, str, Numbered]]) -> Iterator[None]:
+    """While the body is recorded, replaces numbers that differ between layers by objects that raise when read. Takes
+    back what forward sets on the layer's modules: it runs for one layer, which stays like the others."""
+    kept = [(module, settings_of(module)) for module in layer.modules()]
     for module, name, stand_in in numbered:
         vars(module)[name] = stand_in
     try:
@@ -143,5 +118,7 @@ def _unread(numbered: Sequence[tuple[nn.Module, str, Numbered]]) -> Iterator[Non
             raise
         raise read[0].error() from error  # torch has raised an error of its own in place of this one
     finally:
-        for (module, name, _), value in zip(numbered, before, strict=True):
-            vars(module)[name] = value
+        for module, settings in kept:
+            for name in settings_of(module).keys() - settings.keys():
+                del vars(module)[name]
+            vars(module).update(settings)

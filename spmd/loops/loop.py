@@ -186,9 +186,9 @@ class _Loop:
         self, roots: list[Value], carry: list[Value], rows: list[tuple[bool, Value]], ys: list[Y], reverse: bool
     ) -> tuple[list[Value], Loop]:
         """Returns a loop over ops of the body, behind the constants that it needs."""
-        given = [*carry, *(value for _, value in rows)]
-        constants = self.capture.outside(roots, given)
-        body, are_stacks = Region.of(roots, [*constants, *given]), tuple(is_stack for is_stack, _ in rows)
+        inputs = [*carry, *(value for _, value in rows)]
+        constants = self.capture.outside(roots, inputs)
+        body, are_stacks = Region.of(roots, [*constants, *inputs]), tuple(is_stack for is_stack, _ in rows)
         return constants, Loop(
             body, self.iterations, len(constants), len(carry), are_stacks, tuple(ys), reverse=reverse
         )  # fmt: skip
@@ -222,10 +222,8 @@ class _Loop:
             operands = list(map(record_calls.operand, carry))
             operands += map(_x, are_stacks, kept[count:])
             operands += [record_calls.operand(arriving[i]) for i in stack_chosen]
-            result = tensors(_record(f"{name}.backward", loop, operands, draws))
-            for gradient, like in zip(result, sharded_like, strict=True):
-                storage_of(gradient).sharding = None if like is None else sharding_of(like)
-            return result
+            shardings = [None if like is None else sharding_of(like) for like in sharded_like]
+            return tensors(_record(f"{name}.backward", loop, operands, draws), shardings)
 
         return backward
 

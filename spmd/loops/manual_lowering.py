@@ -1,7 +1,7 @@
 """Lowers a manual computation: ops on the shard of each device, which communicate by collectives over mesh axes.
 
-`Manual` is the op with the body; `Collective`, `Index`, `Vary` are only in a body. `Varying` has the axes over which a
-value in it varies; the same rules (`Rules`) serve the recording of a body.
+`Manual` is the op with the body; `CollectiveLowering`, `IndexLowering`, `VaryLowering` are only in a body. `Varying`
+has the axes over which a value in it varies; the same rules (`VaryingRules`) serve the recording of a body.
 """
 
 import functools
@@ -63,7 +63,7 @@ _NONE = Varying()
 
 
 @dataclass(frozen=True, slots=True)
-class Collective(Lowering):
+class CollectiveLowering(Lowering):
     """One collective over axes. kind: a function of `ops.collective`; statics: its arguments between x and group."""
 
     kind: str
@@ -76,16 +76,16 @@ class Collective(Lowering):
 
     def varies(self, given: Varying) -> Varying:
         """Returns the varying axes of the result for those of the operand."""
-        own = frozenset(self.axes)
+        axes = frozenset(self.axes)
         if self.kind == "all_reduce":
-            return Varying(given.varying - own, given.may_diverge - own)
+            return Varying(given.varying - axes, given.may_diverge - axes)
         if self.kind == "all_gather":
-            return Varying(given.varying | own, given.may_diverge - own)
-        return Varying(given.varying | own, given.may_diverge | own)
+            return Varying(given.varying | axes, given.may_diverge - axes)
+        return Varying(given.varying | axes, given.may_diverge | axes)
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Lowering):
+class IndexLowering(Lowering):
     """The shard's index along axes."""
 
     axes: Axes
@@ -98,7 +98,7 @@ class Index(Lowering):
 
 
 @dataclass(frozen=True, slots=True)
-class Vary(Lowering):
+class VaryLowering(Lowering):
     """The value itself, marked as varying over `more` axes and as not varying over `less`."""
 
     more: Axes
@@ -115,7 +115,7 @@ class Vary(Lowering):
 # --- the varying axes -------------------------------------------------------------------------------------------------
 
 
-class Rules:
+class VaryingRules:
     """The varying axes of the values of a body, among these axes.
 
     known: by the names of values (see `value_name`), of its stand-ins, and in time of all that were asked for. A value
@@ -138,17 +138,17 @@ class Rules:
         return self.known.get(walks.value_name(value), _NONE)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
-        given = [self.known.get(walks.value_name(operand), _NONE) for operand in node.operands]
-        met = _union(given)
+        operands = [self.known.get(walks.value_name(operand), _NONE) for operand in node.operands]
+        met = _union(operands)
         lowering = node.op.lowering
-        if isinstance(lowering, (Collective, Index, Vary)):
+        if isinstance(lowering, (CollectiveLowering, IndexLowering, VaryLowering)):
             return (lowering.varies(met),)
         if isinstance(lowering, Loop):
-            return self._of_scan(lowering, given)
+            return self._of_scan(lowering, operands)
         if isinstance(lowering, While):
-            return self._of_while(lowering, given)
+            return self._of_while(lowering, operands)
         if isinstance(lowering, Branches):
-            return self._of_branches(lowering, given)
+            return self._of_branches(lowering, operands)
         if lowering.draws(node.op):
             over = self.drawn_over(node)
             met |= Varying(over, over)
@@ -163,45 +163,40 @@ class Rules:
             return self.every
         return frozenset().union(*(self.of(operand).may_diverge for operand in node.operands))
 
-    def _inside(self, region: Region, known: Sequence[Varying]) -> list[Varying]:
-        rules = Rules(tuple(self.every), dict(zip(region.inputs, known, strict=True)), is_loop=True)
+    def _inside(self, region: Region, inputs: Sequence[Varying]) -> list[Varying]:
+        rules = VaryingRules(tuple(self.every), dict(zip(region.inputs, inputs, strict=True)), is_loop=True)
         return [rules.of(root) for root in region.roots]
 
-    def _of_scan(self, scan: Loop, given: list[Varying]) -> tuple[Varying, ...]:
-        """Iterates until the varying axes of the carry no longer change."""
-        start = scan.num_constants + scan.num_carried
-        known = given[:start]
-        for is_stacked in scan.xs:
-            end = start + (1 if is_stacked else scan.iterations)
-            known.append(_union(given[start:end]))
-            start = end
-        while True:
-            result = self._inside(scan.body, known)
-            if not _add_carry(known, result[: scan.num_carried], scan.num_constants):
+    def _of_scan(self, scan: Loop, operands: list[Varying]) -> tuple[Varying, ...]:
+        inputs = operands[: scan.num_fixed]
+        inputs += [_union(operands[run.start : run.stop]) for run in scan.operand_runs()]
+        while True:  # until the varying axes of the carry no longer change
+            result = self._inside(scan.body, inputs)
+            if not _add_carry(inputs, result[: scan.num_carried], scan.num_constants):
                 break
         results = result[: scan.num_carried]
-        for one, run in zip(result[scan.num_carried :], scan.result_runs(), strict=True):
-            results += [one] * len(run)
+        for varying, run in zip(result[scan.num_carried :], scan.result_runs(), strict=True):
+            results += [varying] * len(run)
         return tuple(results)
 
-    def _of_while(self, loop: While, given: list[Varying]) -> tuple[Varying, ...]:
-        known = list(given)
+    def _of_while(self, loop: While, operands: list[Varying]) -> tuple[Varying, ...]:
+        inputs = list(operands)
         while True:
-            ends = _union(self._inside(loop.condition, known))
-            result = [one | ends for one in self._inside(loop.body, known)]
-            if not _add_carry(known, result, loop.num_constants):
-                return tuple(known[loop.num_constants :])
+            ends = _union(self._inside(loop.condition, inputs))
+            result = [varying | ends for varying in self._inside(loop.body, inputs)]
+            if not _add_carry(inputs, result, loop.num_constants):
+                return tuple(inputs[loop.num_constants :])
 
-    def _of_branches(self, choice: Branches, given: list[Varying]) -> tuple[Varying, ...]:
-        one, other = (self._inside(region, given[1:]) for region in choice.regions)
-        return tuple(a | b | given[0] for a, b in zip(one, other, strict=True))
+    def _of_branches(self, choice: Branches, operands: list[Varying]) -> tuple[Varying, ...]:
+        results = [self._inside(region, operands[1:]) for region in choice.regions]
+        return tuple(_union((operands[0], *branches)) for branches in zip(*results, strict=True))
 
 
-def _add_carry(known: list[Varying], made: Sequence[Varying], start: int) -> bool:
-    """Adds the varying axes of the new carry to those known; returns whether any were added."""
-    before = known[start : start + len(made)]
-    known[start : start + len(made)] = [old | new for old, new in zip(before, made, strict=True)]
-    return known[start : start + len(made)] != before
+def _add_carry(inputs: list[Varying], carry: Sequence[Varying], start: int) -> bool:
+    """Adds the varying axes of the new carry to those of the inputs; returns whether any were added."""
+    old = inputs[start : start + len(carry)]
+    inputs[start : start + len(carry)] = union = [a | b for a, b in zip(old, carry, strict=True)]
+    return union != old
 
 
 def _union(all_of: Iterable[Varying]) -> Varying:
@@ -260,18 +255,20 @@ class Manual(Lowering):
         is_cpu = mesh.devices.flat[0].platform == "cpu"
         spec_of = [boundary.spec(spelled) for boundary in self.ins]
 
-        def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-            given = [array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)]
-            place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with held(program, shard=place, manual_axes=frozenset(names)), core_regions.unreported():
-                own = floats, self._folded(integers)
-                result = core_regions.lower_region(self.body, 0, given, own, [None] * len(given))
+        def on_shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+            shards = [
+                array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)
+            ]
+            shard = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
+            with held(program, shard=shard, manual_axes=frozenset(names)), core_regions.unreported():
+                vectors = floats, self._folded(integers)
+                result = core_regions.lower_region(self.body, 0, shards, vectors, [None] * len(shards))
             return tuple(
                 array[None] if boundary.is_stack else array for array, boundary in zip(result, self.outs, strict=True)
             )
 
         mapped = jax.shard_map(
-            shard,
+            on_shard,
             mesh=mesh,
             in_specs=(PartitionSpec(), PartitionSpec(), *spec_of),
             out_specs=tuple(boundary.spec(spelled) for boundary in self.outs),
@@ -286,13 +283,11 @@ class Manual(Lowering):
         folds, start = iter(self.folds), 0
         for node in self.body.nodes:
             kinds = node.op.numbers
-            found = node.op.lowering.draws(node.op)
-            if found:
-                axes = next(folds)
-                at = sorted({start + kinds[:seed].count("i") for seed, _ in found})
-                if axes:
-                    own = here("a draw").index(axes).astype(integers.dtype) * np.int64(_GOLDEN)
-                    integers = integers.at[np.array(at)].add(own)
+            draws = node.op.lowering.draws(node.op)
+            if draws and (axes := next(folds)):
+                at = sorted({start + kinds[:seed].count("i") for seed, _ in draws})
+                offset = here("a draw").index(axes).astype(integers.dtype) * np.int64(_GOLDEN)
+                integers = integers.at[np.array(at)].add(offset)
             start += kinds.count("i")
         return integers
 
@@ -324,7 +319,7 @@ class _Here:
 
 def here(what: str) -> _Here:
     """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
-    place: _Here | None = program.shard
-    if place is None:
+    shard: _Here | None = program.shard
+    if shard is None:
         raise RuntimeError(f"{what} of a shard was used outside of its manual computation")
-    return place
+    return shard

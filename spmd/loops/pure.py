@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core import XlaTensor, seed
 from ..core.extend import Bounded, body
+from .interop.call_jax import static_key
 from .recompute.wrapped import wrapped
-from .recorded_call import RecordedCall, settings, signature
+from .recorded_call import RecordedFunction, of_tensors, settings, signature
 
-_TENSOR = object()  # in place of a tensor among the arguments
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -50,7 +50,7 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     """
     if not callable(fn):
         raise TypeError(f"spmd.assume_pure: expected a function, got {fn!r}")
-    calls: Bounded[Any, RecordedCall] = Bounded(64)
+    calls: Bounded[Any, RecordedFunction] = Bounded(64)
     if not add_rng_seed_argument:
         return wrapped(call_recorded, fn, calls)  # type: ignore[return-value]
 
@@ -64,24 +64,22 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     return functools.wraps(fn)(seeded)  # type: ignore[return-value]
 
 
-def call_recorded(calls: Bounded[Any, RecordedCall], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def call_recorded(calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Calls a function, recorded before in `calls` or now."""
     flat, tree = tree_flatten((args, kwargs))
     tensors = [value for value in flat if type(value) is XlaTensor]
     if not tensors or body.names():
         return fn(*args, **kwargs)
     key = (tree, settings(), *map(_key, flat))
-    found = calls.get(key)
-    if found is None:
-        static = [_TENSOR if type(value) is XlaTensor else value for value in flat]
+    call = calls.get(key)
+    if call is None:
 
-        def function(*given: Any) -> Any:
-            queue = iter(given)
-            args, kwargs = tree_unflatten([next(queue) if value is _TENSOR else value for value in static], tree)
+        def function(values: list[Any]) -> Any:
+            args, kwargs = tree_unflatten(values, tree)
             return fn(*args, **kwargs)
 
-        found = calls.keep(key, RecordedCall("spmd.assume_pure", function, tensors))
-    return found(tensors)
+        call = calls.keep(key, RecordedFunction("spmd.assume_pure", of_tensors(function, flat), tensors))
+    return call(tensors)
 
 
 def call_plainly(calls: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -96,14 +94,7 @@ def _key(value: Any) -> Any:
         raise TypeError(
             f'spmd.assume_pure: expected tensors on xla, got one on {value.device}; move it with .to("xla") first'
         )
-    try:
-        hash(value)
-    except TypeError as error:
-        raise TypeError(
-            f"spmd.assume_pure: the argument {value!r} is no tensor, and it cannot be hashed; pass a tensor, a number, "
-            "text, or a frozen dataclass"
-        ) from error
-    return type(value), value.hex() if isinstance(value, float) else value  # 0.0 equals -0.0
+    return static_key("spmd.assume_pure", "an argument", value)
 
 
 class PureModule(nn.Module):

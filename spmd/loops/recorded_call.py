@@ -50,7 +50,7 @@ class _Part:
         return numbers
 
 
-class RecordedCall:
+class RecordedFunction:
     """A function of tensors on xla, recorded on stand-ins for them.
 
     function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the first call; later
@@ -85,7 +85,7 @@ class RecordedCall:
             capture.stand_in(tensor_meta(tensor), sharding_of(tensor), requires_grad=is_on and tensor.requires_grad)
             for tensor in tensors
         ]
-        given = list(capture.given)
+        argument_values = list(capture.given)
         # A tensor with a history may be written in place, a leaf tensor that requires a gradient may not.
         arguments = [
             capture.own(stand_in) if stand_in.requires_grad and not tensor.is_leaf else stand_in
@@ -104,11 +104,11 @@ class RecordedCall:
         stood_in = [capture.stand_in(tensor_meta(outputs[i])) for i in self.has_gradient_of]
         arriving = [storage_of(tensor).value for tensor in stood_in]
         gradients = capture.grad([outputs[i] for i in self.has_gradient_of], reached, stood_in)
-        unwritten = [value for i, value in enumerate(given) if i not in self.written]
+        unwritten = [value for i, value in enumerate(argument_values) if i not in self.written]
         kept = saved(capture, gradients, [*unwritten, *arriving], middle)
         written = [storage_of(arguments[i]).value for i in self.written]
         self.forward, self.constants = self._part(
-            capture, self.name, [*map(record_calls.operand, outputs), *written, *kept], given
+            capture, self.name, [*map(record_calls.operand, outputs), *written, *kept], argument_values
         )
         self.results = [
             (tensor_meta(tensor).layout, sharding_of(tensor) if view_of(tensor) is None else view_of(tensor).sharding)
@@ -116,9 +116,9 @@ class RecordedCall:
         ]
         self.backward: _Part | None = None
         if gradients:
-            read = capture.read(gradients, [*kept, *arriving, *given]) - set(map(walks.value_name, kept))
-            self.read = [i for i, value in enumerate(given) if walks.value_name(value) in read]
-            operands = [*kept, *(given[i] for i in self.read), *arriving]
+            read = capture.read(gradients, [*kept, *arriving, *argument_values]) - set(map(walks.value_name, kept))
+            self.read = [i for i, value in enumerate(argument_values) if walks.value_name(value) in read]
+            operands = [*kept, *(argument_values[i] for i in self.read), *arriving]
             self.backward, self.kept_constants = self._part(capture, f"{self.name}.backward", gradients, operands)
 
     def _sort_results(self, result: Any, arguments: Tensors) -> Tensors:
@@ -235,12 +235,23 @@ class RecordedCall:
         def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
             tensors = [*kept, *(arriving[i] for i in self.has_gradient_of)]
             values = record(part.op, list(map(record_calls.operand, tensors)), part.at(draws))
-            return [
-                wrap(value.meta, Storage(value, value.meta, sharding))
-                for value, sharding in zip(values, shardings, strict=True)
-            ]
+            return tensors_of(values, shardings)
 
         return backward
+
+
+_TENSOR = object()  # in place of a tensor among the arguments
+
+
+def of_tensors(function: Callable[[list[Any]], Any], values: Sequence[Any]) -> Callable[..., Any]:
+    """Returns a function of a list of values as one of the tensors on xla among them; it holds the other values."""
+    static = [_TENSOR if type(value) is XlaTensor else value for value in values]
+
+    def filled(*tensors: XlaTensor) -> Any:
+        queue = iter(tensors)
+        return function([next(queue) if value is _TENSOR else value for value in static])
+
+    return filled
 
 
 def signature(tensor: XlaTensor) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from ..core import XlaTensor, ends_at_user_line, tensor_meta
 from .gradient import Tensors
 from .loop import ScanInput, run_loop
 from .recompute import checkpoint_policies
-from .recompute.recompute import remat
+from .recompute.recompute import recomputed
 
 
 @ends_at_user_line
@@ -97,8 +97,8 @@ def with_policy(function: Callable[..., Any], policy: Policy, caller: str) -> Ca
     if policy is None:
         return function
     if isinstance(policy, (str, checkpoint_policies.Policy)):
-        chosen = checkpoint_policies.as_policy(policy, caller)
-        return remat(lambda *args, **kwargs: function(*args, **kwargs), policy=chosen)
+        # The inner partial hides the function's closure: a recomputation would hold back the tensors in it.
+        return functools.partial(recomputed, checkpoint_policies.as_policy(policy, caller), functools.partial(function))
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     return functools.partial(checkpoint, function, use_reentrant=False, context_fn=contexts)
 

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..core import LOCK, Meta, Sharding, Storage, XlaTensor, dense_meta, storage_of, user_line, wrap
 from ..core.extend import Interned, Lowering, Node, OpSpec, held, record_calls, walks
-from . import capture, manual_lowering
-from .closed_over import WHEN_APPLIED
-from .manual_lowering import Axes, Collective, Index, Over, Rules, Varying
+from . import capture
+from .closed_over import WHEN_APPLIED, map_nested
+from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryingRules, VaryLowering
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def collective(
 ) -> XlaTensor:
     """Records a collective, without its gradient. shape: that of the result, where it is another."""
     meta = dense_meta(tensor.shape if shape is None else shape, tensor.dtype)
-    return record_op(f"spmd.{kind}", Collective(kind, axes, statics), tensor, meta)
+    return record_op(f"spmd.{kind}", CollectiveLowering(kind, axes, statics), tensor, meta)
 
 
 def summed(tensor: XlaTensor, axes: Axes) -> XlaTensor:
@@ -56,7 +56,7 @@ def summed(tensor: XlaTensor, axes: Axes) -> XlaTensor:
 
 def index(axes: Axes) -> XlaTensor:
     """Records the shard's index along axes."""
-    return record_op("spmd.axis_index", Index(axes), None, dense_meta((), torch.int64))
+    return record_op("spmd.axis_index", IndexLowering(axes), None, dense_meta((), torch.int64))
 
 
 def _text(lowering: Lowering) -> str:
@@ -72,7 +72,7 @@ class Vary(torch.autograd.Function):
 
     @staticmethod
     def forward(tensor: Any, more: Axes, less: Axes, count: int, in_place: bool) -> Any:
-        lowering = manual_lowering.Vary(more, less)
+        lowering = VaryLowering(more, less)
         result = record_op("spmd.vary", lowering, tensor, dense_meta(tensor.shape, tensor.dtype))
         return tensor.copy_(result) if in_place else result
 
@@ -94,7 +94,7 @@ class Vary(torch.autograd.Function):
 # --- the computation that is recorded ---------------------------------------------------------------------------------
 
 
-class Tracker(Rules):
+class Tracker(VaryingRules):
     """The rules for a manual computation while it is recorded: values from before `start` are equal on all shards.
 
     mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
@@ -123,10 +123,10 @@ class Tracker(Rules):
         """The varying axes of a tensor, also as `torch.func` wraps it."""
         return self.of(storage_of(_inner(tensor)).value)
 
-    def varied(self, tensor: Any, over: Over) -> Any:
+    def varied(self, tensor: Any, over: Over, *, in_place: bool = False) -> Any:
         """Returns the tensor as varying along these axes, as far as its gradient is concerned."""
         more = self.in_order(over - self.of_tensor(tensor).varying)
-        return Vary.apply(tensor, more, (), 1, False) if more else tensor
+        return Vary.apply(tensor, more, (), 1, in_place) if more else tensor
 
     def reduced(self, tensor: Any, over: Over) -> Any:
         """Returns the tensor, equal on all shards along these axes, as invariant along them."""
@@ -142,25 +142,13 @@ class Tracker(Rules):
         tensors = list(_tensors(values))
         if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
             return values
-        found = [self.of_tensor(tensor).varying for tensor in tensors]
-        union: Over = frozenset().union(*found)
-        is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
-        return self._replaced(values, union, written) if is_one else values
+        union: Over = frozenset().union(*(self.of_tensor(tensor).varying for tensor in tensors))
 
-    def _replaced(self, values: Any, union: Over, written: Any) -> Any:
-        result = []
-        for value in values:
-            if is_ours(value) and value.requires_grad:
-                if value is written:
-                    more = self.in_order(union - self.of_tensor(value).varying)
-                    result.append(Vary.apply(value, more, (), 1, True) if more else value)
-                else:
-                    result.append(self.varied(value, union))
-            elif type(value) in (list, tuple):
-                result.append(self._replaced(value, union, written))
-            else:
-                result.append(value)
-        return tuple(result) if type(values) is tuple else result
+        def unify(value: Any) -> Any:
+            is_differentiable = is_ours(value) and value.requires_grad
+            return self.varied(value, union, in_place=value is written) if is_differentiable else value
+
+        return map_nested(unify, values)
 
 
 def _inner(tensor: Any) -> XlaTensor:
@@ -187,12 +175,12 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield from _tensors(value)
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     tracker: Tracker | None = None
     calls: Any = None  # the `body_calls.BodyCalls` that notes the calls in bodies
 
 
-thread = _Thread()
+thread = _ThreadState()
 
 
 def tracker() -> Tracker | None:
@@ -258,16 +246,15 @@ class Watching(TorchFunctionMode):
 
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
-        given = next(_tensors([*args, *kwargs.values()]), None)
-        over: Over = frozenset() if given is None else self.tracker.of_tensor(given).may_diverge
+        tensor = next(_tensors([*args, *kwargs.values()]), None)
+        over: Over = frozenset() if tensor is None else self.tracker.of_tensor(tensor).may_diverge
         start = walks.next_serial()
-        made = func(*args, **kwargs)
-        if given is not None:
-            for result in _tensors(made if isinstance(made, tuple) else (made,)):
-                for node in walks.between([storage_of(_inner(result)).value], (), since=start):
-                    if node.op.lowering.draws(node.op):
-                        self.tracker.own_draws.setdefault(node, over)
-        return made
+        result = func(*args, **kwargs)
+        values = [] if tensor is None else [storage_of(_inner(output)).value for output in _tensors((result,))]
+        for node in walks.between(values, (), since=start):
+            if node.op.lowering.draws(node.op):
+                self.tracker.own_draws.setdefault(node, over)
+        return result
 
 
 def _writes(name: str) -> bool:

@@ -74,12 +74,12 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     now, axes = _where("reduce_scatter", axis, tensor)
     dim = _dim("reduce_scatter", tensor, dim, tensor.dim())
     count = _divided("reduce_scatter", now, tensor, dim, axes)
-    known = _check_op("reduce_scatter", tensor, op)
-    if known in ("sum", "mean"):
+    reduction = _check_op("reduce_scatter", tensor, op)
+    if reduction in ("sum", "mean"):
         result = _linear(now, tensor, axes, "reduce_scatter", dim)
-        return result / count if known == "mean" else result
+        return result / count if reduction == "mean" else result
     stack = tensor.unflatten(dim, (count, tensor.shape[dim] // count))
-    return _folded(_linear(now, stack, axes, "all_to_all", dim, dim), known, dim)
+    return _folded(_linear(now, stack, axes, "all_to_all", dim, dim), reduction, dim)
 
 
 @noted
@@ -118,17 +118,17 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     """
     now, axes = _where("collective_permute", axis, tensor)
     count = now.size(axes)
-    found = tuple((int(source), int(target)) for source, target in pairs)
-    for what, places in (("source", [s for s, _ in found]), ("target", [t for _, t in found])):
-        for place in places:
-            if not 0 <= place < count:
+    routes = [(int(source), int(target)) for source, target in pairs]
+    for end, shards in (("source", [s for s, _ in routes]), ("target", [t for _, t in routes])):
+        for shard in shards:
+            if not 0 <= shard < count:
                 raise ValueError(
-                    f"spmd.manual.collective_permute: {what} {place} of {list(found)} is out of range; {_named(axes)} "
-                    f"has the indices 0 to {count - 1}"
+                    f"spmd.manual.collective_permute: {end} {shard} of {routes} is out of range; {_named(axes)} has "
+                    f"the indices 0 to {count - 1}"
                 )
-            if places.count(place) > 1:
-                raise ValueError(f"spmd.manual.collective_permute: {place} is used twice as {what} in {list(found)}")
-    return _linear(now, tensor, axes, "permute", found)
+            if shards.count(shard) > 1:
+                raise ValueError(f"spmd.manual.collective_permute: {shard} is used twice as {end} in {routes}")
+    return _linear(now, tensor, axes, "permute", tuple(routes))
 
 
 @noted
@@ -149,8 +149,8 @@ def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
         raise ValueError(
             f"spmd.manual.broadcast: source {source} is out of range; {_named(axes)} has {now.size(axes)} shards"
         )
-    own = torch.where(index(axes) == source, tensor, torch.zeros((), dtype=tensor.dtype, device="xla"))
-    return _reduced("broadcast", now, own, "or" if tensor.dtype is torch.bool else "sum", axes)
+    of_source = torch.where(index(axes) == source, tensor, torch.zeros((), dtype=tensor.dtype, device="xla"))
+    return _reduced("broadcast", now, of_source, "or" if tensor.dtype is torch.bool else "sum", axes)
 
 
 def axis_index(axis: AxisNames) -> Any:
@@ -191,24 +191,26 @@ def _where(name: str, axis: AxisNames, *tensors: Any) -> tuple[Tracker, tuple[st
             "shard's. Outside, a tensor is all of the value; shard it with spmd.mark_sharding"
         )
     names = tuple(now.sizes)
-    given = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
-    if not given:
+    wanted = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
+    if not wanted:
         raise ValueError(f"spmd.manual.{name}: expected an axis, one of {_listed(now.axes)}")
     axes = []
-    for one in given:
-        if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < len(names):
-            one = names[one]
-        if one not in names:
-            hint = did_you_mean(one, names)
-            raise ValueError(f"spmd.manual.{name}: there is no axis {one!r} in the mesh (axes: {_listed(names)}){hint}")
-        if one not in now.axes:
+    for entry in wanted:
+        if isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry < len(names):
+            entry = names[entry]
+        if entry not in names:
+            hint = did_you_mean(entry, names)
             raise ValueError(
-                f"spmd.manual.{name}: axis {one!r} is left to the partitioner here (manual: {_listed(now.axes)}); name "
-                "it in axis_names of spmd.shard_map to make it manual"
+                f"spmd.manual.{name}: there is no axis {entry!r} in the mesh (axes: {_listed(names)}){hint}"
             )
-        if one in axes:
-            raise ValueError(f"spmd.manual.{name}: axis {one!r} is used twice in {given!r}")
-        axes.append(str(one))
+        if entry not in now.axes:
+            raise ValueError(
+                f"spmd.manual.{name}: axis {entry!r} is left to the partitioner here (manual: {_listed(now.axes)}); "
+                "name it in axis_names of spmd.shard_map to make it manual"
+            )
+        if entry in axes:
+            raise ValueError(f"spmd.manual.{name}: axis {entry!r} is used twice in {wanted!r}")
+        axes.append(str(entry))
     for tensor in tensors:
         on_device(tensor, f"spmd.manual.{name}")
     return now, tuple(axes)
@@ -219,20 +221,20 @@ _OPS = ("sum", "mean", "max", "min", "product", "and", "or")
 
 
 def _check_op(name: str, tensor: Any, op: str) -> str:
-    known = _SAME.get(op, op)
-    if known not in _OPS:
+    reduction = _SAME.get(op, op)
+    if reduction not in _OPS:
         raise ValueError(f"spmd.manual.{name}: there is no op {op!r} (ops: {_listed(_OPS)}){did_you_mean(op, _OPS)}")
-    dtype = tensor.dtype
+    dtype, caller = tensor.dtype, f"spmd.manual.{name}"
     exact = not (dtype.is_floating_point or dtype.is_complex)
-    if known == "mean" and exact:
-        raise TypeError(f"spmd.manual.{name}: a mean of {dtype} is no {dtype}; convert it first, with .float()")
-    if known in ("sum", "product") and dtype is torch.bool:
-        raise TypeError(f"spmd.manual.{name}: a {known} of bools; use 'or' or 'and', or convert it first, with .int()")
-    if known in ("max", "min") and dtype.is_complex:
-        raise TypeError(f"spmd.manual.{name}: complex numbers have no {known}")
-    if known in ("and", "or") and not exact:
-        raise TypeError(f"spmd.manual.{name}: {known!r} takes bools and integers, got {dtype}")
-    return known
+    if reduction == "mean" and exact:
+        raise TypeError(f"{caller}: a mean of {dtype} is no {dtype}; convert it first, with .float()")
+    if reduction in ("sum", "product") and dtype is torch.bool:
+        raise TypeError(f"{caller}: a {reduction} of bools; use 'or' or 'and', or convert it first, with .int()")
+    if reduction in ("max", "min") and dtype.is_complex:
+        raise TypeError(f"{caller}: complex numbers have no {reduction}")
+    if reduction in ("and", "or") and not exact:
+        raise TypeError(f"{caller}: {reduction!r} takes bools and integers, got {dtype}")
+    return reduction
 
 
 def _dim(name: str, tensor: Any, dim: int, rank: int) -> int:
@@ -263,16 +265,16 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 def _reduced(name: str, now: Tracker, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
-    known = _check_op(name, tensor, op)
-    if known in ("sum", "mean"):
+    reduction = _check_op(name, tensor, op)
+    if reduction in ("sum", "mean"):
         result = now.again(_linear(now, tensor, axes, "all_reduce", "sum"), axes)
-        return result / now.size(axes) if known == "mean" else result
-    own = now.varied(tensor, frozenset(axes))
-    if known in ("and", "or") and tensor.dtype is torch.bool:
-        return collective("all_reduce", own, axes, "min" if known == "and" else "max")
-    if known in ("max", "min"):
-        return now.again(_Extreme.apply(own, known, axes), axes)
-    result = _folded(_linear(now, own.unsqueeze(0), axes, "all_gather", 0), known, 0)
+        return result / now.size(axes) if reduction == "mean" else result
+    shard = now.varied(tensor, frozenset(axes))
+    if reduction in ("and", "or") and tensor.dtype is torch.bool:
+        return collective("all_reduce", shard, axes, "min" if reduction == "and" else "max")
+    if reduction in ("max", "min"):
+        return now.again(_Extreme.apply(shard, reduction, axes), axes)
+    result = _folded(_linear(now, shard.unsqueeze(0), axes, "all_gather", 0), reduction, 0)
     return now.again(now.reduced(result, frozenset(axes)), axes) if result.requires_grad else result
 
 

@@ -42,11 +42,11 @@ def _join(module: Any, resolve: str) -> None:
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
         _replace(module, "_maybe_wrap_tensors", _unwrapped)
     _replace(module, "permute_tensor", _permute_tensor)
-    _replace(
-        module.c10d,
-        "_get_group_size_by_name",
-        lambda torchs, group: group.size if isinstance(group, _Group) else torchs(group),
-    )
+    _replace(module.c10d, "_get_group_size_by_name", _size)
+
+
+def _size(torchs: Callable[[str], int], group: str) -> int:
+    return group.size if isinstance(group, _Group) else torchs(group)
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:
@@ -77,16 +77,17 @@ def _named(group: Any) -> _Group | None:
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
         mesh, axes = group
     axes = (axes,) if isinstance(axes, (str, int)) else axes
-    here = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_steps.latest
-    if here is None or not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
+    sharding = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_steps.latest
+    is_listed = isinstance(axes, (tuple, list)) and all(isinstance(axis, (str, int)) for axis in axes)
+    if sharding is None or not is_listed:
         return None
-    sizes = here.mesh_axes()
+    sizes = sharding.mesh_axes()
     if mesh is None and now is None and not all(axis in sizes for axis in axes):
         return None  # a group of torch's, outside of a manual computation
     names = [tuple(sizes)[axis] if isinstance(axis, int) and axis < len(sizes) else str(axis) for axis in axes]
-    found = _Group(",".join(names))
-    found.size = math.prod(sizes.get(name, 1) for name in names)  # an unknown one is refused by the collective
-    return found
+    joined = _Group(",".join(names))
+    joined.size = math.prod(sizes.get(name, 1) for name in names)  # an unknown one is refused by the collective
+    return joined
 
 
 def _axes(group: Any) -> tuple[str, ...]:

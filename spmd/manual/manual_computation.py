@@ -93,8 +93,9 @@ class _Region:
             self.boundaries = [Boundary(result.cut) for result in results]
             self._note_writes(capture)
             self.chosen, reached = capture.reached_by(outputs)
-            self.wanted = [i for i, tensor in enumerate(stand_ins) if tensor in {*reached}]
-            self.closed_over = [tensor for tensor in reached if tensor not in {*stand_ins}]
+            stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
+            self.wanted = sorted(stand_in_index[tensor] for tensor in reached if tensor in stand_in_index)
+            self.closed_over = [tensor for tensor in reached if tensor not in stand_in_index]
             capture.refuse_written(self.closed_over, self.written, "return the new value instead")
             middle = walks.next_serial()
             sources = [*(stand_ins[i] for i in self.wanted), *self.closed_over]
@@ -186,9 +187,9 @@ class _Region:
         after = [value for _, value in self.written.values()]
         roots = [*map(record_calls.operand, outputs), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
-        given = [*befores, *self.given_values]
-        self.forward_constants = self._constants(capture, roots, given)
-        self.forward_op = self._op(roots, outs, [*self.forward_constants, *given])
+        inputs = [*befores, *self.given_values]
+        self.forward_constants = self._constants(capture, roots, inputs)
+        self.forward_op = self._op(roots, outs, [*self.forward_constants, *inputs])
 
     def _gradient(self, capture: Capture, gradients: list[Value]) -> Backward:
         """Returns the function that records the backward op; it holds no more of the recording than it reads."""
@@ -196,10 +197,10 @@ class _Region:
         constants = self._constants(capture, gradients, every)
         read = capture.read(gradients, every)
         self.read = [i for i, value in enumerate(self.given_values) if walks.value_name(value) in read]
-        given = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
+        inputs = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
         outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
         self.constants = capture.tensors(constants)
-        op = self._op(gradients, outs, given)
+        op = self._op(gradients, outs, inputs)
         name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
 
         def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import torch
 
 from ..core import LOCK, Sharding, XlaTensor, dense_meta, points
 from ..core.extend import Arrays, Layouts, Lowering, Node, OpSpec, Value, record_calls, user_lines, walks
-from ..loops.manual_lowering import Axes, Boundary, Cut, Index, Varying
+from ..loops.manual_lowering import Axes, Boundary, Cut, IndexLowering, Varying
 from ..loops.varying import Tracker, Vary, record_op, summed
 from .manual_computation import manual_op, record_manual, replicated
 
@@ -69,17 +69,7 @@ def untracked(tensor: Any) -> Untracked | None:
     return Untracked(_mesh(shards), _mesh(shards).axis_names) if shards else None
 
 
-def enable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
-    """Returns one shard of a tensor."""
-    return _ManualStep.apply(tensor, mesh, cut, False)
-
-
-def disable(tensor: Any, mesh: Sharding, cut: Cut) -> Any:
-    """Returns the full tensor of which this is one shard; ValueError where it is none."""
-    return _ManualStep.apply(tensor, mesh, cut, True)
-
-
-class _ManualStep(torch.autograd.Function):
+class ManualStep(torch.autograd.Function):
     """Takes one shard; its gradients, summed over axes that do not shard the tensor, join to the full gradient. Or
     joins the shards; each gets its shard of the gradient, divided by the number of shards that hold the same one."""
 
@@ -145,7 +135,7 @@ def _constants(root: Value, shards: list[Node]) -> list[Value]:
     of_shards = dict.fromkeys(shards)
 
     def is_of_shard(node: Node) -> bool:
-        is_own = isinstance(node.op.lowering, Index) or bool(node.op.lowering.draws(node.op))
+        is_own = isinstance(node.op.lowering, IndexLowering) or bool(node.op.lowering.draws(node.op))
         return is_own or not of_shards.keys().isdisjoint(node.operands)
 
     inside = walks.depending([root], is_of_shard, shards)

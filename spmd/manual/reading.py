@@ -1,8 +1,7 @@
-"""Reads in another sharding than the stored one (`use_sharding`), and the dtype in which a gradient is summed."""
+"""`spmd.use_sharding`: reads in another sharding than the stored one."""
 
 import copy
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,41 +11,6 @@ from ..core.extend import Read, record_calls
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from ..tensors.annotate import on_device
-from .reduction import reduce_in
-
-
-def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
-    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ from the computation.
-
-    The products and sums that make the gradient get that dtype, before a partitioner reduces them; the gradient arrives
-    in the tensor's own dtype. For a scatter (an embedding's gradient) and a convolution's kernel it is at least the
-    dtype in which they accumulate, float32. A gradient that another op makes is reduced in its own dtype, with a
-    warning that names the op.
-
-    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a dtype that is not
-    floating-point, ValueError for another tensor than a leaf tensor that requires a gradient. Source:
-    `torch.distributed.fsdp.MixedPrecisionPolicy`.
-
-    >>> import torch, spmd
-    >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
-    >>> handle = spmd.reduce_gradient_in(weight, torch.float32)
-    >>> (torch.ones(2, 4, device="xla", dtype=torch.bfloat16) @ weight).sum().backward()
-    >>> weight.grad.dtype
-    torch.bfloat16
-    """
-    target = on_device(leaf, "reduce_gradient_in")
-    if not (target.is_leaf and target.requires_grad):
-        raise ValueError(
-            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
-        )
-    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
-    return target.register_hook(partial(_reduce_arriving, dtype))
-
-
-def _reduce_arriving(dtype: torch.dtype, grad: torch.Tensor) -> None:
-    if isinstance(grad, XlaTensor):
-        reduce_in(grad, dtype)
 
 
 class use_sharding:
@@ -127,13 +91,12 @@ class use_sharding:
         computed before `before`, so that the gathered values are freed. Raises TypeError for a tensor that is not on
         xla.
         """
-        before = on_device(before, "use_sharding.keep")
         layouts = []
         for tensor in self._tensors:
             stored = storage_of(tensor).sharding
             spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
             layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
-        return record_calls.keep(self._reads, layouts, before)
+        return record_calls.keep(self._reads, layouts, on_device(before, "use_sharding.keep"))
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.

@@ -5,22 +5,56 @@ A partitioner reduces a sum at the op that sums, over the batch say, in that op'
 So the path back from the gradient leads to that op, through casts, annotations, views and sums of several uses.
 """
 
+import operator
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
-from ..core.extend import Call, Node, OpSpec, TupleElement, Value, calls, record_calls, rules, storages, walks
+from ..core.extend import Call, Node, OpSpec, Value, calls, record_calls, rules, storages, walks
 from ..loops.gradient import tensors
+from ..tensors.annotate import on_device
 from .unreduced import LINEAR, SAME, place_of, sums_of
 
 _warned: set[tuple[str, torch.dtype]] = set()
 
 
-def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
+def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ from the computation.
+
+    The products and sums that make the gradient get that dtype, before a partitioner reduces them; the gradient arrives
+    in the tensor's own dtype. For a scatter (an embedding's gradient) and a convolution's kernel it is at least the
+    dtype in which they accumulate, float32. A gradient that another op makes is reduced in its own dtype, with a
+    warning that names the op.
+
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a dtype that is not
+    floating-point, ValueError for another tensor than a leaf tensor that requires a gradient. Source:
+    `torch.distributed.fsdp.MixedPrecisionPolicy`.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
+    >>> handle = spmd.reduce_gradient_in(weight, torch.float32)
+    >>> (torch.ones(2, 4, device="xla", dtype=torch.bfloat16) @ weight).sum().backward()
+    >>> weight.grad.dtype
+    torch.bfloat16
+    """
+    target = on_device(leaf, "reduce_gradient_in")
+    if not (target.is_leaf and target.requires_grad):
+        raise ValueError(
+            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
+        )
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
+    return target.register_hook(partial(_reduce_in, dtype))
+
+
+def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
     """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its storage."""
+    if not isinstance(gradient, XlaTensor):
+        return
     with LOCK:
         value = record_calls.read(gradient)
         wanted = _Way(dtype).to(value)
@@ -41,8 +75,8 @@ class _Way:
 
     def to(self, value: Value) -> Value:
         """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
-        node = value.node if type(value) is TupleElement else value
-        if type(node) is not Node or not value.meta.dtype.is_floating_point:
+        node = walks.origin(value)
+        if node is None or not value.meta.dtype.is_floating_point:
             return value  # data: its sum has been taken
         name = node.op.name.partition(":")[0]
         if name == "mark_sharding":
@@ -64,14 +98,13 @@ class _Way:
         if wanted is inner:
             return node
         lowering: Any = node.op.lowering
-        return record_calls.record(
-            annotations.mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), place_of(node)
-        )
+        mark = annotations.mark_op(wanted.meta, lowering.sharding, lowering.via)
+        return record_calls.record(mark, (wanted,), (), place_of(node))
 
     def _in_dtype(self, node: Node, index: int, sums: Sequence[int]) -> Value:
         """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
         op = node.op
-        metas = tuple(_in(meta, self.dtype) if place in sums else meta for place, meta in enumerate(op.metas))
+        metas = tuple(_in(meta, self.dtype) if i in sums else meta for i, meta in enumerate(op.metas))
         op_spec = OpSpec.of(
             op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
             layout=op.layout,
@@ -81,7 +114,7 @@ class _Way:
     def _again(self, node: Node, value: Value, lowering: Call) -> Value:
         """The op on operands whose sums are in the dtype; for a cast, its operand."""
         wanted = [self.to(operand) for operand in node.operands]
-        if all(one is other for one, other in zip(wanted, node.operands, strict=True)):
+        if all(map(operator.is_, wanted, node.operands)):
             return value
         if node.op.name == "aten._to_copy":
             return wanted[0]

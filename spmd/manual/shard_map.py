@@ -19,7 +19,7 @@ from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
 from ..mesh.placements import are_placements
 from . import functional_collectives
 from .manual_computation import ShardResult, run_manual
-from .manual_steps import disable, enable, untracked
+from .manual_steps import ManualStep, untracked
 
 
 @ends_at_user_line
@@ -101,7 +101,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     mesh = mesh or get_global_mesh() or _mesh_of([tensor])
     caller, name = "spmd.torch_xla.enable_manual_sharding", "the tensor"
     cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", caller, divides=True)
-    return enable(tensor, mesh.sharding((), 0), cut)
+    return ManualStep.apply(tensor, mesh.sharding((), 0), cut, False)
 
 
 def disable_manual_sharding(
@@ -133,7 +133,7 @@ def disable_manual_sharding(
         raise ValueError(
             f"{caller}: shards of shape {list(tensor.shape)} make a tensor of shape {shape}, not {list(full_shape)}"
         )
-    return disable(tensor, mesh.sharding((), 0), cut)
+    return ManualStep.apply(tensor, mesh.sharding((), 0), cut, True)
 
 
 @ends_at_user_line

@@ -43,7 +43,7 @@ from ..tensors.annotate import on_device
 
 @dataclass(frozen=True, slots=True)
 class BatchAxes:
-    """The axes that shard the rows of the batch, the outermost first, and those among them that are not reduced."""
+    """The axes that shard the rows of the batch, the outermost first, and those not reduced, in the same order."""
 
     mesh: Sharding
     axes: Axes
@@ -52,14 +52,13 @@ class BatchAxes:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the axes, as far as the last one that is not reduced."""
-        last = max(self.axes.index(axis) for axis in self.over)
         sizes = self.mesh.mesh_axes()
-        return tuple(sizes[axis] for axis in self.axes[: last + 1])
+        return tuple(sizes[axis] for axis in self.axes[: self.kept[-1] + 1])
 
     @property
     def kept(self) -> tuple[int, ...]:
         """The numbers of the axes that are not reduced among `axes`, in their order."""
-        return tuple(index for index, axis in enumerate(self.axes) if axis in self.over)
+        return tuple(map(self.axes.index, self.over))
 
     @property
     def ways(self) -> int:
@@ -73,8 +72,7 @@ class BatchAxes:
 
     def stacked(self, rank: int) -> Sharding:
         """The sharding of a stack: summands over the axes, their own dims as the partitioner chooses."""
-        in_order = tuple(axis for axis in self.axes if axis in self.over)
-        return self.mesh.with_spec(Spec((Dim(in_order), *[OPEN] * rank)))
+        return self.mesh.with_spec(Spec((Dim(self.over), *[OPEN] * rank)))
 
 
 class NotSeparableError(NotImplementedError):
@@ -103,7 +101,7 @@ class _Each(Lowering):
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         mesh, spelled = self.rows.mesh.by_axis()
-        names = tuple(name for axis in self.rows.axes if axis in self.rows.over for name in spelled[axis])
+        names = tuple(name for axis in self.rows.over for name in spelled[axis])
         if self.on_shards:
             every = tuple(name for axis in self.rows.axes for name in spelled[axis])
             return (self._on_shards(operands, mesh, every, names),)
@@ -188,7 +186,8 @@ def unreduced(
     stacks: list[torch.Tensor | NotImplementedError] = []
     with LOCK:
         values = [record_calls.read(tensor) for tensor in tensors]
-        batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), tuple(over))
+        in_order = tuple(axis for axis in batch_axes if axis in over)
+        batch = BatchAxes(mesh.sharding((), 0), tuple(batch_axes), in_order)
         summands = _Summands(batch, walks.depending(values, _is_of_batch))
         for value in values:
             try:
@@ -328,8 +327,8 @@ class _Summands:
 
     def _first(self, value: Value) -> Value:
         node = walks.origin(value)
-        place: Place = (None, 0, -1) if node is None else place_of(node)
-        return self._record(_First(self.rows), value.meta, (value,), (), place)
+        line: Place = (None, 0, -1) if node is None else place_of(node)
+        return self._record(_First(self.rows), value.meta, (value,), (), line)
 
     def _record(
         self, lowering: Lowering, meta: Meta, operands: Sequence[Value], numbers: Any, place: Place,

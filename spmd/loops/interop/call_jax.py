@@ -40,20 +40,16 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     torch.Size([3])
     """
     values, tree = jax.tree.flatten(tensors)
-    operands, places = [], []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            operands.append(on_device(value, "call_jax"))
-            places.append(_TENSOR)
-        else:
-            places.append(_StaticValue(value, "an argument"))
+    operands = [on_device(value, "call_jax") for value in values if isinstance(value, torch.Tensor)]
+    parts = [_TENSOR if isinstance(value, torch.Tensor) else value for value in values]
+    keys = tuple(part if part is _TENSOR else static_key("call_jax", "an argument", part) for part in parts)
     for name, value in static.items():
         if any(isinstance(part, torch.Tensor) for part in jax.tree.flatten(value)[0]):
             raise TypeError(f"call_jax: {name} holds a tensor; pass tensors by position, only static values by name")
-    named = tuple((name, _StaticValue(value, name)) for name, value in sorted(static.items()))
+    named = tuple((name, static_key("call_jax", name, value)) for name, value in sorted(static.items()))
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
-    key = (fn, tree, tuple(places), named, metas)
-    call = _CALLS.of(key, lambda: Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
+    key = (fn, tree, keys, named, metas)
+    call = _CALLS.of(key, lambda: JaxCall(fn, _flat(fn, tree, parts, static), metas, f"{fn!r}, {static}"))
     result = ApplyJax.apply(call, *operands)
     return jax.tree.unflatten(call.tree, result)
 
@@ -61,33 +57,22 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
 _TENSOR = object()
 
 
-class _StaticValue:
-    """A static value as part of a key: equal only to one of the same type and the same text (1 is not 1.0)."""
-
-    __slots__ = ("key", "value")
-
-    def __init__(self, value: Any, name: str):
-        self.value = value
-        self.key = (type(value), value, repr(value) if isinstance(value, (float, complex)) else None)
-        try:
-            hash(self.key)
-        except TypeError:
-            raise TypeError(
-                f"call_jax: {name} is a {type(value).__name__}, which cannot be hashed; pass arrays as tensors on xla, "
-                "and static values as numbers, strings, tuples or frozen dataclasses"
-            ) from None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StaticValue) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+def static_key(caller: str, name: str, value: Any) -> tuple[Any, ...]:
+    """Returns a static value as part of a key: equal only to those of the same type and text (1 is not 1.0)."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{caller}: {name} is a {type(value).__name__}, which cannot be hashed; pass arrays as tensors on xla, and "
+            "static values as numbers, strings, tuples or frozen dataclasses"
+        ) from None
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value  # 0.0 equals -0.0
 
 
-def _flat(fn: Callable[..., Any], tree: Any, places: list[Any], static: dict[str, Any]) -> Callable[[Arrays], Any]:
+def _flat(fn: Callable[..., Any], tree: Any, parts: list[Any], static: dict[str, Any]) -> Callable[[Arrays], Any]:
     def function(arrays: Arrays) -> Any:
         queue = iter(arrays)
-        values = [next(queue) if place is _TENSOR else place.value for place in places]
+        values = [next(queue) if part is _TENSOR else part for part in parts]
         return fn(*jax.tree.unflatten(tree, values), **static)
 
     return function
@@ -111,7 +96,7 @@ class _Foreign(Lowering):
         return tuple(jax.tree.flatten(self.function(operands))[0])
 
 
-class Call:
+class JaxCall:
     """One JAX function over operands of known shapes: the OpSpec that records it, and the calls of its gradients."""
 
     def __init__(self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str):
@@ -126,7 +111,7 @@ class Call:
         name = re.sub(r"\W+", "_", getattr(fn, "__name__", type(fn).__name__)).strip("_")
         foreign = _Foreign(next(_serials), self._traced)
         self.op = OpSpec.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
-        self.gradients: dict[tuple[bool, ...], Call] = {}
+        self.gradients: dict[tuple[bool, ...], JaxCall] = {}
 
     def placed(self, arrays: Arrays) -> Callable[[Arrays], Any]:
         """The function, for operands that the compiler's walk knows; what differentiates it passes others to it."""
@@ -136,13 +121,13 @@ class Call:
         with jax.enable_x64(self.is_wide):
             return jax.tree.map(jnp.asarray, (function or self.placed(arrays))(arrays))
 
-    def gradient(self, needed: tuple[bool, ...]) -> "Call":
+    def gradient(self, needed: tuple[bool, ...]) -> "JaxCall":
         """Returns the call (operands, cotangents of floating-point results) -> gradients of operands that need one."""
         if needed not in self.gradients:
             wanted = [i for i, need in enumerate(needed) if need]
             metas = (*self.metas, *(meta for meta in self.results if is_float(meta)))
             statics = f"vjp of {self.statics}"
-            self.gradients[needed] = Call(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
+            self.gradients[needed] = JaxCall(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
         return self.gradients[needed]
 
     def _pulled_back(self, arrays: Arrays, wanted: list[int]) -> Any:
@@ -151,10 +136,10 @@ class Call:
         function = self.placed(operands)
 
         def differentiable(*chosen: jax.Array) -> tuple[jax.Array, ...]:
-            given = list(operands)
+            arrays = list(operands)
             for index, array in zip(wanted, chosen, strict=True):
-                given[index] = array
-            result = jax.tree.flatten(self._traced(given, function))[0]
+                arrays[index] = array
+            result = jax.tree.flatten(self._traced(arrays, function))[0]
             return tuple(array for array, meta in zip(result, self.results, strict=True) if is_float(meta))
 
         return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
@@ -162,7 +147,7 @@ class Call:
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
 # Few: each holds its function with its closure. A call that a compiled program holds is found all the same.
-_CALLS: Interned[Any, Call] = Interned(32)
+_CALLS: Interned[Any, JaxCall] = Interned(32)
 
 
 def is_float(meta: Meta) -> bool:
@@ -173,7 +158,7 @@ class ApplyJax(torch.autograd.Function):
     """Records a call; its backward is a call as well, and so differentiable again."""
 
     @staticmethod
-    def forward(call: Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
+    def forward(call: JaxCall, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         result = record_calls.record_op(call.op, tensors)
         storages.recorded()
         return tuple(result)
@@ -186,12 +171,12 @@ class ApplyJax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        call: Call = ctx.call
+        call: JaxCall = ctx.call
         needed = tuple(n and is_float(m) for n, m in zip(ctx.needs_input_grad[1:], call.metas, strict=True))
         if not any(needed):
             return (None,) * (len(needed) + 1)
-        given = [c for c, meta in zip(cotangents, call.results, strict=True) if is_float(meta)]
-        gradients = iter(ApplyJax.apply(call.gradient(needed), *ctx.saved_tensors, *given))
+        arriving = [c for c, meta in zip(cotangents, call.results, strict=True) if is_float(meta)]
+        gradients = iter(ApplyJax.apply(call.gradient(needed), *ctx.saved_tensors, *arriving))
         return (None, *(next(gradients) if need else None for need in needed))
 
 

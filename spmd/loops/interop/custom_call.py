@@ -58,18 +58,16 @@ def stablehlo_custom_call(
             f"stablehlo_custom_call: expected a dtype for each result, at least one; got {len(output_shapes)} shapes "
             f"and {len(output_dtypes)} dtypes"
         )
-    is_text = isinstance(backend_config, str)
-    version = api_version or (1 if is_text and backend_config else TYPED_FFI)
-    config = (
-        backend_config if isinstance(backend_config, str) else tuple(sorted(map(_attribute, backend_config.items())))
-    )
-    if not is_text and version != TYPED_FFI:
-        raise ValueError(f"stablehlo_custom_call: a dict as backend_config needs api_version 4, got {api_version}")
-    said = tuple(sorted((frontend_attributes or {}).items()))
-    call = CustomCall(call_target, has_side_effect, config, version, said)
-    results = tuple(
-        dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
-    )
+    config: str | tuple[tuple[str, str, Any], ...]
+    if isinstance(backend_config, str):
+        config, version = backend_config, api_version or (1 if backend_config else TYPED_FFI)
+    else:
+        config, version = tuple(sorted(map(_attribute, backend_config.items()))), api_version or TYPED_FFI
+        if version != TYPED_FFI:
+            raise ValueError(f"stablehlo_custom_call: a dict as backend_config needs api_version 4, got {api_version}")
+    frontend = tuple(sorted((frontend_attributes or {}).items()))
+    call = CustomCall(call_target, has_side_effect, config, version, frontend)
+    results = tuple(map(dense_meta, map(torch.Size, output_shapes), output_dtypes))
     result = _ApplyCustomCall.apply(call, results, *args)
     return result[0] if len(result) == 1 else result
 

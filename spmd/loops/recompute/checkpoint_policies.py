@@ -21,7 +21,7 @@ _BATCHED = ("bmm", "baddbmm", "addbmm", "_grouped_mm", "_trilinear", "convolutio
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SavingRule:
     """A set of values with a decision.
 
     Attributes:
@@ -52,13 +52,13 @@ class Policy:
     ('save', 'recompute')
     """
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[SavingRule, ...] = ()
 
     def decide(self, op: str, name: str | None = None) -> Decision:
         """The decision for the result of an op ("aten.mm", "aten.addmm.dtype"); name: the name it gives its result."""
         base = ".".join(op.split(".")[:2])
-        found = {rule.decision for rule in self.rules if rule.covers(base, name)}
-        return "save" if "save" in found else "offload" if "offload" in found else "recompute"
+        decisions = {rule.decision for rule in self.rules if rule.covers(base, name)}
+        return "save" if "save" in decisions else "offload" if "offload" in decisions else "recompute"
 
     @property
     def keeps_all(self) -> bool:
@@ -70,12 +70,12 @@ def _aten(*ops: str) -> tuple[str, ...]:
     return tuple(f"aten.{op}" for op in ops)
 
 
-everything_saveable = Policy((Rule("save", ops=None),))
+everything_saveable = Policy((SavingRule("save", ops=None),))
 nothing_saveable = Policy()
-dots_saveable = checkpoint_dots = Policy((Rule("save", ops=_aten(*_UNBATCHED, *_BATCHED)),))
-dots_with_no_batch_dims_saveable = Policy((Rule("save", ops=_aten(*_UNBATCHED)),))
+dots_saveable = checkpoint_dots = Policy((SavingRule("save", ops=_aten(*_UNBATCHED, *_BATCHED)),))
+dots_with_no_batch_dims_saveable = Policy((SavingRule("save", ops=_aten(*_UNBATCHED)),))
 checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
-offload_dot_with_no_batch_dims = Policy((Rule("offload", ops=_aten(*_UNBATCHED)),))
+offload_dot_with_no_batch_dims = Policy((SavingRule("offload", ops=_aten(*_UNBATCHED)),))
 
 
 def save_only_these_names(*names: str) -> Policy:
@@ -85,7 +85,7 @@ def save_only_these_names(*names: str) -> Policy:
     >>> checkpoint_policies.save_only_these_names("attention").decide("spmd.checkpoint_name", "attention")
     'save'
     """
-    return Policy((Rule("save", names=_checked("save_only_these_names", names)),))
+    return Policy((SavingRule("save", names=_checked("save_only_these_names", names)),))
 
 
 def save_any_names_but_these(*names: str) -> Policy:
@@ -95,7 +95,7 @@ def save_any_names_but_these(*names: str) -> Policy:
     >>> checkpoint_policies.save_any_names_but_these("wide").decide("spmd.checkpoint_name", "wide")
     'recompute'
     """
-    return Policy((Rule("save", but=_checked("save_any_names_but_these", names)),))
+    return Policy((SavingRule("save", but=_checked("save_any_names_but_these", names)),))
 
 
 def save_and_offload_only_these_names(
@@ -113,7 +113,7 @@ def save_and_offload_only_these_names(
     saved, offloaded = _apart(
         "save_and_offload_only_these_names", names_which_can_be_saved, names_which_can_be_offloaded
     )
-    return Policy((Rule("save", names=saved), Rule("offload", names=offloaded)))
+    return Policy((SavingRule("save", names=saved), SavingRule("offload", names=offloaded)))
 
 
 def save_and_offload_only_these_ops(
@@ -133,7 +133,7 @@ def save_and_offload_only_these_ops(
     'offload'
     """
     saved, offloaded = _apart("save_and_offload_only_these_ops", ops_which_can_be_saved, ops_which_can_be_offloaded)
-    return Policy((Rule("save", ops=saved), Rule("offload", ops=offloaded)))
+    return Policy((SavingRule("save", ops=saved), SavingRule("offload", ops=offloaded)))
 
 
 def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") -> Policy:
@@ -159,10 +159,10 @@ def _apart(caller: str, saved: Iterable[str], offloaded: Iterable[str]) -> tuple
 def _checked(caller: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise TypeError(f"{caller}: expected several names, got the one text {names!r}; write [{names!r}]")
-    found = tuple(sorted(set(names)))
-    if any(not isinstance(name, str) for name in found):
-        raise TypeError(f"{caller}: expected names as text, got {found!r}")
-    return found
+    texts = tuple(sorted(set(names)))
+    if any(not isinstance(name, str) for name in texts):
+        raise TypeError(f"{caller}: expected names as text, got {texts!r}")
+    return texts
 
 
 WORDS = {

@@ -9,7 +9,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -17,16 +17,97 @@ import jax
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch import nn
+from torch._ops import OpOverload
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+from torch.utils.checkpoint import CheckpointError
 
-from ...core import LOCK, Meta, Patch, Storage, XlaTensor, hardware, points, seed, tensor_meta, wrap
-from ...core.extend import Arrays, Draw, Identity, Interned, Layouts, OpSpec, Value, record_calls, regions, walks
+from ...core import (
+    LOCK,
+    Meta,
+    Patch,
+    Storage,
+    XlaTensor,
+    hardware,
+    points,
+    seed,
+    storage_of,
+    tensor_meta,
+    transfer,
+    wrap,
+)
+from ...core.extend import (
+    Arrays,
+    Draw,
+    Identity,
+    Interned,
+    Layouts,
+    OpSpec,
+    Value,
+    is_unpadded,
+    record_calls,
+    regions,
+    walks,
+)
 from ...mesh.graph_constants import constant_of_graphs
-from .checkpoint_policies import Policy, as_policy, nothing_saveable
-from .remat_saved import Keep, Kept, Recall
+from .checkpoint_policies import Decision, Policy, as_policy, nothing_saveable
 from .wrapped import wrapped
+
+Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it was then
+
+
+class Keep(TorchDispatchMode):
+    """The forward pass: saves the values that the policy names, in order; those it offloads, in the host's memory."""
+
+    def __init__(self, policy: Policy):
+        super().__init__()
+        self.policy = policy
+        self.kept: list[Kept] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        decision = _decide(self.policy, func, args)
+        if decision != "recompute":
+            keep = transfer.TO_HOST if decision == "offload" else same
+            self.kept.append((func, tree_map_only(torch.Tensor, keep, result)))
+        return result
+
+
+class Recall(TorchDispatchMode):
+    """A recomputation, without the saved values. kept: those, in the form to be read."""
+
+    def __init__(self, policy: Policy, kept: Sequence[Kept]):
+        super().__init__()
+        self.policy = policy
+        self.kept: Iterator[tuple[Any, Any]] = iter(kept)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _decide(self.policy, func, args) == "recompute":
+            return func(*args, **(kwargs or {}))
+        op, values = next(self.kept, ("nothing more", None))
+        if op is not func:
+            raise CheckpointError(
+                f"a recomputation called {func} where the forward pass called {op}, among the ops that the policy "
+                "saves; a checkpointed function must call the same ops each time"
+            )
+        return tree_map_only(torch.Tensor, same, values)
+
+
+def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
+    return policy.decide(str(func), args[1] if func is transfer.CHECKPOINT_NAME else None)
+
+
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a new tensor of the value that this one has now, whatever is written into it later."""
+    if type(tensor) is not XlaTensor:
+        return tensor.detach().clone()
+    with LOCK:
+        value: Any = record_calls.read(tensor)
+        storage = Storage(value, tensor_meta(tensor))
+        if is_unpadded(value):
+            storage.settle_unpadded(value, storage_of(tensor).home)
+        return wrap(tensor_meta(tensor), storage)
 
 
 @dataclass(eq=False)
@@ -75,10 +156,10 @@ class Recomputation:
 
     def contexts(self, context_fn: Callable[[], Any]) -> Any:
         """Returns a user's contexts, whose second may be torch's own, which recalls the values its policy saved."""
-        forward, again = context_fn()
-        if isinstance(again, torch_checkpoint._CachedTorchDispatchMode):
-            self.storage = again.storage
-        return forward, again
+        forward, recomputation = context_fn()
+        if isinstance(recomputation, torch_checkpoint._CachedTorchDispatchMode):
+            self.storage = recomputation.storage
+        return forward, recomputation
 
     def watch(self, outputs: Any) -> None:
         """Notes the gradients of these outputs when they arrive, before the recomputation."""
@@ -88,13 +169,12 @@ class Recomputation:
                 output.register_hook(functools.partial(_note, this, index))
 
     def _hold(self, inputs: Any) -> Any:
-        given = [value for value in tree_flatten(inputs)[0] if type(value) is XlaTensor]
-        known = self.gradients if self.moment == (record_calls.graph_task(), hardware.stamp()) else {}
+        tensors = list(dict.fromkeys(value for value in tree_flatten(inputs)[0] if type(value) is XlaTensor))
+        gradients = self.gradients if self.moment == (record_calls.graph_task(), hardware.stamp()) else {}
         self.gradients, self.moment = {}, None
-        if not given:
+        if not tensors:
             return inputs
-        given = list(dict.fromkeys(given))
-        held = hold(given, [known[index] for index in sorted(known)])
+        held = hold(tensors, [gradients[index] for index in sorted(gradients)])
         return tree_map_only(XlaTensor, lambda tensor: held[tensor], inputs)
 
 
@@ -105,7 +185,7 @@ def _is_cached(wrapper: Any) -> bool:
 
 
 def _captured(function: Callable[..., Any]) -> dict[int, Any]:
-    """The tensors in the closure of a plain function, by place."""
+    """The tensors in the closure of a plain function, by index."""
     closure = function.__closure__ or () if type(function) is types.FunctionType else ()
     return {index: each.cell_contents for index, each in enumerate(closure) if _holds_tensor(each)}
 
@@ -117,15 +197,15 @@ def _holds_tensor(captured: types.CellType) -> bool:
     except ValueError:  # not assigned yet
         return False
     if type(value) is tuple:
-        return bool(value) and all(type(one) is XlaTensor and not one._is_param for one in value)
+        return bool(value) and all(type(part) is XlaTensor and not part._is_param for part in value)
     return type(value) is XlaTensor and not value._is_param
 
 
 def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionType:
     """Returns the function with other tensors in its closure."""
     closure = list(function.__closure__ or ())
-    for place, tensor in captured.items():
-        closure[place] = types.CellType(tensor)
+    for index, tensor in captured.items():
+        closure[index] = types.CellType(tensor)
     result = types.FunctionType(
         function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(closure)
     )
@@ -160,18 +240,14 @@ class _Through(torch.autograd.Function):
 def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
     """Returns tensors of the same values that XLA can neither merge with these nor compute before the gradients."""
     with LOCK, _disable_current_modes():  # selective checkpointing sees every call of torch by such a mode
-        op = _op(tuple(tensor_meta(tensor).layout for tensor in tensors), tuple(value.meta for value in gradients))
+        key = tuple(tensor_meta(tensor).layout for tensor in tensors), tuple(value.meta for value in gradients)
+        op = _OP_SPECS.of(key, lambda: _new_op(*key))
         operands = [*(record_calls.operand(tensor) for tensor in tensors), *gradients]
         values = walks.results(record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task()))
     return {
         tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Storage(value, value.meta))
         for tensor, value in zip(tensors, values, strict=True)
     }
-
-
-def _op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
-    key = (metas, gradients)
-    return _OP_SPECS.get(key) or _OP_SPECS.of(key, lambda: _new_op(metas, gradients))
 
 
 def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:

@@ -83,10 +83,7 @@ REPLACED = {
 TUPLES = ("spmd.mesh.partition_spec.PartitionSpec",)
 
 # Attributes of tensors that are such functions.
-METHODS = {
-    "redistribute": "spmd.names.torch_xla.sharded_tensor._redistribute",
-    "reshard": f"{_ANNOTATE}.reshard",
-}
+METHODS = {"redistribute": "spmd.names.torch_xla.sharded_tensor._redistribute", "reshard": f"{_ANNOTATE}.reshard"}
 
 # The default of a parameter `mesh`: a graph that reads it is guarded by it.
 DEFAULT_MESH = "spmd.mesh.global_mesh.get_global_mesh"

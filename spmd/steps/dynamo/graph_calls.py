@@ -4,7 +4,7 @@ The graph is recorded once for each layout of its inputs, under the user's lines
 graph.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from ...core import BodyError, XlaTensor, counters, storage_of
 from ...core.extend import body, is_unpadded
-from ...loops.recorded_call import RecordedCall, settings, signature
+from ...loops.recorded_call import RecordedFunction, of_tensors, settings, signature
 from .calls import left_on_error
 from .lines import WithLines, place_of
 
@@ -30,7 +30,7 @@ class GraphCall:
     def __init__(self, graph_module: GraphModule):
         self.graph_module = graph_module
         self._why_not = _why_not(graph_module)
-        self._calls: dict[Any, RecordedCall] = {}
+        self._calls: dict[Any, RecordedFunction] = {}
         if self._why_not:
             self._tell(self._why_not)
 
@@ -44,9 +44,8 @@ class GraphCall:
         if call is None:
             if len(self._calls) == _MOST:
                 return self._op_by_op(inputs)
-            others = [None if type(value) is XlaTensor else value for value in inputs]
             try:
-                call = RecordedCall("spmd.call", self._function(others), tensors)
+                call = RecordedFunction("spmd.call", of_tensors(self._with_lines, inputs), tensors)
             except (NotImplementedError, BodyError) as error:
                 self._why_not = str(error)
                 self._tell(self._why_not)
@@ -58,15 +57,9 @@ class GraphCall:
         with left_on_error():
             return self.graph_module(*inputs)
 
-    def _function(self, others: Sequence[Any]) -> Callable[..., Any]:
-        """Returns the graph as a function of its tensors alone."""
-
-        def function(*tensors: Any) -> Any:
-            queue = iter(tensors)
-            with left_on_error():
-                return WithLines(self.graph_module).run(*[next(queue) if one is None else one for one in others])
-
-        return function
+    def _with_lines(self, inputs: Sequence[Any]) -> Any:
+        with left_on_error():
+            return WithLines(self.graph_module).run(*inputs)
 
     def _tell(self, reason: str) -> None:
         file, line, _ = place_of(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...loops.body_calls import BodyCalls, Call, Change, Made, Site
+from ...loops.body_calls import BodyCall, BodyCalls, BodyValue, CallSite, Change
 from ...loops.manual_lowering import Axes
 from ...manual import all_gather, all_reduce, all_to_all, broadcast, collective_permute, reduce_scatter
 
@@ -32,7 +32,7 @@ _CONTRACTIONS = frozenset({
 class SingleChange:
     """A change of the calls of one site. text: the sentence about it. rank: the lowest is tried first."""
 
-    site: Site
+    site: CallSite
     change: Change
     text: str
     rank: int
@@ -58,17 +58,17 @@ def repair(calls: BodyCalls, is_equal: Callable[[BodyCalls], bool]) -> str:
     return ""
 
 
-def _changes_of(call: Call, sizes: dict[str, int]) -> Iterator[SingleChange]:
+def _changes_of(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleChange]:
     if call.is_collective:
         yield from _other_arguments(call, sizes)
-    if call.made is not None and call.made.is_float:
-        yield from _added(call.site, call.made, sizes)
+    if call.result is not None and call.result.is_float:
+        yield from _added(call.site, call.result, sizes)
 
 
-def _other_arguments(call: Call, sizes: dict[str, int]) -> Iterator[SingleChange]:
+def _other_arguments(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleChange]:
     """The collective left out, over other axes, and with a mean in place of a sum."""
-    assert call.given is not None
-    site, arguments, differs = call.site, call.arguments, set(call.given.over)
+    assert call.operand is not None
+    site, arguments, differs = call.site, call.arguments, set(call.operand.over)
     axes = _axes(arguments["axis"], sizes)
     is_useless = not differs & set(axes)
     shown = f"{_shown(site.name, arguments)} at {site}"
@@ -91,7 +91,7 @@ def _other_arguments(call: Call, sizes: dict[str, int]) -> Iterator[SingleChange
 _SWAPPED = {"sum": "mean", "mean": "sum", "avg": "sum"}
 
 
-def _added(site: Site, made: Made, sizes: dict[str, int]) -> Iterator[SingleChange]:
+def _added(site: CallSite, made: BodyValue, sizes: dict[str, int]) -> Iterator[SingleChange]:
     """A collective of the result of a call."""
     is_argument, is_contraction = not site.name, site.name in _CONTRACTIONS
     for axes in _subsets(made.over, sizes):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import spmd
 from spmd.adaptive.padding import learning, spread
 from spmd.core.graph.graph import Graph
-from spmd.loops.recompute import remat_saved
+from spmd.loops.recompute import recompute
 
 STEPS = 6
 
@@ -350,7 +350,7 @@ class TestGrownByCat:
         "what reads it": lambda x: x * 2,
         "a copy": copy.deepcopy,
         "a list": lambda x: [x],
-        "held by a checkpoint": lambda x: remat_saved.same(x),
+        "held by a checkpoint": lambda x: recompute.same(x),
         "an iterator": lambda x: iter([x]),
     }
 

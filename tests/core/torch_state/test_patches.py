@@ -12,14 +12,14 @@ from support import run_script
 from spmd.core.torch_state import install, when_imported
 from spmd.jobs import checkpoint_hooks
 from spmd.jobs.frameworks.choice import PATCHES
-from spmd.loops import uncompiled
+from spmd.loops import higher_order
 from spmd.loops.recompute import recompute
 from spmd.steps import export_from_device
 from spmd.steps.dynamo import join_compiler
 
 ROWS = [
     *install.AT_IMPORT, *install.AT_THE_FIRST_USE, *install.IN_A_NEW_THREAD, *join_compiler.PATCHES,
-    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH, *uncompiled.PATCHES,
+    *export_from_device.PATCHES, checkpoint_hooks.PATCH, recompute.PATCH, *higher_order.PATCHES,
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import spmd
 from spmd import Mesh, P
-from spmd.loops.body_calls import BodyCalls, Site, noting
+from spmd.loops.body_calls import BodyCalls, CallSite, noting
 from spmd.manual import all_reduce
 from tests.tools.verification import sharded_bodies
 from tests.tools.verification.mutated_bodies import (
@@ -116,7 +116,7 @@ class Typed:
     def __init__(self, mesh: Any):
         self.mesh = mesh
         self.groups = {axis: mesh.get_group(axis) for axis in AXES}
-        self.found: dict[Site, tuple[Over, Over]] = {}
+        self.found: dict[CallSite, tuple[Over, Over]] = {}
 
     def varies(self, tensor: torch.Tensor) -> Over:
         types = {self.axis(axis): one for axis, one in spmd_types.get_local_type(tensor).items()}
@@ -137,7 +137,7 @@ class Typed:
 
     def noted(self, name: str, tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
         frame = sys._getframe(2)
-        self.found.setdefault(Site(name, frame.f_code, frame.f_lasti), (self.varies(tensor), self.varies(made)))
+        self.found.setdefault(CallSite(name, frame.f_code, frame.f_lasti), (self.varies(tensor), self.varies(made)))
         return made
 
     def all_reduce(self, x: Any, op: str, axis: Any) -> Any:
@@ -202,9 +202,9 @@ def test_types_agree(case: Case, typed: Typed, monkeypatch: pytest.MonkeyPatch) 
         given = [one.detach().to("xla") for one in inputs_of(case, 1)]
         spmd.shard_map(case.body, Mesh(range(8), SHAPES[0], AXES), case.in_specs, case.out_specs)(*given)
     ours = {
-        site: (call.given.over, call.made.over)
+        site: (call.operand.over, call.result.over)
         for site, call in calls.calls.items()
-        if call.given is not None and call.made is not None
+        if call.operand is not None and call.result is not None
     }
     kinds: dict[str, Callable[..., Any]] = {
         name: getattr(typed, name) for name in (*("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
