@@ -6,21 +6,22 @@ So an invariant value has one gradient along an axis, and a varying value has it
 """
 
 import dataclasses
+import functools
 import math
-import sys
+import operator
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..core import LOCK, Meta, Sharding, Storage, XlaTensor, dense_meta, storage_of, user_line, wrap
-from ..core.extend import Interned, Lowering, Node, OpSpec, held, record_calls, walks
+from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, user_line
+from ..core.extend import Branches, Interned, Loop, Lowering, Node, OpSpec, Region, Value, While, record_calls, walks
 from . import capture
 from .closed_over import WHEN_APPLIED, map_nested
-from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryingRules, VaryLowering
+from .gradient import record, tensors
+from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryLowering
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -37,8 +38,8 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
         metas = tuple(value.meta for value in operands)
         key = (name, lowering, meta, metas)
         op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
-        node = record_calls.record_here(op, operands, (), sys._getframe(1), record_calls.graph_task())
-        return wrap(meta, Storage(node, meta))
+        (result,) = tensors(record(op, operands, ()))
+        return result
 
 
 def collective(
@@ -92,6 +93,96 @@ class Vary(torch.autograd.Function):
 
 
 # --- the computation that is recorded ---------------------------------------------------------------------------------
+
+_NONE = Varying()
+
+
+class VaryingRules:
+    """The varying axes of the values of a body, among these axes.
+
+    known: by the names of values (see `value_name`), of its stand-ins, and in time of all that were asked for. A value
+    that has no entry, and is data or was recorded before `start`, is equal on all shards. is_loop: for the body of a
+    loop, whose draws vary over all axes. own_draws: for a draw the axes over which its numbers vary, where its operands
+    do not determine them.
+    """
+
+    def __init__(self, axes: Axes, known: dict[Any, Varying], *, start: int = 0, is_loop: bool = False):
+        self.every = frozenset(axes)
+        self.known = known
+        self.start = start
+        self.is_loop = is_loop
+        self.own_draws: dict[Node, Over] = {}
+
+    def of(self, value: Value) -> Varying:
+        """Returns the varying axes of one value."""
+        for node in walks.up_to([value], self.known, since=self.start):
+            self.known |= zip(map(walks.value_name, walks.results(node)), self._of_node(node), strict=True)
+        return self.known.get(walks.value_name(value), _NONE)
+
+    def _of_node(self, node: Node) -> tuple[Varying, ...]:
+        operands = [self.known.get(walks.value_name(operand), _NONE) for operand in node.operands]
+        met = _union(operands)
+        lowering = node.op.lowering
+        if isinstance(lowering, (CollectiveLowering, IndexLowering, VaryLowering)):
+            return (lowering.varies(met),)
+        if isinstance(lowering, Loop):
+            return self._of_scan(lowering, operands)
+        if isinstance(lowering, While):
+            return self._of_while(lowering, operands)
+        if isinstance(lowering, Branches):
+            return self._of_branches(lowering, operands)
+        if lowering.draws(node.op):
+            over = self.drawn_over(node)
+            met |= Varying(over, over)
+        return (met,) * len(node.op.metas)
+
+    def drawn_over(self, node: Node) -> Over:
+        """Returns the axes over which the numbers that an op draws differ between shards: those of its operands;
+        without any, and in the body of a loop, all."""
+        if node in self.own_draws:
+            return self.own_draws[node]
+        if self.is_loop or node.op.lowering.regions or not node.operands:
+            return self.every
+        return frozenset().union(*(self.of(operand).may_diverge for operand in node.operands))
+
+    def _inside(self, region: Region, inputs: Sequence[Varying]) -> list[Varying]:
+        rules = VaryingRules(tuple(self.every), dict(zip(region.inputs, inputs, strict=True)), is_loop=True)
+        return [rules.of(root) for root in region.roots]
+
+    def _of_scan(self, scan: Loop, operands: list[Varying]) -> tuple[Varying, ...]:
+        inputs = operands[: scan.num_fixed]
+        inputs += [_union(operands[run.start : run.stop]) for run in scan.operand_runs()]
+        while True:  # until the varying axes of the carry no longer change
+            result = self._inside(scan.body, inputs)
+            if not _add_carry(inputs, result[: scan.num_carried], scan.num_constants):
+                break
+        results = result[: scan.num_carried]
+        for varying, run in zip(result[scan.num_carried :], scan.result_runs(), strict=True):
+            results += [varying] * len(run)
+        return tuple(results)
+
+    def _of_while(self, loop: While, operands: list[Varying]) -> tuple[Varying, ...]:
+        inputs = list(operands)
+        while True:
+            ends = _union(self._inside(loop.condition, inputs))
+            result = [varying | ends for varying in self._inside(loop.body, inputs)]
+            if not _add_carry(inputs, result, loop.num_constants):
+                return tuple(inputs[loop.num_constants :])
+
+    def _of_branches(self, choice: Branches, operands: list[Varying]) -> tuple[Varying, ...]:
+        results = [self._inside(region, operands[1:]) for region in choice.regions]
+        return tuple(_union((operands[0], *branches)) for branches in zip(*results, strict=True))
+
+
+def _add_carry(inputs: list[Varying], carry: Sequence[Varying], start: int) -> bool:
+    """Adds the varying axes of the new carry to those of the inputs; returns whether any were added."""
+    old = inputs[start : start + len(carry)]
+    inputs[start : start + len(carry)] = union = [a | b for a, b in zip(old, carry, strict=True)]
+    return union != old
+
+
+def _union(all_of: Iterable[Varying]) -> Varying:
+    return functools.reduce(operator.or_, all_of, _NONE)
 
 
 class Tracker(VaryingRules):
@@ -186,11 +277,6 @@ thread = _ThreadState()
 def tracker() -> Tracker | None:
     """The tracker of the manual computation that the calling thread records, or None."""
     return thread.tracker
-
-
-def tracking(new: Tracker) -> AbstractContextManager[None]:
-    """Has the calling thread record a manual computation."""
-    return held(thread, tracker=new)
 
 
 def as_own(tensors: Sequence[Any]) -> list[Any]:

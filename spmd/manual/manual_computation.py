@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core import Meta, Sharding, XlaTensor, dense_meta, storage_of, tensor_meta
-from ..core.extend import Node, OpSpec, Region, Value, record_calls, regions, user_lines, walks
+from ..core.extend import Node, OpSpec, Region, Value, held, record_calls, regions, user_lines, walks
 from ..loops.body_calls import body_calls
 from ..loops.capture import Capture
 from ..loops.gradient import Backward, Tensors, as_one_op, record, saved, tensors, with_gradient
 from ..loops.manual_lowering import Axes, Boundary, Cut, Manual, Varying
-from ..loops.varying import Tracker, Watching, summed, tracker, tracking
+from ..loops.varying import Tracker, Watching, summed, thread, tracker
 
 
 class ShardResult(NamedTuple):
@@ -87,7 +87,7 @@ class _Region:
         self.given_values = list(capture.given)
         calls = body_calls()
         checks = checks and (calls is None or calls.checks)
-        with tracking(self.tracker):
+        with held(thread, tracker=self.tracker):
             results = self._run(capture, body, stand_ins)
             outputs = [self._as_promised(result, checks) for result in results]
             self.boundaries = [Boundary(result.cut) for result in results]
@@ -187,20 +187,16 @@ class _Region:
         after = [value for _, value in self.written.values()]
         roots = [*map(record_calls.operand, outputs), *after, *self.saved_values]
         outs = [*self.boundaries, *map(replicated, after), *map(self._boundary, self.saved_values)]
-        inputs = [*befores, *self.given_values]
-        self.forward_constants = self._constants(capture, roots, inputs)
-        self.forward_op = self._op(roots, outs, [*self.forward_constants, *inputs])
+        self.forward_op, self.forward_constants = self._op(capture, roots, outs, [*befores, *self.given_values])
 
     def _gradient(self, capture: Capture, gradients: list[Value]) -> Backward:
         """Returns the function that records the backward op; it holds no more of the recording than it reads."""
-        every = [*self.arriving, *self.saved_values, *self.given_values]
-        constants = self._constants(capture, gradients, every)
-        read = capture.read(gradients, every)
+        read = capture.read(gradients, [*self.arriving, *self.saved_values, *self.given_values])
         self.read = [i for i, value in enumerate(self.given_values) if walks.value_name(value) in read]
-        inputs = [*constants, *self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
+        inputs = [*self.saved_values, *(self.given_values[i] for i in self.read), *self.arriving]
         outs = [*(self._boundary(self.given_values[i]) for i in self.wanted), *map(replicated, self.closed_over)]
+        op, constants = self._op(capture, gradients, outs, inputs)
         self.constants = capture.tensors(constants)
-        op = self._op(gradients, outs, inputs)
         name, chosen, wanted, count = self.name, self.chosen, self.wanted, len(self.given)
 
         def gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
@@ -227,9 +223,14 @@ class _Region:
     def _boundary(self, value: Value) -> Boundary:
         return self.boundary_of.get(walks.value_name(value)) or replicated(value)
 
-    def _op(self, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value]) -> Manual:
-        self._refuse_shardings(walks.between(roots, given))
-        return manual_op(self.tracker, roots, outs, given, [*map(self._boundary, given)])
+    def _op(
+        self, capture: Capture, roots: Sequence[Value], outs: Sequence[Boundary], given: Sequence[Value]
+    ) -> tuple[Manual, list[Value]]:
+        """Returns one of the ops, and the values from outside that are its first operands."""
+        constants = self._constants(capture, roots, given)
+        inputs = [*constants, *given]
+        self._refuse_shardings(walks.between(roots, inputs))
+        return manual_op(self.tracker, roots, outs, inputs, [*map(self._boundary, inputs)]), constants
 
     def _refuse_shardings(self, nodes: Sequence[Node]) -> None:
         rules, mesh = self.tracker, self.tracker.mesh

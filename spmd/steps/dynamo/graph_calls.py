@@ -37,7 +37,8 @@ class GraphCall:
     def __call__(self, *inputs: Any) -> Any:
         """Records the graph's results for these inputs."""
         tensors = [value for value in inputs if type(value) is XlaTensor]
-        if self._why_not or body.names() or any(map(_is_padded, tensors)):
+        # Data with a dim that is marked as dynamic stays padded from op to op, so one program has all lengths.
+        if self._why_not or body.names() or any(is_unpadded(storage_of(tensor).value) for tensor in tensors):
             return self._op_by_op(inputs)
         key = settings(), *map(_key, inputs)
         call = self._calls.get(key)
@@ -64,12 +65,6 @@ class GraphCall:
     def _tell(self, reason: str) -> None:
         file, line, _ = place_of(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))
         counters.add_note(f"torch.compile: a graph from {file}:{line} is recorded op by op: {reason}")
-
-
-def _is_padded(tensor: XlaTensor) -> bool:
-    """True for data with a dim that is marked as dynamic: from op to op it stays padded, so one program has all
-    lengths."""
-    return is_unpadded(storage_of(tensor).value)
 
 
 def _key(value: Any) -> Any:

@@ -137,7 +137,7 @@ class _Arguments:
 
     def _argument(self, name: str, value: Any) -> Any:
         value = value.realize()
-        if name not in self.taken.bodies or _is_none(value):
+        if name not in self.taken.bodies or (value.is_python_constant() and value.as_python_constant() is None):
             return self._data(value)
         result = Body(f"{self.function.__name__}: {name}")
         self.bodies.append(result)
@@ -170,11 +170,6 @@ class _Arguments:
             _break(self.function, f"an argument is a {kind} that no guard can be on")
         install_guard(value.source.make_guard(GuardBuilder.ID_MATCH))
         return constant
-
-
-def _is_none(value: Any) -> bool:
-    value = value.realize()
-    return value.is_python_constant() and value.as_python_constant() is None
 
 
 def _is_on_device(tx: Any) -> bool:
