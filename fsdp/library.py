@@ -12,7 +12,9 @@ if not hasattr(spmd, "mark_sharding"):
         "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
-Mesh, PartitionSpec = spmd.Mesh, spmd.PartitionSpec  # taken here, after the check
+# Taken here, after the check.
+Mesh = spmd.Mesh
+PartitionSpec = spmd.PartitionSpec
 
 
 _OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, and are imported at their first use

@@ -1,5 +1,6 @@
 """`CompileRecord`: a line of the compile log, with its program's collectives and the moves that nothing requests."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,16 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class TextFacts:
+    """The fields of a CompileRecord that are read in the text of the optimised program."""
+
+    flops: float = 0.0
+    collectives: dict[str, int] = field(default_factory=dict)
+    traffic: tuple[Collective, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CompileRecord:
     """One compiled program: a line of the compile log. Bytes are per device.
 
@@ -128,7 +139,8 @@ class CompileRecord:
             bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
             recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
             of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
-            annotation requests, those of more than `config.moves_above` bytes (see `Move`).
+            annotation requests, those of more than `config.moves_above` bytes (see `Move`). read: returns what is read
+            in the program's text; a compilation does not wait for it.
     """
 
     name: str
@@ -140,13 +152,26 @@ class CompileRecord:
     output_bytes: int
     temp_bytes: int
     alias_bytes: int
-    flops: float
-    collectives: dict[str, int] = field(default_factory=dict)
-    traffic: tuple[Collective, ...] = ()
     loops: tuple[tuple[int, int], ...] = ()
     functions: tuple[str, ...] = ()
     passes: tuple[tuple[str, str], ...] = ()
-    moves: tuple[Move, ...] = ()
+    read: Callable[[], TextFacts] = field(default=TextFacts, repr=False, compare=False)
+
+    @property
+    def flops(self) -> float:
+        return self.read().flops
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        return self.read().collectives
+
+    @property
+    def traffic(self) -> tuple[Collective, ...]:
+        return self.read().traffic
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return self.read().moves
 
     @property
     def unused_axes(self) -> tuple[str, ...]:

@@ -77,6 +77,9 @@ def _is_in_loop(op: Any) -> bool:
 def has_moved_scatter(executable: Any) -> bool:
     """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's carry (a `select`
     between it and zero by `partition-id`), and does not reduce it over the devices."""
+    text = executable.as_text()
+    if not all(f" {opcode}(" in text for opcode in ("while", "scatter", "partition-id")):
+        return False
     module = Module.of(executable)
     bodies = [dict(line.called)["body"] for part in module.computations.values() for line in part.lines
               if line.opcode == "while"]  # fmt: skip
@@ -112,7 +115,9 @@ def has_filled_product(executable: Any) -> bool:
     YNNPACK's packing reads beyond that number: the results of `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` are
     arbitrary, or the process ends (jaxlib 0.10.2). Without these fusions the results are right.
     """
-    if _YNN_FUSION not in executable.as_text():
+    text = executable.as_text()
+    # Most programs have no computation with both, which is seen in their text alone.
+    if _YNN_FUSION not in text or not any(" dot(" in part and _FILL.search(part) for part in text.split("\n}")):
         return False
     module = Module.of(executable)
     lines = [line for computation in module.computations.values() for line in computation.lines]
@@ -130,6 +135,7 @@ def has_filled_product(executable: Any) -> bool:
 
 _WITHOUT_YNN_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}  # every XLA that makes them knows the option
 _YNN_FUSION = "__ynn_fusion"
+_FILL = re.compile(r" broadcast\(.*dimensions=\{\}")
 _SAME_VALUES = ("bitcast", "convert", "copy", "reshape", "transpose")
 _MOTION = "while-loop-all-reduce-code-motion"
 _FUSION, _OVERLAP = "xla_tpu_enable_async_collective_fusion", "xla_tpu_overlap_compute_collective_tc"

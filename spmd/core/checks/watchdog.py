@@ -194,10 +194,11 @@ def _report(run: in_flight.Started, age: float, now: float) -> str:
 
 
 def _collectives(program: Any) -> list[str]:
-    if program is None or not program.exchanges:
+    exchanges = () if program is None else program.facts.exchanges
+    if not exchanges:
         return []
-    lines = [f"It waits in one of its {len(program.exchanges)} collective(s), of which the first are"]
-    for collective, place in program.exchanges[:_SHOWN]:
+    lines = [f"It waits in one of its {len(exchanges)} collective(s), of which the first are"]
+    for collective, place in exchanges[:_SHOWN]:
         by = "" if place is None else f" for {program.entries[place].name}, {program.lines[place]}"
         axes = f" over {', '.join(collective.axes)}" if collective.axes else ""
         lines.append(f"  {collective.kind} of {collective.bytes:,} bytes{axes}{by}")

@@ -9,7 +9,7 @@ import gc
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -305,13 +305,16 @@ def _formed_and_made(
     may_refuse = refuse_loops if config.scan_layers == "auto" and (formed.recorded or formed.stack_groups) else ()
     if any(refuses(program.executable, formed) for refuses in may_refuse):
         counters.add("loops_given_up")
+        _read_log([program])
         is_given_up = True
         formed, single, stores = grouped(graph, form, may_scan=False)
         cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
         program = _made(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
-        _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})[stores] = program
+        of_stores = _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})
+        _read_log(filter(None, [of_stores.get(stores)]))  # one that another thread has compiled meanwhile
+        of_stores[stores] = program
         planned = [key for key, known in _programs.items() if not known.is_run()]
         for key in planned[:-_PLANNED]:
             del _programs[key]
@@ -327,8 +330,15 @@ def _formed_and_made(
 def _drop(count: int) -> None:
     """Removes `count` programs, the least recently used first."""
     for _ in range(count):
-        _programs.popitem(last=False)
+        _read_log(_programs.popitem(last=False)[1])
         counters.add("programs_evicted")
+
+
+def _read_log(programs: Iterable[Program]) -> None:
+    """Completes the lines of the compile log of programs that will not be kept."""
+    for program in programs:
+        if program.record is not None and not program.is_planned:
+            program.record.read()
 
 
 def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
@@ -428,6 +438,7 @@ def clear_cache() -> None:
     """Removes every compiled program from the cache."""
     global _last
     with _lock:
+        _read_log(itertools.chain(*_programs.values()))
         _programs.clear()
         _last = None
 

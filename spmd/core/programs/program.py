@@ -4,26 +4,42 @@ line.
 
 import contextlib
 import dataclasses
+import functools
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import torch
 
 from ..base import counters
-from ..base.compile_record import Collective, CompileRecord, Move
+from ..base.compile_record import Collective, CompileRecord, Move, TextFacts
 from ..base.config import config, is_known_to_libtpu
 from ..base.state import held
-from ..graph.graph import SETTINGS, Graph, Node, Port, TupleElement, Value, origin, pack_numbers, walk
+from ..graph.graph import SETTINGS, DeviceData, Graph, Node, Port, TupleElement, Value, origin, pack_numbers, walk
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import Line, describe, lines_of, node_line
 from ..lower.lower import FOUND_LOOP, LoweringError
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
+
+Exchanges = tuple[tuple[Collective, int | None], ...]
+Moves = tuple[tuple[Move, int], ...]
+
+
+class ProgramFacts(NamedTuple):
+    """What is read in the text of a program. flops: XLA's count, products in loops times their trip counts;
+    collectives: the number of each kind; exchanges: the same as rows, each with the place of the op that it came from;
+    moves: those that no annotation requests, in the same way."""
+
+    flops: float
+    collectives: dict[str, int]
+    exchanges: Exchanges = ()
+    moves: Moves = ()
 
 
 class Program:
@@ -37,10 +53,9 @@ class Program:
     read from the disk. is_unrolled: XLA would copy the stacks of its layers, which therefore are no loops. made_by: for
     each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
     compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
-    later changes (see `Requested`). exchanges: its collectives, each with the place of the op that it came
-    from. moves: those that no annotation requests, in the same way. numbers: for the floats and the integers, the
-    order in which the program takes the scalar arguments of the recorded ops; None for theirs. paths: the module of
-    each op, where they were noted (`ir.module_paths`).
+    later changes (see `Requested`). numbers: for the floats and the integers, the order in which the
+    program takes the scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
+    (see `without_data`). paths: the module of each op, where they were noted (`ir.module_paths`).
     """
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -49,6 +64,7 @@ class Program:
         self.executable = executable
         self.results = results
         recorded = graph.recorded or graph
+        self.graph = without_data(recorded)
         self.entries = [node.op for node in recorded.nodes]
         self.lines = lines_of(recorded.nodes)
         at: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
@@ -82,8 +98,6 @@ class Program:
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: CompileRecord | None = None
-        self.exchanges: tuple[tuple[Collective, int | None], ...] = ()
-        self.moves: tuple[tuple[Move, int], ...] = ()
         self.paths: tuple[str, ...] = ()
 
     def _sharding(self, port: Port) -> Sharding:
@@ -92,9 +106,43 @@ class Program:
             self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
         )
 
+    @functools.cached_property
+    def facts(self) -> ProgramFacts:
+        """What its text says. It is read at the first use, as a compilation needs none of it."""
+        return ProgramFacts(*of_program[-1](self)) if of_program else ProgramFacts(num_flops(self.executable), {})
+
     def is_at(self, line: Line) -> bool:
         """True if the program was compiled for the sync at this line."""
         return self.line.code is line.code and self.line.number == line.number
+
+
+# What packages read in the text of a program, as the fields of ProgramFacts: the last one is called.
+of_program: list[Callable[[Program], tuple[float, dict[str, int], Exchanges, Moves]]] = []
+
+
+def num_flops(executable: Any) -> float:
+    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0 if it gives none."""
+    costs = executable.cost_analysis() or {}
+    costs = costs[0] if isinstance(costs, list) else costs
+    return float(costs.get("flops", 0.0))
+
+
+def without_data(graph: Graph) -> Graph:
+    """Returns a copy of a recorded graph that keeps no buffer: its inputs are abstract. Each op has its line."""
+    inputs = {data: DeviceData(data.meta, is_abstract=True) for data in graph.inputs}
+    nodes: dict[Node, Node] = {}
+
+    def copied(value: Value) -> Value:
+        if isinstance(value, TupleElement):
+            return TupleElement(nodes[value.node], value.index)
+        return nodes[value] if isinstance(value, Node) else inputs[value]
+
+    for node in graph.nodes:
+        line = node_line(node)  # the line of a forward op is not known for long
+        nodes[node] = copy = node.with_operands([*map(copied, node.operands)])
+        copy.code, copy.instruction = line.code, line.instruction
+    roots = [*map(copied, graph.roots)]
+    return dataclasses.replace(graph, nodes=[*nodes.values()], inputs=[*inputs.values()], roots=roots, free=())
 
 
 Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
@@ -160,79 +208,6 @@ def _op(op: OpSpec) -> list[str]:
     statics = f"({op.statics})" if op.statics else ""
     sharded = "" if op.sharding is None else f" as {op.sharding!r}"
     return [op.name, f"{op.name}{statics} -> {', '.join(map(repr, op.metas))}{sharded}", op.encoded[:16]]
-
-
-# In a cause: what stands behind the first statement, and the lines of the user.
-_REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
-Notes = tuple[tuple[str, str], ...]
-Reader = Callable[[Program, Graph], dict[str, Any]]
-# What packages read from an executable, as fields of its line (`CompileRecord`): of the program once it is
-# compiled; of a run, for the graph, as it was recorded, that needs the program.
-of_program: list[Reader] = []
-of_run: list[Reader] = []
-
-
-def record(
-    program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
-) -> CompileRecord:
-    """Returns a program's line of the compile log."""
-    memory = program.executable.memory_analysis()
-    fields: dict[str, Any] = {}
-    for read in of_program:
-        fields |= read(program, graph)
-    if "flops" not in fields:  # a reader that counts loops has XLA's count already
-        fields["flops"] = num_flops(program.executable)
-    return CompileRecord(
-        **fields,
-        **_of_run(program, graph.recorded or graph, name, cause, line),
-        seconds=seconds,
-        nodes=len(program.entries),
-        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
-        output_bytes=getattr(memory, "output_size_in_bytes", 0),
-        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
-        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
-        passes=(*graph.notes, *miscompiles),
-    )
-
-
-def _of_run(program: Program, graph: Graph, name: str, cause: str, line: Line) -> dict[str, Any]:
-    """Returns the fields that belong to the run that needs a program."""
-    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
-    fields: dict[str, Any] = {
-        "name": name, "cause": cause, "line": str(line),
-        "loops": tuple((iterations, period) for _, iterations, period in program.loops),
-        "functions": tuple(map(counters.place_of_code, codes)),
-    }  # fmt: skip
-    for read in of_run:
-        fields |= read(program, graph)
-    return fields
-
-
-def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
-    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
-    and adds its line to the compile log."""
-    assert program.record is not None, "it was compiled"
-    graph = graph.recorded or graph
-    program.name, program.line, program.is_planned = name, line, False
-    program.lines = lines_of(graph.nodes)
-    program.record = dataclasses.replace(program.record, **_of_run(program, graph, name, cause, line))
-    counters.record_compile(program.record)
-
-
-def num_flops(executable: object) -> float:
-    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0 if it gives none."""
-    costs = executable.cost_analysis() or {}  # type: ignore[attr-defined]  # jax has two classes for it
-    costs = costs[0] if isinstance(costs, list) else costs
-    return float(costs.get("flops", 0.0))
-
-
-def short(cause: str) -> str:
-    """Returns the first statement of a cause, without the user's line.
-
-    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
-    'an input is now float32[5], before float32[8]'
-    """
-    return _REST.sub("", cause)
 
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
@@ -457,3 +432,81 @@ def has_complex(graph: Graph) -> bool:
         meta for node in walk(graph.nodes) for meta in node.op.metas
     ]
     return len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas)
+
+
+# --- the line of the compile log --------------------------------------------------------------------------------------
+
+# In a cause: what stands behind the first statement, and the lines of the user.
+_REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
+Notes = tuple[tuple[str, str], ...]
+Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
+# What packages read in the text of a program: its facts, once (`program.of_program`); for the run that recorded its
+# graph, the tables of collectives and of the moves above so many bytes. The last one is called.
+of_run: list[Callable[[Program, int], Tables]] = []
+
+
+class Reading:
+    """What is read in the text of a program for its line of the compile log. The text is read when someone reads that
+    line, or when the program leaves the cache: so a line keeps no program alive."""
+
+    __slots__ = ("_above", "_found", "_program")
+
+    def __init__(self, program: Program):
+        self._program = weakref.ref(program)
+        self._above = config.moves_above
+        self._found: TextFacts | None = None
+
+    def __call__(self) -> TextFacts:
+        program = self._program()
+        if self._found is None and program is not None:
+            traffic, moves = of_run[-1](program, self._above) if of_run else ((), ())
+            self._found = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
+        return self._found or TextFacts()
+
+
+def record(
+    program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
+) -> CompileRecord:
+    """Returns a program's line of the compile log."""
+    memory = program.executable.memory_analysis()
+    return CompileRecord(
+        **_of_run(program, name, cause, line),
+        seconds=seconds,
+        nodes=len(program.entries),
+        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
+        output_bytes=getattr(memory, "output_size_in_bytes", 0),
+        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
+        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
+        passes=(*graph.notes, *miscompiles),
+    )
+
+
+def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
+    """Returns the fields that belong to the run that needs a program."""
+    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
+    return {
+        "name": name, "cause": cause, "line": str(line),
+        "loops": tuple((iterations, period) for _, iterations, period in program.loops),
+        "functions": tuple(map(counters.place_of_code, codes)),
+        "read": Reading(program),
+    }  # fmt: skip
+
+
+def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
+    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
+    and adds its line to the compile log."""
+    assert program.record is not None, "it was compiled"
+    graph = graph.recorded or graph
+    program.name, program.line, program.is_planned = name, line, False
+    program.graph, program.lines = without_data(graph), lines_of(graph.nodes)
+    program.record = dataclasses.replace(program.record, **_of_run(program, name, cause, line))
+    counters.record_compile(program.record)
+
+
+def short(cause: str) -> str:
+    """Returns the first statement of a cause, without the user's line.
+
+    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
+    'an input is now float32[5], before float32[8]'
+    """
+    return _REST.sub("", cause)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..base import counters
-from ..base.compile_record import Collective, CompileRecord, Move
+from ..base.compile_record import CompileRecord
 from ..base.jax_private import dump_executable, initialize_lapack
 from ..graph.graph import Graph, walk
 from ..graph.op import digest
@@ -72,13 +72,15 @@ def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
     return key, disk.content_of(key, header, _encoded(program))
 
 
+# The executable has the text of the program, in which the others are read.
+_FIELDS = [field.name for field in dataclasses.fields(counters.CompileRecord) if field.name != "read"]
+
+
 def _encoded(program: Program) -> bytes:
     """Returns a line of plain data, then the executable as jax pickles it."""
     assert program.record is not None
     facts = {
-        "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=(), moves=())),
-        "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
-        "moves": [(dataclasses.asdict(move), node) for move, node in program.moves],
+        "record": {name: getattr(program.record, name) for name in _FIELDS},
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
         "fingerprint": program.fingerprint.hex(),
@@ -96,10 +98,6 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
         devices = list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),)))
         executable = executable_of(pickled, num_inputs, (0,) * len(graph.results()), devices)
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
-    program.exchanges = tuple(
-        (Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
-    )
-    program.moves = tuple((Move.of(fields), node) for fields, node in facts["moves"])
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
     program.record = CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]

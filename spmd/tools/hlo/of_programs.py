@@ -2,37 +2,37 @@
 
 import re
 from collections import Counter
-from typing import Any
 
-from ...core import config
-from ...core.extend import Graph, Module, Program, executables
+from ...core import Collective, Move
+from ...core.extend import Module, Program, executables
 from .costs import repeated_flops
 from .gpu_kernels import flops_of
-from .hlo_collectives import KINDS, collectives
+from .hlo_collectives import KINDS, Exchange, collectives
 from .traffic import exchanges, table
-from .unrequested_moves import listed, moves
+from .unrequested_moves import Placement, listed, moves
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 
-def of_program(program: Program, graph: Graph) -> dict[str, Any]:
-    notes, graph = graph.notes, graph.recorded or graph
-    text = program.executable.as_text()
+def of_program(program: Program) -> tuple[float, dict[str, int], tuple[Exchange, ...], tuple[Placement, ...]]:
+    """Returns the operations of a program, the number of its collectives of each kind, these, and its moves."""
+    graph, text = program.graph, program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
     counted = executables.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
-    module = Module.of(program.executable) if counts or " while(" in text or not is_counted else None
-    counted += 0 if module is None else repeated_flops(module) if is_counted else flops_of(module)
-    if counts and module is not None:
-        found = collectives(module, graph)
-        unused = " ".join(words for name, words in notes if name == "unused axis")
-        program.exchanges, program.moves = exchanges(found, graph), moves(module, graph, found, unused)
-    return {"flops": counted, "collectives": dict(counts)}
+    if not counts and " while(" not in text and is_counted:
+        return counted, {}, (), ()
+    module = Module.of(program.executable)
+    counted += repeated_flops(module) if is_counted else flops_of(module)
+    if not counts:
+        return counted, {}, (), ()
+    rows = collectives(module, graph)
+    unused = "" if program.record is None else " ".join(program.record.unused_axes)
+    return counted, dict(counts), exchanges(rows, graph), moves(module, graph, rows, unused)
 
 
-def of_run(program: Program, graph: Graph) -> dict[str, Any]:
-    return {
-        "traffic": table(program.exchanges, graph),
-        "moves": listed(program.moves, graph, config.moves_above),
-    }
+def of_run(program: Program, above: int) -> tuple[tuple[Collective, ...], tuple[Move, ...]]:
+    """Returns the collectives of a program and its moves of more than `above` bytes, with the lines of its run."""
+    facts = program.facts
+    return table(facts.exchanges, program.graph), listed(facts.moves, program.graph, above)

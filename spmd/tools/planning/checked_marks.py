@@ -49,17 +49,17 @@ class Cost(NamedTuple):
         record = program.record
         assert record is not None, "it was compiled"
         memory = record.argument_bytes + record.temp_bytes + record.output_bytes - record.alias_bytes
-        return Cost(sum(row.moved_bytes for row, _ in program.exchanges), record.flops, memory)
+        return Cost(sum(row.moved_bytes for row, _ in program.facts.exchanges), record.flops, memory)
 
 
 def checked(graph: Graph, program: Program, above: int, line: Line) -> tuple[Placement, ...]:
     """Returns the moves of a program, those of more than `above` bytes with an annotation that removes them, where one
     is found. Compiles programs, and runs none."""
     search = _Search(graph, program, above, line)
-    large = [placement for placement in program.moves if placement[0].largest > above][:_MOVES]
+    large = [placement for placement in program.facts.moves if placement[0].largest > above][:_MOVES]
     search.near = [value for move, place in large for value in _values(graph, graph.nodes[place], move)]
     found = {id(placement): search.checked(*placement) for placement in large}
-    return tuple((found.get(id(placement), placement[0]), placement[1]) for placement in program.moves)
+    return tuple((found.get(id(placement), placement[0]), placement[1]) for placement in program.facts.moves)
 
 
 class _Search:
@@ -160,7 +160,7 @@ def _compiled(graph: Graph, edits: Edits, line: Line) -> tuple[list[Placement], 
     program = _program(result, line)
     if program is None:
         return None
-    return [(move, places[place]) for move, place in program.moves], Cost.of(program)
+    return [(move, places[place]) for move, place in program.facts.moves], Cost.of(program)
 
 
 def _op(meta: Meta, sharding: Sharding | None) -> OpSpec:

@@ -102,7 +102,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     nodes, devices = topology.slices(target), topology.all_devices(target)
     of_device = tuple(nodes[device] for device in mesh.device_ids)
     terms: tuple[Term, ...] = ()
-    clock, exchanged = None, program.exchanges
+    clock, exchanged = None, program.facts.exchanges
     if chip is not None and (once or chip.is_gpu):
         terms, clock = terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
         exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
@@ -141,7 +141,7 @@ def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str, int]]:
 
 def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
     if not check:
-        return program.moves
+        return program.facts.moves
     with stage("compiling with other annotations"):
         return checked(graph, program, above, line)
 
