@@ -9,7 +9,6 @@ from .base import in_flight as _in_flight
 from .base import interrupt as _interrupt
 from .base import jax_private as _jax_private
 from .base import state as _state
-from .checks import hlo as _hlo
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import meta as _meta
@@ -312,13 +311,6 @@ class jax_facts:  # used as a module is
     use_shardy_partitioner = _jax_private.use_shardy_partitioner
     without_shardings = _jax_private.without_shardings
     program_devices = _topology.program_devices
-
-
-class hlo_text:  # used as a module is
-    """Shapes in a program's text."""
-
-    arrays = _hlo.arrays
-    num_bytes = _hlo.num_bytes
 
 
 class observed:  # used as a module is

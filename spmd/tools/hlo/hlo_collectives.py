@@ -1,15 +1,16 @@
-"""Every collective of an optimised program: kind, mesh axes, bytes, count, and the op that it came from."""
+"""Every collective of an optimised program: kind, mesh axes, bytes, count and op; the same as a table with lines."""
 
+import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ...core import Collective, Sharding, topology
-from ...core.extend import Computation, Graph, Instruction, Module, Target, hlo_text
+from ...core.extend import Computation, Graph, Instruction, Module, Node, Target, num_bytes, user_lines
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -56,7 +57,7 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
             axes, size, link = names[groups]
             if size == 1:
                 continue
-            data = sum(hlo_text.num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
             is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
             if is_sliced and kind_in(computation, kind) != kind:
                 kind, is_sliced = kind_in(computation, kind), False
@@ -422,3 +423,106 @@ def _slices(module: Module, reader: Instruction) -> bool:
     if reader.opcode != "fusion":
         return reader.opcode == "dynamic-slice"
     return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)
+
+
+# --- the ops of all instructions --------------------------------------------------------------------------------------
+
+
+_WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one
+
+
+class Origin(NamedTuple):
+    """places: of the recorded ops, the op that names the instruction first. num_bytes: of its operands and results, on
+    one device. opcode: XLA's."""
+
+    places: tuple[int, ...]
+    num_bytes: int
+    opcode: str
+
+
+def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
+    """Returns where each instruction came from, those inside fusions left out."""
+    found: dict[str, Origin] = {}
+    for computation in module.computations.values():
+        for line in () if computation.is_inner or not computation.count else computation.lines:
+            places = dict.fromkeys(_places(module, computation, line, num_nodes))
+            if not places:  # XLA's own: a copy of an argument is of the op that reads it
+                readers = computation.readers.get(line.name, [])[:1]
+                places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
+            operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
+            size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
+            found[line.name] = Origin(tuple(places), size, line.opcode)
+    return found
+
+
+def _places(module: Module, computation: Computation, line: Instruction, num_nodes: int) -> Iterator[int]:
+    own = node_index(scope_of(computation, line), num_nodes)
+    if own is not None:
+        yield own
+    if collective_kind(line) is not None:
+        yield from joined(computation, line, num_nodes)
+    for _, name in line.called if line.opcode in _WITHIN else ():
+        for inner in module.computations[name].lines:
+            place = node_index(inner.scope, num_nodes)
+            if place is not None:
+                yield place
+
+
+# --- the table with the user's lines ----------------------------------------------------------------------------------
+
+
+Exchanges = tuple[Exchange, ...]
+
+
+Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
+
+
+def exchanges(found: Iterable[Placed], graph: Graph, times: Times | None = None) -> Exchanges:
+    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
+    those belong to the run that recorded the ops, and the program may be reused by others.
+
+    times: by the clock of a plan.
+    """
+
+    def row(one: Placed) -> Collective:
+        seconds, waiting = (times or {}).get(key_of(one.computation, one.line), (0.0, 0.0))
+        return dataclasses.replace(one.row, op=_op(one, graph), seconds=seconds, waiting=waiting)
+
+    return tuple(_merged((row(one), one.node) for one in found))
+
+
+def _op(one: Placed, graph: Graph) -> str:
+    """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
+    name = "" if one.node is None else user_lines.source_of(graph.nodes[one.node]).op.name
+    if not one.joined:
+        return name
+    is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
+    return f"{len(one.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
+
+
+def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
+    """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
+
+    paths: returns the path of the module that an op belongs to, or "".
+    """
+    rows: list[Exchange] = []
+    lines = user_lines.lines_of(graph.nodes) if found else []
+    for row, place in found:
+        line = path = ""
+        if place is not None:
+            source = user_lines.source_of(node := graph.nodes[place])
+            line = str(own if (own := user_lines.node_line(source)).code is not None else lines[place])
+            path = paths(node) if row.op == source.op.name else ""  # a combined one has several
+        rows.append((dataclasses.replace(row, line=line, path=path), None))
+    return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
+
+
+def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
+    """Yields rows that are equal but for their counts and times as one."""
+    sums: dict[Exchange, tuple[int, float, float]] = {}
+    for row, node in found:
+        key = dataclasses.replace(row, count=1, seconds=0.0, waiting=0.0), node
+        count, seconds, waiting = sums.get(key, (0, 0.0, 0.0))
+        sums[key] = count + row.count, seconds + row.seconds, waiting + row.waiting
+    for (row, node), (count, seconds, waiting) in sums.items():
+        yield dataclasses.replace(row, count=count, seconds=seconds, waiting=waiting), node

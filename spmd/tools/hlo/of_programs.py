@@ -5,10 +5,8 @@ from collections import Counter
 
 from ...core import Collective, Move
 from ...core.extend import Module, Program, executables
-from .costs import repeated_flops
-from .gpu_kernels import flops_of
-from .hlo_collectives import KINDS, Exchange, collectives
-from .traffic import exchanges, table
+from .costs import flops_of, repeated_flops
+from .hlo_collectives import KINDS, Exchange, collectives, exchanges, table
 from .unrequested_moves import Placement, listed, moves
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")

@@ -1,4 +1,4 @@
-"""The moves of an optimised program that no annotation requests: a pass over its collectives (see `Move`).
+"""The moves of an optimised program that no annotation requests (see `Move`): a pass over its collectives.
 
 Collectives of one op that follow each other are one move, from the layout of the first one's operand to that of the
 last one's result. The text of a partitioned program has the shapes of single shards, and a value's whole shape is that
@@ -7,17 +7,372 @@ of an operand or a result of the recorded op: the two together are its layout.
 
 import dataclasses
 import functools
+import itertools
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
-from ...core import Move
-from ...core.extend import Graph, Module, Node, Value, user_lines, walks
-from .chains import Chain, chain_of
+from ...core import DeviceData, Move, Sharding
+from ...core.extend import Computation, Graph, Instruction, Module, Node, Value, arrays, user_lines, walks
 from .hlo_collectives import Placed, scope_of
-from .shard_layouts import Layouts, Moved, cuts, spec_text, tiles_of
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Collectives in a row. befores: the shapes that a shard has on its way to the first one, the nearest first;
+    afters: behind the last one; is_cut: that is each device's own slice, and nothing reads what is not in it."""
+
+    links: list[Placed]
+    befores: list[Shape]
+    afters: list[Shape]
+    is_cut: bool
+
+
+# Opcodes whose result has the elements of their operands and no others.
+_MOVING = {
+    "copy", "convert", "bitcast", "get-tuple-element", "tuple", "transpose", "reshape", "concatenate", "slice",
+    "all-gather-done", "collective-permute-done", "all-reduce-done", "parameter",
+}  # fmt: skip
+_MOST_LINES = 64  # lines that are followed
+
+
+def chain_of(module: Module, first: Placed, by_line: Mapping[tuple[str, str], Placed]) -> Chain:
+    """Returns the chain that begins with a collective. by_line: all of them by computation and line."""
+    links = [first]
+    for line, _ in _readers(module, first.computation, first.line, by_line):
+        found = by_line.get((first.computation.name, line.name))
+        if found is not None and _is_next(first, found) and found not in links:
+            links.append(found)
+    last = links[-1]
+    count = _num_elements(last)
+    shapes = [shape for _, found in _readers(module, last.computation, last.line, {}) for shape in found]
+    wholes = [shape for shape in [_shape(last.line), *shapes] if math.prod(shape) == count]
+    cut = _own_slice(module, last)
+    return Chain(links, _befores(module, first), wholes if cut is None else [cut], cut is not None)
+
+
+def _is_next(first: Placed, found: Placed) -> bool:
+    """True for collectives of one op, or of one value, whose scope XLA gives to what moves it (jaxlib 0.12)."""
+    return found.node == first.node or (found.node is not None and "" != found.line.scope == first.line.scope)
+
+
+def _num_elements(link: Placed) -> int:
+    """The elements of a shard after a collective."""
+    known = link.computation.by_name
+    count = sum(math.prod(_shape(known[name])) for name in link.line.operands if name in known)
+    return math.prod(_shape(link.line)) if link.row.kind == "all-gather" else count
+
+
+def _readers(
+    module: Module, computation: Computation, line: Instruction, by_line: Mapping[tuple[str, str], Placed]
+) -> Iterator[tuple[Instruction, list[Shape]]]:
+    """Yields the lines that a line's elements reach by being moved alone, each with the shapes that they have there;
+    through collectives as well, those of `by_line`."""
+    todo, seen = [line], {line.name}
+    while todo and len(seen) < _MOST_LINES:
+        one = todo.pop(0)
+        for reader in computation.readers.get(one.name, []):
+            if reader.name in seen:
+                continue
+            seen.add(reader.name)
+            is_link = (computation.name, reader.name) in by_line
+            shapes, goes_on = [_shape(reader)], reader.opcode in _MOVING or is_link
+            if reader.opcode == "fusion":
+                inside, goes_on = _through(module.computations[reader.called[0][1]], reader, one)
+                shapes = [*inside, *shapes] if goes_on else inside
+            elif not goes_on:
+                shapes = []
+            if _takes_own_slice(module, computation, reader):
+                goes_on = bool(by_line)  # not for the shapes behind the last collective: they are of the slice
+            if goes_on:
+                todo.append(reader)
+            yield reader, shapes
+
+
+def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> tuple[list[Shape], bool]:
+    """The shapes that an operand's elements have inside a fusion, and whether the fusion moves them and no more."""
+    places = {str(index) for index, name in enumerate(fusion.operands) if name == operand.name}
+    todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
+    shapes: list[Shape] = []
+    seen: set[str] = set()
+    while todo:
+        one = todo.pop(0)
+        shapes.append(_shape(one))
+        for reader in inner.readers.get(one.name, []):
+            if reader.opcode in (*_MOVING, "dynamic-slice") and reader.name not in seen:
+                seen.add(reader.name)
+                todo.append(reader)
+    return shapes, inner.lines[-1].name in seen
+
+
+def _befores(module: Module, first: Placed) -> list[Shape]:
+    """The shapes of a shard before the first collective, and before each device takes its slice for it."""
+    computation, line = first.computation, first.line
+    found: list[Shape] = []
+    while len(found) < _MOST_LINES:
+        operands = [computation.by_name[name] for name in line.operands if name in computation.by_name]
+        if not operands:
+            break
+        line = max(operands, key=lambda one: math.prod(_shape(one)))
+        found.append(_shape(line))
+        if line.opcode == "fusion":
+            inner = module.computations[line.called[0][1]]
+            found += [_shape(one) for one in reversed(inner.lines) if one.opcode in _MOVING]
+            if any(one.opcode not in (*_MOVING, *_NUMBERS) for one in inner.lines):
+                break
+        elif line.opcode not in _MOVING and not _takes_own_slice(module, computation, line):
+            break
+    return found
+
+
+# What computes the place of a slice.
+_NUMBERS = {"dynamic-slice", "constant", "subtract", "add", "multiply", "partition-id"}
+
+
+def _shape(line: Instruction) -> Shape:
+    """The dims of a result; of several arrays those of the largest."""
+    return max(((size, dims) for _, dims, size in arrays(line.shape)), default=(0, ()))[1]
+
+
+# --- slices by the number of the device -------------------------------------------------------------------------------
+
+
+def _own_slice(module: Module, last: Placed) -> Shape | None:
+    """The shape of the slice that each device keeps of a collective's result; None if the whole is read."""
+    computation, line = last.computation, last.line
+    while True:
+        readers = [one for one in computation.readers.get(line.name, []) if one.opcode != "tuple"]
+        cuts = [_own_slice_of(module, computation, line, one) for one in readers]
+        if cuts and None not in cuts:
+            return cuts[0]
+        if len(readers) != 1 or readers[0].opcode not in _MOVING:
+            return None
+        line = readers[0]
+
+
+def _own_slice_of(module: Module, computation: Computation, line: Instruction, reader: Instruction) -> Shape | None:
+    """The shape of the slice that a reader takes of a line for its device; None if it reads more of it."""
+    if not _takes_own_slice(module, computation, reader):
+        return None
+    if reader.opcode == "dynamic-slice":
+        return _shape(reader)
+    inner = module.computations[reader.called[0][1]]
+    places = {str(index) for index, name in enumerate(reader.operands) if name == line.name}
+    todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
+    cuts: list[Shape] = []
+    for one in todo:  # which becomes longer
+        for inside in inner.readers.get(one.name, []):
+            if inside.opcode == "dynamic-slice":
+                cuts.append(_shape(inside))
+            elif inside.opcode not in (*_MOVING, *_UPDATES):
+                return None
+            elif inside not in todo:
+                todo.append(inside)
+    return max(cuts, key=math.prod, default=None)
+
+
+_UPDATES = {"dynamic-update-slice", "pad", "select"}  # an update of a slice of a split dim: gathered, updated, cut
+
+
+def _takes_own_slice(module: Module, computation: Computation, line: Instruction) -> bool:
+    """True if a line takes a slice of an operand that starts at a place of its device's own."""
+    if line.opcode == "dynamic-slice":
+        return _is_numbered(computation, line)
+    if line.opcode != "fusion":
+        return False
+    inner = module.computations[line.called[0][1]]
+    return any(one.opcode == "dynamic-slice" for one in inner.lines) and _is_numbered(computation, line)
+
+
+def _is_numbered(computation: Computation, line: Instruction) -> bool:
+    """True if a scalar that a line reads comes from the number of the device."""
+    todo, seen = [line], 0
+    while todo and seen < _MOST_LINES:
+        one = todo.pop()
+        seen += 1
+        if one.opcode == "partition-id":
+            return True
+        operands = (computation.by_name[name] for name in one.operands if name in computation.by_name)
+        todo += [operand for operand in operands if math.prod(_shape(operand)) == 1 and operand.opcode != "parameter"]
+    return False
+
+
+# --- layouts of recorded values ---------------------------------------------------------------------------------------
+
+
+Entries = tuple[Any, ...]  # of a spec, as a user writes it: an axis, a tuple of axes or None for each dim
+
+
+class Moved(NamedTuple):
+    """A value that is moved: the op that it is an operand or a result of, its name there, and both layouts (None: not
+    known)."""
+
+    node: Node
+    name: str
+    shape: Shape
+    before: Entries | None
+    after: Entries | None
+
+
+def spec_text(entries: Entries | None) -> str:
+    """The spec as a user writes it.
+
+    >>> spec_text(("data", None))
+    "P('data', None)"
+    """
+    return "" if entries is None else f"P({', '.join(map(repr, entries))})"
+
+
+def cuts(entries: Entries | None) -> set[tuple[int, Any]]:
+    """The axes of a spec, each with its dim."""
+    each = enumerate(entries or ())
+    return {(dim, axis) for dim, entry in each for axis in (entry if isinstance(entry, tuple) else (entry,))}
+
+
+def tiles_of(shape: Sequence[int], shard: Sequence[int]) -> tuple[int, ...] | None:
+    """The number of tiles of each dim; None if shards of this shape are not those of an array of the other.
+
+    >>> tiles_of((8, 6), (4, 6)), tiles_of((8, 6), (6, 8))
+    ((2, 1), None)
+    """
+    if len(shape) != len(shard) or not all(0 < part <= dim for dim, part in zip(shape, shard, strict=True)):
+        return None
+    tiles = tuple(-(-dim // part) for dim, part in zip(shape, shard, strict=True))
+    is_even = all(-(-dim // cut) == part for dim, cut, part in zip(shape, tiles, shard, strict=True))
+    return tiles if is_even else None
+
+
+class Layouts:
+    """The layouts of the values of a graph, as far as inputs, annotations and shapes of shards give them.
+
+    places: of the ops; axis_names: of all meshes.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.places = {node: index for index, node in enumerate(graph.nodes)}
+        self.meshes = graph.meshes()
+        self.axis_names = tuple(dict.fromkeys(name for mesh in self.meshes for name in mesh.axis_names))
+        self.inputs = dict(zip(graph.inputs, graph.shardings, strict=True))
+        self.marks: dict[Any, list[Sharding]] = {}
+        for node in graph.nodes:
+            if node.op.name == "mark_sharding" and node.op.sharding is not None:
+                self.marks.setdefault(walks.value_name(node.operands[0]), []).append(node.op.sharding)
+
+    def known(self, value: Value) -> Sharding | None:
+        """The layout that an annotation, or data, gives a value."""
+        node = walks.origin(value)
+        found = self.inputs.get(value) if type(value) is DeviceData else None if node is None else node.op.sharding
+        return None if found is None or found.is_open else found
+
+    def marked_after(self, node: Node) -> set[Entries]:
+        """The layouts that annotations of the result of an op request."""
+        return {mark.partition_spec(len(node.meta.shape)) for mark in self.marks.get(node, ())}
+
+    def moved(self, node: Node, befores: Sequence[Shape], afters: Sequence[Shape]) -> Moved | None:
+        """The value that is moved from a shard of one of these shapes to one of the others.
+
+        One with a known layout of such shards is taken first, then one of which both can be shards.
+        """
+        for is_known in (True, False):
+            for holder, name, value in self._values(node):
+                found = self._moved(holder, name, value, befores, afters, is_known=is_known)
+                if found is not None:
+                    return found
+        # XLA may have a layout on the way that no spec can name.
+        for name, value in (("the result", node), *((f"operand {i}", one) for i, one in enumerate(node.operands))):
+            shape = tuple(value.meta.shape)
+            if any(tiles_of(shape, one) for one in befores):
+                after = next((one for shard in afters if (one := self._named(shape, shard)) is not None), None)
+                if after is not None:
+                    return Moved(node, name, shape, None, after)
+        return None
+
+    def looked_up(self, node: Node, axes: Sequence[str]) -> Moved | None:
+        """The operand that is cut over these axes; it would have to be whole along them."""
+        for holder, name, value in self._values(node):
+            known, shape = self.known(value), tuple(value.meta.shape)
+            before = None if known is None else known.partition_spec(len(shape))
+            if before is not None and {axis for _, axis in cuts(before)}.issuperset(axes) and value is not node:
+                return Moved(holder, name, shape, before, tuple(_without(entry, axes) for entry in before))
+        return None
+
+    def _moved(
+        self,
+        holder: Node,
+        name: str,
+        value: Value,
+        befores: Sequence[Shape],
+        afters: Sequence[Shape],
+        *,
+        is_known: bool,
+    ) -> Moved | None:
+        shape, known = tuple(value.meta.shape), self.known(value)
+        before = None
+        if is_known:
+            if known is not None and shape and known.shard_shape(shape) in befores:
+                before = known.partition_spec(len(shape))
+        else:
+            before = next((one for shard in befores if (one := self._named(shape, shard)) is not None), None)
+        if before is None:
+            return None
+        marked = self.marked_after(holder) if shape == tuple(holder.meta.shape) else set()
+        found = (self._named(shape, shard, unlike=before, marked=marked) for shard in afters)
+        after = next((one for one in found if one is not None), None)
+        return Moved(holder, name, shape, before, after) if is_known or after is not None else None
+
+    def _values(self, node: Node) -> Iterator[tuple[Node, str, Value]]:
+        """Yields the operands of an op, its result, and the operands of the ops before it that XLA takes as one with it
+        (views), each with the op and its name there."""
+        todo, seen = [node], {node}
+        yield from ((node, f"operand {place}", operand) for place, operand in enumerate(node.operands))
+        yield node, "the result", node
+        while todo and len(seen) < _MOST_SPECS:
+            for before in map(walks.origin, todo.pop(0).operands):
+                if before is not None and before not in seen:
+                    seen.add(before)
+                    todo.append(before)
+                    yield from ((before, f"operand {place}", one) for place, one in enumerate(before.operands))
+
+    def _named(
+        self, shape: Shape, shard: Shape, unlike: Entries | None = None, marked: Collection[Entries] = ()
+    ) -> Entries | None:
+        """The spec whose shards have a shape; None if no mesh has one. Of several an annotation's, then the one with
+        most axes where another layout, `unlike`, has them, but not that itself."""
+        tiles = tiles_of(shape, shard)
+        if tiles is None:
+            return None
+        for mesh in self.meshes:
+            found = [
+                entries
+                for spec in itertools.islice(mesh.specs(tiles), _MOST_SPECS)
+                if (entries := tuple(map(_entry, spec))) != unlike
+            ]
+            if found:
+                return max(found, key=lambda one: (one in marked, len(cuts(one) & cuts(unlike))))
+        return None
+
+
+_MOST_SPECS = 16
+
+
+def _entry(axes: tuple[str, ...]) -> Any:
+    return None if not axes else axes[0] if len(axes) == 1 else axes
+
+
+def _without(entry: Any, axes: Sequence[str]) -> Any:
+    left = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
+    return _entry(() if left == (None,) else left)
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
+
 
 _AXIS = re.compile(r"'[^']*'")  # in a spec
 # A move, with the place of the recorded op.

@@ -22,8 +22,7 @@ from ...core.extend import (
     user_lines,
     walks,
 )
-from ..hlo.shard_layouts import Entries, spec_text
-from ..hlo.unrequested_moves import Placement, undoes
+from ..hlo.unrequested_moves import Entries, Placement, spec_text, undoes
 
 _MOVES = 8  # of a program, largest first, that are checked
 _VALUES = 8  # around a move

@@ -12,8 +12,7 @@ import torch
 from ...core import DEVICE, Collective, Meta, Move, Sharding, counters, topology
 from ...core.extend import Graph, Line, Module, Node, Program, executables, stretches, user_lines
 from ..hlo.costs import cycles, kernels
-from ..hlo.hlo_collectives import collectives, node_index, scope_of
-from ..hlo.traffic import Exchanges, exchanges, table
+from ..hlo.hlo_collectives import Exchanges, collectives, exchanges, node_index, scope_of, table
 from ..hlo.unrequested_moves import Placement, listed
 from .checked_marks import checked
 from .chips import chip_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core.extend import Computation, Instruction, Module
-from ..hlo.gpu_kernels import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
+from ..hlo.costs import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from ..hlo.hlo_collectives import groups_of
 from .chips import Chip
 from .clock import HOST, WAITING, Clock, ring_bytes

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ...core.extend import Module, Program
-from ..hlo.instructions import Origin, origins
+from ..hlo.hlo_collectives import Origin, origins
 
 _SHOWN = 3  # names in a row's title; its arguments have all
 
