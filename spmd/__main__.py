@@ -15,7 +15,7 @@ from .names.compat import script
 from .tensors.launch import initialize
 from .tensors.simulated import simulate
 from .tools.debug import catalog
-from .tools.planning.chips import calibration_file
+from .tools.planning.clock import calibration_file
 from .tools.planning.script_plan import plan_script
 from .tools.profiler import capture, summary
 from .tools.profiler.calibration import calibrate

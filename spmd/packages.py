@@ -105,8 +105,9 @@ AT_IMPORT = (
 WHEN_IMPORTED = {
     "torch._dynamo": "steps.dynamo.join_compiler",
     "transformers.generation.utils": "steps.decoding.generation",
-    "spmd.tools.planning.report": "tools.reports.printing",
 }
+# The modules that print a plan, with rich and with jinja2: a process that prints none needs neither.
+VIEWS = {"table": "spmd.tools.reports.table", "page": "spmd.tools.reports.page"}
 # What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
 # profiler must not see an import in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (
@@ -151,6 +152,10 @@ def _import(module: str, _: ModuleType) -> None:
     importlib.import_module(f"spmd.{module}")
 
 
+def _add_views(report: ModuleType) -> None:
+    report.VIEWS.update({name: functools.partial(importlib.import_module, path) for name, path in VIEWS.items()})
+
+
 def _join_points() -> None:
     for flag, point, path in JOINS:
         if is_here(path):
@@ -168,6 +173,7 @@ def _join() -> None:
     for other, module in WHEN_IMPORTED.items():
         if is_here(module):
             patch_when_imported(other, functools.partial(_import, module), f"spmd.{module}")
+    patch_when_imported("spmd.tools.planning.report", _add_views, "spmd.tools.reports")
     if variables.names_xla_for_frameworks() and is_here("jobs"):
         importlib.import_module("spmd.jobs.frameworks.choice").use()
 

@@ -11,8 +11,7 @@ from typing import ClassVar
 from ...core.extend import Computation, Instruction, Module
 from ..hlo.costs import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from ..hlo.hlo_collectives import groups_of
-from .chips import Chip
-from .clock import HOST, WAITING, Clock, ring_bytes
+from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,219 @@
-"""The shardings of a model's tensors: a row for each, and findings."""
+"""A planned step: names, roles and shardings of its tensors, findings on these, its programs as files, its status."""
 
+import contextlib
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as hooks
+from torch.utils._pytree import tree_leaves
 
-from ...core import DeviceData, Move, XlaTensor, hardware, storage_of
-from ...core.extend import reached
+from ...core import (
+    DEVICE,
+    DeviceData,
+    Meta,
+    Move,
+    Sharding,
+    Storage,
+    XlaTensor,
+    compiled_with,
+    hardware,
+    messages,
+    storage_of,
+    topology,
+)
+from ...core.extend import (
+    Graph,
+    Line,
+    Node,
+    Program,
+    Requested,
+    Target,
+    Value,
+    executables,
+    file_of_stack,
+    held,
+    listing,
+    persistent,
+    user_lines,
+    walks,
+)
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
+from ...steps.reachable import Reachable, outermost
 from ...tensors.annotate import get_sharding
-from .figures import shard_bytes
+from ..explain import program_folder
+
+
+class _ProgressThread(threading.local):
+    def __init__(self) -> None:
+        self.stages: list[str] = []  # the outermost first
+
+
+_thread = _ProgressThread()
+
+
+@contextlib.contextmanager
+def stage(text: str) -> Iterator[None]:
+    """Shows the text while the context is open, after the texts of the enclosing stages (see `messages.status`)."""
+    stages, started = _thread.stages, time.monotonic()
+
+    def describe() -> str:
+        return f"{': '.join(stages)}, {time.monotonic() - started:.0f} s"
+
+    stages.append(text)
+    try:
+        with contextlib.nullcontext() if len(stages) > 1 else messages.status("planning", describe):
+            yield
+    finally:
+        stages.pop()
+
+
+def silent() -> contextlib.AbstractContextManager[None]:
+    """Hides the stages inside the context."""
+    return held(_thread, stages=[""])
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+_SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
+
+
+class Span(NamedTuple):
+    """One call of a module: the ops that it recorded, and autograd's numbers of those with a backward."""
+
+    ops: tuple[int, int]
+    numbers: tuple[int, int]
+    module: nn.Module
+
+
+class Calls:
+    """The calls of modules while a step is recorded. paths: of the modules, by id; the calls of others have none."""
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        self.paths = _paths(modules)
+        self.spans: list[Span] = []
+        self._open: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Records the calls of modules inside the context."""
+        before = hooks.register_module_forward_pre_hook(self._begin)
+        after = hooks.register_module_forward_hook(self._end, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        serial, number = self._open.pop()
+        now = walks.next_serial(), torch._C._autograd._get_sequence_nr()
+        self.spans.append(Span((serial, now[0]), (number, now[1]), module))
+
+    def path_of(self, node: Node) -> str:
+        """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
+        by_number = node.sequence >= 0
+        at = node.sequence & _SEQUENCE if by_number else node.serial
+        calls = ((span.numbers if by_number else span.ops, self.paths.get(id(span.module))) for span in self.spans)
+        around = [(end - start, path) for (start, end), path in calls if start <= at < end and path is not None]
+        return min(around, key=lambda call: call[0])[1] if around else ""
+
+
+def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
+    """The paths of modules from the outermost ones, without wrappers of one `module`."""
+    paths: dict[int, str] = {}
+    for root in outermost(modules):
+        for name, module in root.named_modules():
+            paths.setdefault(id(module), user_lines.plain_name(root, name))
+    return paths
+
+
+class Roles:
+    """The role of each storage (parameter, gradient, optimizer state), and its name."""
+
+    def __init__(self, reachable: Reachable):
+        self.roles: dict[Storage, str] = {}
+        self.names: dict[Storage, str] = {}
+        for optimizer in reachable.optimizers:
+            for state in optimizer.state.values():
+                for tensor in tree_leaves(state):
+                    if isinstance(tensor, XlaTensor):
+                        self.roles[storage_of(tensor)] = "optimizer state"
+            for group in optimizer.param_groups:
+                self._take(group["params"])
+        paths = _paths(reachable.modules)
+        for module in reachable.modules:
+            self._take(module._parameters.values())
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if isinstance(tensor, XlaTensor):
+                    self.names.setdefault(storage_of(tensor), f"{paths[id(module)]}.{name}".lstrip("."))
+
+    def _take(self, parameters: Any) -> None:
+        for parameter in parameters:
+            if isinstance(parameter, XlaTensor):
+                self.roles[storage_of(parameter)] = "parameters"
+                if isinstance(parameter.grad, XlaTensor):
+                    self.roles[storage_of(parameter.grad)] = "gradients"
+
+    def of(self, device_data: DeviceData) -> str:
+        """The role of an input of a program."""
+        storage = _holder(device_data)
+        return "inputs" if storage is None else self.roles.get(storage, "inputs")
+
+    def name_of(self, device_data: DeviceData) -> str:
+        """The name of an input that is a module's parameter or buffer; else ""."""
+        storage = _holder(device_data)
+        return "" if storage is None else self.names.get(storage, "")
+
+
+def _holder(device_data: DeviceData) -> Storage | None:
+    return device_data.holder() if device_data.holder is not None else None
+
+
+def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
+    """The parameter that an op shards, casts or renews, else the module that it belongs to."""
+    if node.op.sharding is not None or node.op.name in _SAME:
+        held = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
+        if held:
+            return held[0] if len(held) == 1 else _shared(held)
+    return calls.path_of(user_lines.source_of(node))
+
+
+# The ops of an FSDP unit on a parameter before a layer reads it.
+_SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach", "aten.alias"})
+
+
+def _stored(value: Value) -> Any:
+    """The value before its renewals, annotations and casts."""
+    while (maker := walks.origin(value)) is not None and maker.op.name in _SAME:
+        value = maker.operands[walks.result_index(value)]
+    return value
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The common prefix of several names, and their number."""
+    parts = [name.split(".") for name in names]
+    common: list[str] = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        common.append(column[0])
+    return f"{'.'.join([*common, '*'])} ({len(names)})"
+
+
+# --- shardings --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +252,11 @@ class Finding:
 
 
 LARGE = 1 << 20  # bytes from which on a replicated parameter is a finding
+
+
+def shard_bytes(meta: Meta, sharding: Sharding) -> int:
+    """The bytes of one device's shard of an array with this meta."""
+    return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
 def roots_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
@@ -106,10 +310,10 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
                 findings.append(Finding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
-            for dim, (length, held) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
+            for dim, (length, part) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
                 parts = math.prod(sharding.mesh_axes()[axis] for axis in _axes(spec[dim]))
-                if held * parts != length:
-                    text = f"dim {dim} of {length} is padded to {held * parts} for {parts} shards ({spec!r})"
+                if part * parts != length:
+                    text = f"dim {dim} of {length} is padded to {part * parts} for {parts} shards ({spec!r})"
                     findings.append(Finding("uneven", path, text))
     return rows, findings
 
@@ -150,3 +354,83 @@ def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[Finding]:
         if move.kind == "given up" or move.path not in sites or move.collectives != ("all-gather",):
             kind = "reshard" if move.kind == "move" else move.kind
             yield Finding(kind, f"{move.path} {move.op}".strip(), move.text, move.line, move)
+
+
+# --- programs as files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The graphs of a planned step and of its initial values, and how they are compiled. why_not: the reason for which
+    they were not kept."""
+
+    graphs: Sequence[Graph]
+    target: Target
+    options: Mapping[str, Any]
+    line: Line
+    why_not: str = ""
+
+
+def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, line: Line) -> Recordings:
+    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as long as the plan.
+
+    graphs: of both calls of the step and of all initial values that were pending, those of models on other devices
+    among them, which are left out; step: of the steady step.
+    """
+    targets = {graph.mesh.target for graph in step}
+    graphs = [graph for graph in graphs if graph.mesh.target in targets]
+    if any(data.is_on_devices() for graph in graphs for data in graph.inputs):
+        why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
+        return Recordings((), target, {}, line, why_not)
+    return Recordings(graphs, target, {}, line)
+
+
+def compile_all(recorded: Recordings) -> int:
+    """Compiles what has no program yet; returns the number of different programs."""
+    with topology.standing_in(recorded.target), compiled_with(recorded.options):
+        return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})
+
+
+def save(recorded: Recordings, path: str | Path) -> int:
+    """Compiles what has no program yet and writes all to a folder; returns the number of files.
+
+    Raises ValueError where a program cannot be a file.
+    """
+    if recorded.why_not:
+        raise ValueError(f"save_program: {recorded.why_not}")
+    files: dict[str, bytes] = {}
+    listings: dict[str, dict[str, Any]] = {}
+    with topology.standing_in(recorded.target), compiled_with(recorded.options):
+        for graph in recorded.graphs:
+            program = executables.planned_for(graph, recorded.line)
+            formed = executables.formed(graph, may_scan=not program.is_unrolled)
+            why_not = executables.why_not_kept(formed) or (
+                "it calls Python while it runs" if program.calls_host else ""
+            )
+            if why_not:
+                raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
+            digest, content = executables.file_of(program, formed)
+            if digest not in files:
+                files[digest] = content
+                listings[digest] = listing(Requested(graph, 0), program)
+                files |= _stacks(program, formed)
+        setting = persistent.readable()
+    program_folder.write(
+        Path(path) / persistent.process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+    )
+    return len(files)
+
+
+def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
+    """The files of the small programs that stack a program's inputs before its first run."""
+    files = {}
+    for port in program.inputs:
+        if isinstance(port.places, int):
+            continue
+        first = port.places[0]
+        data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
+        if sharding.memory == DEVICE:
+            shape = sharding.padded_shape(data.meta.shape)
+            digest, content = file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            files[digest] = content
+    return files

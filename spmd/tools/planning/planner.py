@@ -40,14 +40,25 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from .chips import Chip, chip_of
-from .figures import Figures, error_text, figures_of, largest, shard_bytes
-from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of, unused_axes
-from .names import ROLES, Calls, path_of, role_and_name
-from .program_files import compile_all, recordings, save
-from .progress import stage
-from .report import Plan, advice, timed
-from .step_time import summed
+from .clock import Chip, chip_of, summed
+from .layout import (
+    Calls,
+    Finding,
+    Roles,
+    Row,
+    compile_all,
+    path_of,
+    recordings,
+    reshards,
+    roots_of,
+    rows_of,
+    rules_of_nothing,
+    save,
+    stage,
+    tensors_of,
+    unused_axes,
+)
+from .report import Figures, Plan, advice, error_text, figures_of, largest, shard_bytes, timed
 
 
 @ends_at_user_line

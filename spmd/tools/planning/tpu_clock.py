@@ -14,8 +14,7 @@ from typing import ClassVar
 from ...core.extend import Computation, Instruction, Module
 from ..hlo.costs import is_attention, kernel_flops, line_cycles
 from ..hlo.hlo_collectives import chain_of, collectives_within, groups_of, key_of, kind_between_slices, links_of
-from .chips import Chip
-from .clock import HOST, WAITING, Clock, ring_bytes
+from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 
 @dataclass(frozen=True, slots=True)

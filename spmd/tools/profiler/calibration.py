@@ -20,8 +20,7 @@ from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec as P
 from ...steps.replay.compiled_function import compile as compiled
 from ...tensors.runtime import sync
-from ..planning.chips import Chip, calibration_file, chip_of
-from ..planning.clock import ring_bytes
+from ..planning.clock import Chip, calibration_file, chip_of, ring_bytes
 from ..planning.planner import plan
 
 Step = Callable[..., torch.Tensor]

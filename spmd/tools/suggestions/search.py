@@ -10,9 +10,9 @@ from typing import Any
 from ...core import topology
 from ...core.extend import Line, LoweringError
 from ...mesh.mesh import Mesh
-from ..planning.chips import CHIPS, chip_of
+from ..planning.clock import CHIPS, chip_of
+from ..planning.layout import stage
 from ..planning.planner import ApplyRules, planned
-from ..planning.progress import stage
 from ..planning.report import Plan
 from .candidates import OFFLOADED, SAVED, Layout, Model, Unfit, gib, placements, rules_of
 from .kept_plans import KeptPlans

@@ -16,7 +16,7 @@ from ...loops.body_calls import BodyCalls
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ..planning.progress import silent, stage
+from ..planning.layout import silent, stage
 from .evidence import Compared, Verification
 from .first_difference import distance, first_difference, magnitude
 from .inputs import Inputs

@@ -15,8 +15,7 @@ from spmd import Mesh
 from spmd.core.checks.hlo import Module
 from spmd.tools.hlo.costs import line_cycles
 from spmd.tools.hlo.hlo_collectives import collectives, exchanges, key_of, start_of
-from spmd.tools.planning.chips import CHIPS
-from spmd.tools.planning.clock import WAITING
+from spmd.tools.planning.clock import CHIPS, WAITING
 from spmd.tools.planning.tpu_clock import EXPECTED, TpuClock
 
 FOLDER = Path(__file__).parent / "programs"

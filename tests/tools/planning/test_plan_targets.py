@@ -20,9 +20,8 @@ import fsdp
 import spmd
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
-from spmd.tools.explain import status
-from spmd.tools.planning import progress
-from spmd.tools.planning.step_time import Term
+from spmd.tools.planning import layout
+from spmd.tools.planning.clock import Term
 
 
 class TestModulesElsewhere:
@@ -265,12 +264,12 @@ class TestPlan:
         messages.forget()
         for is_terminal in (True, False):
             monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-            monkeypatch.setattr(status, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
-            with progress.stage("plan"), progress.stage("compiling 3 ops"):
+            monkeypatch.setattr(messages, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
+            with layout.stage("plan"), layout.stage("compiling 3 ops"):
                 while "compiling" not in file.getvalue():
                     time.sleep(0.01)
             shown = file.getvalue()
-            with progress.silent(), progress.stage("plan"):
+            with layout.silent(), layout.stage("plan"):
                 time.sleep(1.2)
             assert file.getvalue() == shown
             if is_terminal:

@@ -20,7 +20,9 @@ from spmd.core.run import recording
 from spmd.core.step.objects import Objects
 from spmd.core.step.saved_state import kept, without_data
 from spmd.rules.patterns import matches
-from spmd.tools.planning.chips import CHIPS
+from spmd.steps.reachable import Reachable
+from spmd.steps.saved_state import kept, without_data
+from spmd.tools.planning.clock import CHIPS
 from spmd.tools.suggestions import search as searching
 from spmd.tools.suggestions import suggest as suggesting
 from spmd.tools.suggestions.candidates import (
