@@ -23,8 +23,8 @@ class Instruction:
     @functools.cached_property
     def arguments(self) -> str:
         """The text between the parentheses."""
-        found = _ARGUMENTS.match(self.rest)
-        return self.rest if found is None else found[1]
+        match = _ARGUMENTS.match(self.rest)
+        return self.rest if match is None else match[1]
 
     @property
     def operands(self) -> list[str]:
@@ -34,8 +34,8 @@ class Instruction:
     @property
     def scope(self) -> str:
         """The `op_name`: the name scopes in which jax traced the line, or ""."""
-        found = _OP_NAME.search(self.rest)
-        return "" if found is None else found[1]
+        match = _OP_NAME.search(self.rest)
+        return "" if match is None else match[1]
 
     @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
@@ -81,11 +81,11 @@ class Computation:
     @functools.cached_property
     def readers(self) -> dict[str, list[Instruction]]:
         """The lines that read a line, by its name."""
-        found: dict[str, list[Instruction]] = {}
+        readers: dict[str, list[Instruction]] = {}
         for line in self.lines:
             for operand in line.operands:
-                found.setdefault(operand, []).append(line)
-        return found
+                readers.setdefault(operand, []).append(line)
+        return readers
 
 
 _EXPECTED = re.compile(r"\biterations=(\d+)/while[^/]*$")
@@ -112,8 +112,8 @@ class Module:
                     self.entry = head[2] if head[1] else self.entry
             elif _CLOSED.fullmatch(line):  # a full match, as lines of a kernel's configuration begin so
                 current = None
-            elif (found := _INSTRUCTION.fullmatch(line)) is not None:
-                current.lines.append(Instruction(*found.groups()))
+            elif (instruction := _INSTRUCTION.fullmatch(line)) is not None:
+                current.lines.append(Instruction(*instruction.groups()))
             elif current.lines:  # the attributes of a kernel hold line ends
                 last = current.lines[-1]
                 current.lines[-1] = dataclasses.replace(last, rest=last.rest + line)
@@ -158,9 +158,9 @@ class Module:
 
     def iterations(self, computation: Computation, loop: Instruction) -> int:
         """The trip count of a loop; for one that is not known, which `unknown` lists, what its scope expects, or 1."""
-        known = _TRIPS.search(loop.rest)
-        if known is not None:
-            return int(known[1])
+        stated = _TRIPS.search(loop.rest)
+        if stated is not None:
+            return int(stated[1])
         counted = scalars.iterations(self, computation, loop)
         if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
@@ -172,12 +172,12 @@ class Module:
 @functools.lru_cache(4096)
 def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
     """Returns dtype, dims and bytes of each array of a result."""
-    found = []
+    result = []
     for dtype, text in _ARRAY.findall(shape):
         dims = tuple(int(dim.lstrip("<=")) for dim in text.split(",") if dim)
         width = _BITS.search(dtype)
-        found.append((dtype, dims, -(-math.prod(dims) * (8 if width is None else int(width[0])) // 8)))
-    return tuple(found)
+        result.append((dtype, dims, -(-math.prod(dims) * (8 if width is None else int(width[0])) // 8)))
+    return tuple(result)
 
 
 def num_bytes(shape: str) -> int:

@@ -162,14 +162,14 @@ def compile_right(lowered: Any, options: Options, platform: str) -> tuple[Any, t
     named = {word.partition("=")[0] for word in config.compiler_options.split()}
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
-    found = [row for row in rows if row.in_lowered(lowered, text)]
-    if found:
-        options = _avoiding(found, named, options)
+    early = [row for row in rows if row.in_lowered(lowered, text)]
+    if early:
+        options = _avoiding(early, named, options)
     executable = compile_lowered(lowered, options)
-    late = [row for row in rows if row not in found and row.in_optimized(executable)]
+    late = [row for row in rows if row not in early and row.in_optimized(executable)]
     if late:
         executable = compile_lowered(lowered, _avoiding(late, named, options))
-    return executable, tuple((row.name, str(row)) for row in (*found, *late))
+    return executable, tuple((row.name, str(row)) for row in (*early, *late))
 
 
 def _avoiding(rows: list[Miscompile], named: set[str], options: Options) -> Options:

@@ -52,10 +52,10 @@ def iterations(module: Any, around: Any, loop: Any) -> int | None:
     try:
         for iteration in range(MOST_ITERATIONS):
             while True:  # a counter found late had its first value at the first iteration
-                known = set(needed)
+                read = set(needed)
                 goes_on = bool(_Reader(module, condition, before).root())
                 result = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
-                if needed == known:
+                if needed == read:
                     break
                 if iteration:
                     raise UnknownError
@@ -97,10 +97,10 @@ class _Reader:
         if opcode == "tuple" and index is not None:
             return self.value(operands[index])
         if opcode == "get-tuple-element":
-            found = re.search(r"index=(\d+)", line.rest)
-            if index is not None or found is None:
+            position = re.search(r"index=(\d+)", line.rest)
+            if index is not None or position is None:
                 raise UnknownError
-            return self.value(operands[0], int(found[1]))
+            return self.value(operands[0], int(position[1]))
         if opcode in ("fusion", "call"):
             return self._inside(line).root(index)
         if opcode in _SAME:
@@ -119,9 +119,9 @@ class _Reader:
             if opcode in _OPS:
                 return dtype(_OPS[opcode](*map(self.value, operands)))
             if opcode == "compare":
-                found = re.search(r"direction=(\w+)", line.rest)
-                assert found is not None, "every comparison has one"
-                compare = getattr(operator, found[1].lower())  # EQ, NE, LT, LE, GT, GE
+                direction = re.search(r"direction=(\w+)", line.rest)
+                assert direction is not None, "every comparison has one"
+                compare = getattr(operator, direction[1].lower())  # EQ, NE, LT, LE, GT, GE
                 return np.bool_(compare(*map(self.value, operands)))
             if opcode == "select":
                 return self.value(operands[1] if self.value(operands[0]) else operands[2])

@@ -82,8 +82,8 @@ def heard(records: Sequence[Record]) -> None:
     now = time.monotonic()
     _heard.answered = now
     for record in records:
-        _, before = _heard.records.get(record["process"], (now, None))
-        if before is None or (before["beat"], before["count"]) != (record["beat"], record["count"]):
+        _, earlier = _heard.records.get(record["process"], (now, None))
+        if earlier is None or (earlier["beat"], earlier["count"]) != (record["beat"], record["count"]):
             _heard.records[record["process"]] = now, record
 
 
@@ -198,8 +198,8 @@ def _collectives(program: Any) -> list[str]:
     if not exchanges:
         return []
     lines = [f"It waits in one of its {len(exchanges)} collective(s), of which the first are"]
-    for collective, place in exchanges[:_SHOWN]:
-        by = "" if place is None else f" for {program.entries[place].name}, {program.lines[place]}"
+    for collective, op_index in exchanges[:_SHOWN]:
+        by = "" if op_index is None else f" for {program.entries[op_index].name}, {program.lines[op_index]}"
         axes = f" over {', '.join(collective.axes)}" if collective.axes else ""
         lines.append(f"  {collective.kind} of {collective.bytes:,} bytes{axes}{by}")
     return lines

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CatalogEntry:
     """The lowering of one overload.
 
     Attributes:
@@ -35,7 +35,7 @@ class Place:
         return f"{self.overload}: {self.how}{where}"
 
 
-def find(name: str) -> list[Place]:
+def find(name: str) -> list[CatalogEntry]:
     """Returns the places of an op's overloads: of one (`aten.add.Tensor`) or of all (`aten.add`, or `add`).
 
     Raises LookupError where torch has no such op.
@@ -56,40 +56,40 @@ def _dispatched() -> frozenset[str]:
 
 def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
     """A packet's overloads without those that only TorchScript calls (`aten.add.str`)."""
-    found = [getattr(packet, name) for name in packet.overloads()]
-    return [overload for overload in found if overload.name() in _dispatched()]
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return [overload for overload in overloads if overload.name() in _dispatched()]
 
 
-def _place(overload: OpOverload) -> Place:
+def _place(overload: OpOverload) -> CatalogEntry:
     name = str(overload)
     if overload in calls.SPECIALS:
         how = "host" if calls.SPECIALS[overload] in calls.HOST_HANDLERS else "special"
-        return Place(name, how, *_where(calls.SPECIALS[overload]))
+        return CatalogEntry(name, how, *_where(calls.SPECIALS[overload]))
     plan = calls.new_plan(overload)
     if plan.rule is not None and overload in rules.RULES:
-        return Place(name, "rule", *_where(plan.rule.function))
+        return CatalogEntry(name, "rule", *_where(plan.rule.function))
     if (
         calls.is_foreach(overload)
         or any(argument.is_out for argument in overload._schema.arguments)
         or plan.rule is not None
     ):
         is_lowered = plan.rule is not None or plan.handler is not None or calls.is_foreach(overload)
-        return Place(
+        return CatalogEntry(
             name,
             "derived" if is_lowered else "none",
             *(_where(plan.rule.function) if plan.rule is not None else ("", 0)),
         )
     if plan.handler is calls.no_rule and overload._schema.name in rules.ON_CPU:
-        return Place(name, "host")
+        return CatalogEntry(name, "host")
     if overload in decomposition_table:
-        return Place(name, "decomposition", *_where(decomposition_table[overload]))
+        return CatalogEntry(name, "decomposition", *_where(decomposition_table[overload]))
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
-        return Place(name, "special")
+        return CatalogEntry(name, "special")
     if plan.handler is calls.no_rule:
         is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
         is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
-        return Place(name, "decomposition" if is_composite and is_factory else "none")
-    return Place(name, "derived" if plan.overload._schema.is_mutable else "decomposition")
+        return CatalogEntry(name, "decomposition" if is_composite and is_factory else "none")
+    return CatalogEntry(name, "derived" if plan.overload._schema.is_mutable else "decomposition")
 
 
 def _where(function: Any) -> tuple[str, int]:

@@ -72,13 +72,13 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     ...
     spmd.core.passes.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
     """
-    before = nans.guard.kinds
+    kinds = nans.guard.kinds
     nans.guard.kinds = nans.NAN | nans.INFINITE if inf else nans.NAN
     try:
         yield
         syncs.sync()
     finally:
-        nans.guard.kinds = before
+        nans.guard.kinds = kinds
 
 
 # By dtype: the largest difference of an op's result from the CPU's, relative to its largest element, and absolute.
@@ -110,12 +110,12 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     [[1.0, 0.0], [0.0, 1.0]]
     """
     reference = fn if cpu is None else cpu
-    reference, given = tree_map(_to_cpu, (reference, args))
+    reference, inputs = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
     with storages.watching(comparison):
         result = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
-        _compare_whole(result, reference, given)
+        _compare_whole(result, reference, inputs)
     return result
 
 

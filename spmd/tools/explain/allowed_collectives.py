@@ -80,20 +80,20 @@ def allow(*, above: int = 1 << 16, **kinds: Axes) -> Limit:
     """
     if type(above) is not int or above < 0:
         raise ValueError(f"allow: expected above to be a number of bytes, 0 or more, got {above!r}")
-    known = {kind.replace("-", "_"): kind for kind in KINDS}
-    unknown = [name for name in kinds if name not in known]
+    kind_of = {kind.replace("-", "_"): kind for kind in KINDS}
+    unknown = [name for name in kinds if name not in kind_of]
     if unknown:
-        raise TypeError(f"allow: there is no collective {', '.join(unknown)}: expected {', '.join(sorted(known))}")
-    return Limit(above, {known[name]: _axes(name, axes) for name, axes in kinds.items()})
+        raise TypeError(f"allow: there is no collective {', '.join(unknown)}: expected {', '.join(sorted(kind_of))}")
+    return Limit(above, {kind_of[name]: _axes(name, axes) for name, axes in kinds.items()})
 
 
 def _axes(name: str, axes: Any) -> frozenset[str] | bool:
     if isinstance(axes, (bool, str)):
         return axes if isinstance(axes, bool) else frozenset((axes,))
-    found = frozenset(axes) if isinstance(axes, (tuple, list, set, frozenset)) else None
-    if found is None or not all(isinstance(axis, str) for axis in found):
+    names = frozenset(axes) if isinstance(axes, (tuple, list, set, frozenset)) else None
+    if names is None or not all(isinstance(axis, str) for axis in names):
         raise TypeError(f"allow: expected {name} to be a mesh axis, axes or True, got {axes!r}")
-    return found
+    return names
 
 
 def _refuse(program: Program) -> None:

@@ -231,11 +231,11 @@ def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:
 
 def _arguments(statics: str) -> dict[str, str]:
     """Splits a text of arguments by name; a text without names is one argument."""
-    found = list(_ARGUMENT.finditer(statics))
-    if not found or found[0].start():
+    matches = list(_ARGUMENT.finditer(statics))
+    if not matches or matches[0].start():
         return {"arguments": statics} if statics else {}
-    ends = [match.start() for match in found[1:]] + [len(statics)]
-    return {match[1]: statics[match.end() : end] for match, end in zip(found, ends, strict=True)}
+    ends = [match.start() for match in matches[1:]] + [len(statics)]
+    return {match[1]: statics[match.end() : end] for match, end in zip(matches, ends, strict=True)}
 
 
 # --- the same ops -----------------------------------------------------------------------------------------------------
@@ -244,9 +244,9 @@ def _arguments(statics: str) -> dict[str, str]:
 def _changed_wiring(before: Requested, now: Requested) -> str | None:
     """Describes the first op that reads another value."""
     for op, line, new, old in zip(now.entries, now.lines, now.wiring, before.wiring, strict=True):
-        for place, was in zip(new, old, strict=True):
-            if place != was:
-                return f"{op.name} at {line} reads {now.value(place)}, before {before.value(was)}"
+        for operand, was in zip(new, old, strict=True):
+            if operand != was:
+                return f"{op.name} at {line} reads {now.value(operand)}, before {before.value(was)}"
     return None
 
 

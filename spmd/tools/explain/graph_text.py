@@ -34,11 +34,11 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
         ]
         operands, sharding = _short(list(map(named, node.operands))), node.op.sharding
         as_marked = "" if sharding is None else f" {sharding!r}"
-        made = f"{places[node]} = {node.op.name}({operands}) -> {_short(metas)}{as_marked}"
-        lines.append(f"{made}  {user_lines.node_line(node)}"[:_COLUMNS])
+        text = f"{places[node]} = {node.op.name}({operands}) -> {_short(metas)}{as_marked}"
+        lines.append(f"{text}  {user_lines.node_line(node)}"[:_COLUMNS])
     if len(lines) > most:
-        left = len(lines) - most
-        lines[most // 2 : -most // 2] = [f"... {left:,} ops ..."]
+        num_hidden = len(lines) - most
+        lines[most // 2 : -most // 2] = [f"... {num_hidden:,} ops ..."]
     size = f"{len(graph.nodes):,} ops, {len(graph.inputs):,} inputs"
     return "\n  ".join([f"{head}: {size}", *lines, f"results: {_short(list(map(named, graph.roots)))}"])
 

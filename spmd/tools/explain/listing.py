@@ -34,12 +34,12 @@ def _input(before: Listing, now: Listing) -> str:
     """Describes the first input that differs, where there are as many inputs and the same kinds of ops."""
     if len(before["inputs"]) != len(now["inputs"]) or _names(before) != _names(now):
         return ""
-    for place, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
+    for index, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
         if old[0] != new[0]:
-            return f"input {place} is now {new[0]}, in the saved program {old[0]}"
-    for place, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
+            return f"input {index} is now {new[0]}, in the saved program {old[0]}"
+    for index, (old, new) in enumerate(zip(before["inputs"], now["inputs"], strict=True)):
         if old[1] != new[1]:
-            return f"input {place} ({new[0]}) is now sharded as {new[1]}, in the saved program as {old[1]}"
+            return f"input {index} ({new[0]}) is now sharded as {new[1]}, in the saved program as {old[1]}"
     return ""
 
 
@@ -49,10 +49,10 @@ def _names(one: Listing) -> Sequence[str]:
 
 def _ops(before: Listing, now: Listing) -> str:
     count = "" if len(before["ops"]) == len(now["ops"]) else f" ({len(now['ops'])} ops, saved {len(before['ops'])})"
-    for place, (old, new) in enumerate(zip(before["ops"], now["ops"], strict=False)):
+    for index, (old, new) in enumerate(zip(before["ops"], now["ops"], strict=False)):
         if old != new:
-            line = now["lines"][place]
-            return f"op {place} at {line} is now {new[1]}, in the saved program {old[1]}{_hint(old, new)}{count}"
+            line = now["lines"][index]
+            return f"op {index} at {line} is now {new[1]}, in the saved program {old[1]}{_hint(old, new)}{count}"
     return f"the number of ops differs{count}" if count else ""
 
 
@@ -61,9 +61,9 @@ def _hint(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def _rest(before: Listing, now: Listing) -> str:
-    for name, what in (("wiring", "an op reads another value"), ("donated", "another input may be written over")):
+    for name, words in (("wiring", "an op reads another value"), ("donated", "another input may be written over")):
         if before[name] != now[name]:
-            return what
+            return words
     if before["results"] != now["results"]:
         counts = len(now["results"]), len(before["results"])
         return f"other results are kept, or in other shardings ({counts[0]} results, saved {counts[1]})"

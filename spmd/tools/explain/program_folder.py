@@ -52,14 +52,14 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    found = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
-    version = None if found is None else found.get("version")
-    if found is None or version != VERSION:
+    parsed = running.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    version = None if parsed is None else parsed.get("version")
+    if parsed is None or version != VERSION:
         raise ValueError(
             f"load_programs: expected a folder that plan.save_program or spmd.warm has written, of version {VERSION}; "
-            + (f"there is no {MANIFEST} in {folder}" if found is None else f"{manifest} has version {version!r}")
+            + (f"there is no {MANIFEST} in {folder}" if parsed is None else f"{manifest} has version {version!r}")
         )
-    result = ProgramFolder(folder, found["setting"], tuple(found["programs"]))
+    result = ProgramFolder(folder, parsed["setting"], tuple(parsed["programs"]))
     _known[folder] = result
     if content not in points.given_by:
         points.given_by.append(content)
@@ -80,11 +80,11 @@ def write(path: str | Path, files: Mapping[str, bytes], setting: Mapping[str, An
     """
     folder = Path(path).expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before = {file.name for file in folder.iterdir()}
-    if before and MANIFEST not in before:
+    names = {file.name for file in folder.iterdir()}
+    if names and MANIFEST not in names:
         raise ValueError(f"save_program: expected a new or an empty folder, or one that it wrote, got {folder}")
     (folder / MANIFEST).unlink(missing_ok=True)
-    for name in before:
+    for name in names:
         if name.endswith(SUFFIX):
             (folder / name).unlink()
     for digest, body in files.items():

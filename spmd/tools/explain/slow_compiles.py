@@ -19,16 +19,16 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
     process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
     count = counters.counter("programs_compiled") + counters.num_loaded() + 1
     number, parts = executables.part()
-    known = [f"{number:,} of {parts:,}"] if parts > 1 else []
-    known += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
-    of = f" ({'; '.join(known)})" if known else ""
-    what = f"compiling program {count:,}{of}, {num_ops:,} ops"
+    facts = [f"{number:,} of {parts:,}"] if parts > 1 else []
+    facts += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
+    of = f" ({'; '.join(facts)})" if facts else ""
+    head = f"compiling program {count:,}{of}, {num_ops:,} ops"
     started = time.monotonic()
 
     def describe() -> str:
         why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
         seconds = time.monotonic() - started
-        return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
+        return f"{head}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{head}, {why}"
 
     with status("compiling", describe, together=True):
         yield

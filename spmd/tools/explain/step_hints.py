@@ -70,15 +70,17 @@ def hints() -> list[Hint]:
     >>> [(hint.kind, hint.count) for hint in spmd.profiler.hints() if hint.kind == "read"]
     [('read', 3)]
     """
-    found = [
-        _of_line(costly) for costly, _ in _seconds.most_common() if costly.kind != "read" or _counts[costly] >= _READS
+    result = [
+        _of_place(place, count, seconds)
+        for place, count, seconds in samples.places()
+        if place.kind != "read" or count >= _READS
     ]
-    again: dict[str, list[CompileRecord]] = {}
+    later: dict[str, list[CompileRecord]] = {}
     for record in counters.compiles():
         if not _is_first(record):
-            again.setdefault(record.line, []).append(record)
-    found += [_of_compiles(line, records) for line, records in again.items()]
-    return sorted(found, key=lambda hint: -hint.seconds)
+            later.setdefault(record.line, []).append(record)
+    result += [_of_compiles(line, records) for line, records in later.items()]
+    return sorted(result, key=lambda hint: -hint.seconds)
 
 
 def _is_first(record: CompileRecord) -> bool:

@@ -19,16 +19,16 @@ def cycles(module: Module) -> tuple[int, int]:
     for computation in module.computations.values():
         if computation.is_inner or not computation.count:
             continue
-        own = sum(map(line_cycles, computation.lines))
-        total += computation.count * own
-        once += own
+        each = sum(map(line_cycles, computation.lines))
+        total += computation.count * each
+        once += each
     return total, once
 
 
 def line_cycles(line: Instruction) -> int:
     """Returns the estimated cycles of one line; 0 without an estimate."""
-    found = _CYCLES.search(line.rest)
-    return 0 if found is None else int(found[1])
+    estimate = _CYCLES.search(line.rest)
+    return 0 if estimate is None else int(estimate[1])
 
 
 # The operations that the author of a kernel states (Pallas' `CostEstimate`), of a buffer with all of its rows.
@@ -126,30 +126,30 @@ def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:
 
 def product_flops(computation: Computation, line: Instruction) -> int:
     """The operations of one `dot` or `convolution`: two for each product of two elements."""
-    left, right = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
+    lhs, rhs = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
     result = arrays(line.shape)[0][1]
     if line.opcode == "dot":
-        return 2 * math.prod(result) * math.prod(left[dim] for dim in _dims(line, "lhs_contracting_dims"))
+        return 2 * math.prod(result) * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
     windows = _window(line, sum(letter.isdigit() for letter in of_made))
-    total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * right[of_right.index("i")]
+    total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * rhs[of_right.index("i")]
     for number, window in enumerate(windows):
         letter = str(number)
-        total *= _pairs(left[of_left.index(letter)], result[of_made.index(letter)], window)
+        total *= _pairs(lhs[of_left.index(letter)], result[of_made.index(letter)], window)
     return total
 
 
 def _dims(line: Instruction, name: str) -> list[int]:
-    found = re.search(rf"{name}=\{{([\d,]*)\}}", line.rest)
-    return [int(dim) for dim in found[1].split(",") if dim] if found is not None else []
+    dims = re.search(rf"{name}=\{{([\d,]*)\}}", line.rest)
+    return [int(dim) for dim in dims[1].split(",") if dim] if dims is not None else []
 
 
 def _window(line: Instruction, rank: int) -> list[dict[str, tuple[int, ...]]]:
     """Returns for each dim of a window its size, stride, padding and dilations."""
-    found = re.search(r"window=\{([^}]*)\}", line.rest)
-    fields = dict(part.split("=") for part in found[1].split()) if found is not None else {}
+    match = re.search(r"window=\{([^}]*)\}", line.rest)
+    fields = dict(part.split("=") for part in match[1].split()) if match is not None else {}
     windows: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rank)]
     for name, text in fields.items():
         for window, part in zip(windows, text.split("x"), strict=False):
@@ -162,8 +162,8 @@ def _pairs(length: int, made: int, window: dict[str, tuple[int, ...]]) -> int:
     (size,), (stride,) = window.get("size", (1,)), window.get("stride", (1,))
     low = window.get("pad", (0, 0))[0]
     (gaps,), (spread,) = window.get("lhs_dilate", (1,)), window.get("rhs_dilate", (1,))
-    place = np.arange(made)[:, None] * stride - low + np.arange(size)[None, :] * spread
-    return int(((place >= 0) & (place % gaps == 0) & (place // gaps < length)).sum())
+    position = np.arange(made)[:, None] * stride - low + np.arange(size)[None, :] * spread
+    return int(((position >= 0) & (position % gaps == 0) & (position // gaps < length)).sum())
 
 
 # --- kernels of a GPU -------------------------------------------------------------------------------------------------
@@ -216,22 +216,22 @@ def kernel_of(module: Module, computation: Computation, line: Instruction) -> Ke
 
 def flops_of(module: Module) -> float:
     """The operations of products, convolutions and attention in a run, every iteration of a loop counted."""
-    found = 0
+    total = 0
     for computation in module.computations.values():
         if computation.count and not computation.is_inner:
             kernels = (kernel_of(module, computation, line) for line in computation.lines)
-            found += computation.count * sum(one.flops for one in kernels if one is not None)
-    return float(found)
+            total += computation.count * sum(one.flops for one in kernels if one is not None)
+    return float(total)
 
 
 def _products(module: Module, inner: Computation) -> list[tuple[Computation, Instruction]]:
-    found = []
+    products = []
     for line in inner.lines:
         if line.opcode in ("dot", "convolution"):
-            found.append((inner, line))
+            products.append((inner, line))
         elif line.opcode == "fusion":
-            found += _products(module, module.computations[line.called[0][1]])
-    return found
+            products += _products(module, module.computations[line.called[0][1]])
+    return products
 
 
 def _dtype(computation: Computation, line: Instruction) -> str:
@@ -307,8 +307,8 @@ def _library_call(computation: Computation, line: Instruction) -> Kernel | None:
     moved = _bytes(computation, line, None)
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
-        left = arrays(computation.by_name[line.operands[0]].shape)[0][1]
-        summed = math.prod(left[int(dim)] for dim in numbers["lhs_contracting_dimensions"])
+        lhs = arrays(computation.by_name[line.operands[0]].shape)[0][1]
+        summed = math.prod(lhs[int(dim)] for dim in numbers["lhs_contracting_dimensions"])
         flops = 2 * math.prod(arrays(line.shape)[0][1]) * summed
         return Kernel(PRODUCT, _dtype(computation, line), flops, _tiles(line.shape), moved)
     if name.startswith("__cudnn$fmha"):

@@ -1,16 +1,15 @@
 """Every collective of an optimised program: kind, mesh axes, bytes, count and op; the same as a table with lines."""
 
-import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ...core import Collective, Sharding, topology
-from ...core.extend import Computation, Graph, Instruction, Module, Node, Target, num_bytes, user_lines
+from ...core.extend import Computation, Graph, Instruction, Module, Target, num_bytes
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -23,7 +22,7 @@ _STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KI
 Exchange = tuple[Collective, int | None]
 
 
-class Placed(NamedTuple):
+class PlacedCollective(NamedTuple):
     """A collective with its line of the program's text; the line of a chain is its first. joined: the ops of its
     operands, where XLA has combined collectives of several ops in one; `node` is the first op's."""
 
@@ -34,11 +33,11 @@ class Placed(NamedTuple):
     joined: tuple[int, ...] = ()
 
 
-def collectives(module: Module, graph: Graph) -> list[Placed]:
+def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
     """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
     names: dict[str, tuple[tuple[str, ...], int, str]] = {}
-    found: list[Placed] = []
+    result: list[PlacedCollective] = []
     seen: set[str] = set()
     links = links_of(module)
     for computation in module.computations.values():
@@ -72,15 +71,15 @@ def collectives(module: Module, graph: Graph) -> list[Placed]:
             row = Collective(
                 kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core_of(start[1])
             )
-            found.append(Placed(row, node, computation, line, together))
-    return found
+            result.append(PlacedCollective(row, node, computation, line, together))
+    return result
 
 
 def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
     """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
     makers = (computation.by_name[name] for name in line.operands if name in computation.by_name)
     places = tuple(
-        place for maker in makers if (place := node_index(scope_of(computation, maker), num_nodes)) is not None
+        index for maker in makers if (index := node_index(scope_of(computation, maker), num_nodes)) is not None
     )
     return places if len(set(places)) > 1 else ()
 
@@ -106,8 +105,8 @@ _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
 
 def chain_of(line: Instruction) -> str:
     """The name of the collective that a line is one of several of; "" for one of a single line."""
-    found = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
-    return "" if found is None else found[0]
+    match = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    return "" if match is None else match[0]
 
 
 def links_of(module: Module) -> Counter[str]:
@@ -158,13 +157,13 @@ def core_of(start: Instruction) -> str:
 def _is_overlapped(computation: Computation, line: Instruction) -> bool:
     """True if something is computed between the start of a collective and its end; lines are in execution order."""
     name = line.name
-    for one in computation.lines[computation.lines.index(line) + 1 :] if line.opcode.endswith("-start") else ():
-        if one.opcode in _WORK:
+    for later in computation.lines[computation.lines.index(line) + 1 :] if line.opcode.endswith("-start") else ():
+        if later.opcode in _WORK:
             return True
-        if name in one.operands and one.opcode.endswith("-done"):
+        if name in later.operands and later.opcode.endswith("-done"):
             return False
-        if name in one.operands and one.opcode.endswith("-update"):
-            name = one.name
+        if name in later.operands and later.opcode.endswith("-update"):
+            name = later.name
     return False
 
 
@@ -184,8 +183,8 @@ _HOST_KINDS = {
 
 def kind_between_slices(line: Instruction) -> str | None:
     """The kind of the collective that a line sends for over the network between slices; None for another line."""
-    found = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
-    return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
+    match = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    return None if match is None else _HOST_KINDS.get(match[1], match[1].lower().replace("_", "-"))
 
 
 def scope_of(computation: Computation, line: Instruction) -> str:
@@ -221,18 +220,18 @@ def _scope_before(computation: Computation, line: Instruction) -> str:
     seen: set[tuple[str, str]] = set()
     todo = [(computation, line)]
     while todo and len(seen) < _MOST_LINES:
-        inside, one = todo.pop(0)
-        if node_index(one.scope, 1 << 60) is not None:
-            return one.scope
-        if (inside.name, one.name) in seen:
+        inside, source = todo.pop(0)
+        if node_index(source.scope, 1 << 60) is not None:
+            return source.scope
+        if (inside.name, source.name) in seen:
             continue
-        seen.add((inside.name, one.name))
-        if one.opcode == "parameter" and inside.caller is not None:
+        seen.add((inside.name, source.name))
+        if source.opcode == "parameter" and inside.caller is not None:
             outside, call = inside.caller
-            place = 0 if call.opcode == "while" else int(one.arguments)
-            todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
+            operand = 0 if call.opcode == "while" else int(source.arguments)
+            todo += [(outside, outside.by_name[name]) for name in call.operands[operand : operand + 1]]
         else:
-            todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
+            todo += [(inside, inside.by_name[name]) for name in source.operands if name in inside.by_name]
     return ""
 
 
@@ -249,8 +248,8 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
     if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
         return None
     places = inputs[int(named[1])].places
-    given = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
-    return next((i for i, node in enumerate(graph.nodes) if not given.isdisjoint(node.operands)), None)
+    data = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
+    return next((i for i, node in enumerate(graph.nodes) if not data.isdisjoint(node.operands)), None)
 
 
 def _shape_of(operand: str, computation: Computation) -> str:
@@ -273,8 +272,8 @@ _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def _groups_text(line: Instruction) -> str:
-    found = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
-    return "" if found is None else found[0]
+    match = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
+    return "" if match is None else match[0]
 
 
 def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
@@ -311,9 +310,9 @@ def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[
     ids = np.arange(math.prod(shape)) if ids_text is None else _order(ids_text)
     # Two devices are in one group if their places are equal but for the spanned parts, which are zero in `first`.
     first = dict(zip(sizes, np.indices(shape).reshape(len(shape), -1), strict=True))
-    for name, before, size in _AXIS.findall(axes_text):
+    for name, outer, size in _AXIS.findall(axes_text):
         part = int(size or sizes[name])
-        step = sizes[name] // (int(before or 1) * part)
+        step = sizes[name] // (int(outer or 1) * part)
         first[name] -= first[name] // step % part * step
         count *= part
     order = np.ravel_multi_index(tuple(first.values()), shape).argsort(kind="stable")
@@ -322,10 +321,10 @@ def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[
 
 def _order(text: str) -> np.ndarray:
     """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
-    found = _ORDER.search(text)
-    if found is None:
+    match = _ORDER.search(text)
+    if match is None:
         return np.array(_numbers(text))
-    return _iota(found[1], found[2]).reshape(-1)
+    return _iota(match[1], match[2]).reshape(-1)
 
 
 _ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
@@ -336,19 +335,19 @@ def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, 
     meshes = list(meshes)
     order = meshes[0].device_ids
     target = meshes[0].target if meshes[0].target is not None else topology.stand_in()
-    found = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
-    size = max((len(group) for group in found), default=1)
+    devices = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
+    size = max((len(group) for group in devices), default=1)
     pairs = text.startswith("source") or "->" in text
     if pairs:
-        found = [pair for pair in found if pair[0] != pair[1]]
-    if size == 1 or not found:
+        devices = [pair for pair in devices if pair[0] != pair[1]]
+    if size == 1 or not devices:
         return (), 1, ""
-    link = _link(found, order, topology.slices(target))
+    link = _link(devices, order, topology.slices(target))
     for mesh in meshes:
-        named = _axes_over(found, mesh, order, is_exact=not pairs)
+        named = _axes_over(devices, mesh, order, is_exact=not pairs)
         if named:
             return named, size, link
-    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size, link
+    return (f"{len(devices)} groups of {size}" if not pairs else "devices",), size, link
 
 
 def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[int, ...]]:
@@ -362,8 +361,8 @@ def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[
         named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
     else:
         named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
-    place = {topology.all_devices(target)[device].id: i for i, device in enumerate(order)}
-    return [tuple(place[number] for number in group) for group in named]
+    position = {topology.all_devices(target)[device].id: i for i, device in enumerate(order)}
+    return [tuple(position[number] for number in group) for group in named]
 
 
 def _listed(text: str) -> list[int]:
@@ -442,7 +441,7 @@ class Origin(NamedTuple):
 
 def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
     """Returns where each instruction came from, those inside fusions left out."""
-    found: dict[str, Origin] = {}
+    result: dict[str, Origin] = {}
     for computation in module.computations.values():
         for line in () if computation.is_inner or not computation.count else computation.lines:
             places = dict.fromkeys(_places(module, computation, line, num_nodes))
@@ -451,78 +450,21 @@ def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
                 places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
             operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
             size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
-            found[line.name] = Origin(tuple(places), size, line.opcode)
-    return found
+            result[line.name] = Origin(tuple(places), size, line.opcode)
+    return result
 
 
 def _places(module: Module, computation: Computation, line: Instruction, num_nodes: int) -> Iterator[int]:
-    own = node_index(scope_of(computation, line), num_nodes)
-    if own is not None:
-        yield own
+    index = node_index(scope_of(computation, line), num_nodes)
+    if index is not None:
+        yield index
     if collective_kind(line) is not None:
         yield from joined(computation, line, num_nodes)
     for _, name in line.called if line.opcode in _WITHIN else ():
         for inner in module.computations[name].lines:
-            place = node_index(inner.scope, num_nodes)
-            if place is not None:
-                yield place
-
-
-# --- the table with the user's lines ----------------------------------------------------------------------------------
+            inner_index = node_index(inner.scope, num_nodes)
+            if inner_index is not None:
+                yield inner_index
 
 
 Exchanges = tuple[Exchange, ...]
-
-
-Times = Mapping[Key, tuple[float, float]]  # of each collective the seconds, and those that nothing covers
-
-
-def exchanges(found: Iterable[Placed], graph: Graph, times: Times | None = None) -> Exchanges:
-    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
-    those belong to the run that recorded the ops, and the program may be reused by others.
-
-    times: by the clock of a plan.
-    """
-
-    def row(one: Placed) -> Collective:
-        seconds, waiting = (times or {}).get(key_of(one.computation, one.line), (0.0, 0.0))
-        return dataclasses.replace(one.row, op=_op(one, graph), seconds=seconds, waiting=waiting)
-
-    return tuple(_merged((row(one), one.node) for one in found))
-
-
-def _op(one: Placed, graph: Graph) -> str:
-    """The op that a collective came from; of a combined one the number of its arrays and the op of the first one."""
-    name = "" if one.node is None else user_lines.source_of(graph.nodes[one.node]).op.name
-    if not one.joined:
-        return name
-    is_backward = all(graph.nodes[place].sequence >= 0 for place in one.joined)
-    return f"{len(one.joined)} {'gradients' if is_backward else 'values'} combined, the first of {name}"
-
-
-def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
-    """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
-
-    paths: returns the path of the module that an op belongs to, or "".
-    """
-    rows: list[Exchange] = []
-    lines = user_lines.lines_of(graph.nodes) if found else []
-    for row, place in found:
-        line = path = ""
-        if place is not None:
-            source = user_lines.source_of(node := graph.nodes[place])
-            line = str(own if (own := user_lines.node_line(source)).code is not None else lines[place])
-            path = paths(node) if row.op == source.op.name else ""  # a combined one has several
-        rows.append((dataclasses.replace(row, line=line, path=path), None))
-    return tuple(sorted((row for row, _ in _merged(rows)), key=lambda row: -row.moved_bytes))
-
-
-def _merged(found: Iterable[Exchange]) -> Iterator[Exchange]:
-    """Yields rows that are equal but for their counts and times as one."""
-    sums: dict[Exchange, tuple[int, float, float]] = {}
-    for row, node in found:
-        key = dataclasses.replace(row, count=1, seconds=0.0, waiting=0.0), node
-        count, seconds, waiting = sums.get(key, (0, 0.0, 0.0))
-        sums[key] = count + row.count, seconds + row.seconds, waiting + row.waiting
-    for (row, node), (count, seconds, waiting) in sums.items():
-        yield dataclasses.replace(row, count=count, seconds=seconds, waiting=waiting), node

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 
 from ...core import DeviceData, Move, Sharding
 from ...core.extend import Computation, Graph, Instruction, Module, Node, Value, arrays, user_lines, walks
-from .hlo_collectives import Placed, scope_of
+from .hlo_collectives import PlacedCollective, scope_of
 
 Shape = tuple[int, ...]
 
@@ -28,7 +28,7 @@ class Chain:
     """Collectives in a row. befores: the shapes that a shard has on its way to the first one, the nearest first;
     afters: behind the last one; is_cut: that is each device's own slice, and nothing reads what is not in it."""
 
-    links: list[Placed]
+    links: list[PlacedCollective]
     befores: list[Shape]
     afters: list[Shape]
     is_cut: bool
@@ -42,49 +42,49 @@ _MOVING = {
 _MOST_LINES = 64  # lines that are followed
 
 
-def chain_of(module: Module, first: Placed, by_line: Mapping[tuple[str, str], Placed]) -> Chain:
+def chain_of(module: Module, first: PlacedCollective, by_line: Mapping[tuple[str, str], PlacedCollective]) -> Chain:
     """Returns the chain that begins with a collective. by_line: all of them by computation and line."""
     links = [first]
     for line, _ in _readers(module, first.computation, first.line, by_line):
-        found = by_line.get((first.computation.name, line.name))
-        if found is not None and _is_next(first, found) and found not in links:
-            links.append(found)
+        link = by_line.get((first.computation.name, line.name))
+        if link is not None and _is_next(first, link) and link not in links:
+            links.append(link)
     last = links[-1]
     count = _num_elements(last)
-    shapes = [shape for _, found in _readers(module, last.computation, last.line, {}) for shape in found]
+    shapes = [shape for _, each in _readers(module, last.computation, last.line, {}) for shape in each]
     wholes = [shape for shape in [_shape(last.line), *shapes] if math.prod(shape) == count]
     cut = _own_slice(module, last)
     return Chain(links, _befores(module, first), wholes if cut is None else [cut], cut is not None)
 
 
-def _is_next(first: Placed, found: Placed) -> bool:
+def _is_next(first: PlacedCollective, found: PlacedCollective) -> bool:
     """True for collectives of one op, or of one value, whose scope XLA gives to what moves it (jaxlib 0.12)."""
     return found.node == first.node or (found.node is not None and "" != found.line.scope == first.line.scope)
 
 
-def _num_elements(link: Placed) -> int:
+def _num_elements(link: PlacedCollective) -> int:
     """The elements of a shard after a collective."""
-    known = link.computation.by_name
-    count = sum(math.prod(_shape(known[name])) for name in link.line.operands if name in known)
+    lines = link.computation.by_name
+    count = sum(math.prod(_shape(lines[name])) for name in link.line.operands if name in lines)
     return math.prod(_shape(link.line)) if link.row.kind == "all-gather" else count
 
 
 def _readers(
-    module: Module, computation: Computation, line: Instruction, by_line: Mapping[tuple[str, str], Placed]
+    module: Module, computation: Computation, line: Instruction, by_line: Mapping[tuple[str, str], PlacedCollective]
 ) -> Iterator[tuple[Instruction, list[Shape]]]:
     """Yields the lines that a line's elements reach by being moved alone, each with the shapes that they have there;
     through collectives as well, those of `by_line`."""
     todo, seen = [line], {line.name}
     while todo and len(seen) < _MOST_LINES:
-        one = todo.pop(0)
-        for reader in computation.readers.get(one.name, []):
+        source = todo.pop(0)
+        for reader in computation.readers.get(source.name, []):
             if reader.name in seen:
                 continue
             seen.add(reader.name)
             is_link = (computation.name, reader.name) in by_line
             shapes, goes_on = [_shape(reader)], reader.opcode in _MOVING or is_link
             if reader.opcode == "fusion":
-                inside, goes_on = _through(module.computations[reader.called[0][1]], reader, one)
+                inside, goes_on = _through(module.computations[reader.called[0][1]], reader, source)
                 shapes = [*inside, *shapes] if goes_on else inside
             elif not goes_on:
                 shapes = []
@@ -98,37 +98,37 @@ def _readers(
 def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> tuple[list[Shape], bool]:
     """The shapes that an operand's elements have inside a fusion, and whether the fusion moves them and no more."""
     places = {str(index) for index, name in enumerate(fusion.operands) if name == operand.name}
-    todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
+    todo = [source for source in inner.lines if source.opcode == "parameter" and source.arguments in places]
     shapes: list[Shape] = []
     seen: set[str] = set()
     while todo:
-        one = todo.pop(0)
-        shapes.append(_shape(one))
-        for reader in inner.readers.get(one.name, []):
+        source = todo.pop(0)
+        shapes.append(_shape(source))
+        for reader in inner.readers.get(source.name, []):
             if reader.opcode in (*_MOVING, "dynamic-slice") and reader.name not in seen:
                 seen.add(reader.name)
                 todo.append(reader)
     return shapes, inner.lines[-1].name in seen
 
 
-def _befores(module: Module, first: Placed) -> list[Shape]:
+def _befores(module: Module, first: PlacedCollective) -> list[Shape]:
     """The shapes of a shard before the first collective, and before each device takes its slice for it."""
     computation, line = first.computation, first.line
-    found: list[Shape] = []
-    while len(found) < _MOST_LINES:
+    shapes: list[Shape] = []
+    while len(shapes) < _MOST_LINES:
         operands = [computation.by_name[name] for name in line.operands if name in computation.by_name]
         if not operands:
             break
         line = max(operands, key=lambda one: math.prod(_shape(one)))
-        found.append(_shape(line))
+        shapes.append(_shape(line))
         if line.opcode == "fusion":
             inner = module.computations[line.called[0][1]]
-            found += [_shape(one) for one in reversed(inner.lines) if one.opcode in _MOVING]
+            shapes += [_shape(one) for one in reversed(inner.lines) if one.opcode in _MOVING]
             if any(one.opcode not in (*_MOVING, *_NUMBERS) for one in inner.lines):
                 break
         elif line.opcode not in _MOVING and not _takes_own_slice(module, computation, line):
             break
-    return found
+    return shapes
 
 
 # What computes the place of a slice.
@@ -143,7 +143,7 @@ def _shape(line: Instruction) -> Shape:
 # --- slices by the number of the device -------------------------------------------------------------------------------
 
 
-def _own_slice(module: Module, last: Placed) -> Shape | None:
+def _own_slice(module: Module, last: PlacedCollective) -> Shape | None:
     """The shape of the slice that each device keeps of a collective's result; None if the whole is read."""
     computation, line = last.computation, last.line
     while True:
@@ -164,10 +164,10 @@ def _own_slice_of(module: Module, computation: Computation, line: Instruction, r
         return _shape(reader)
     inner = module.computations[reader.called[0][1]]
     places = {str(index) for index, name in enumerate(reader.operands) if name == line.name}
-    todo = [one for one in inner.lines if one.opcode == "parameter" and one.arguments in places]
+    todo = [source for source in inner.lines if source.opcode == "parameter" and source.arguments in places]
     cuts: list[Shape] = []
-    for one in todo:  # which becomes longer
-        for inside in inner.readers.get(one.name, []):
+    for source in todo:  # which becomes longer
+        for inside in inner.readers.get(source.name, []):
             if inside.opcode == "dynamic-slice":
                 cuts.append(_shape(inside))
             elif inside.opcode not in (*_MOVING, *_UPDATES):
@@ -194,11 +194,11 @@ def _is_numbered(computation: Computation, line: Instruction) -> bool:
     """True if a scalar that a line reads comes from the number of the device."""
     todo, seen = [line], 0
     while todo and seen < _MOST_LINES:
-        one = todo.pop()
+        scalar = todo.pop()
         seen += 1
-        if one.opcode == "partition-id":
+        if scalar.opcode == "partition-id":
             return True
-        operands = (computation.by_name[name] for name in one.operands if name in computation.by_name)
+        operands = (computation.by_name[name] for name in scalar.operands if name in computation.by_name)
         todo += [operand for operand in operands if math.prod(_shape(operand)) == 1 and operand.opcode != "parameter"]
     return False
 
@@ -268,8 +268,8 @@ class Layouts:
     def known(self, value: Value) -> Sharding | None:
         """The layout that an annotation, or data, gives a value."""
         node = walks.origin(value)
-        found = self.inputs.get(value) if type(value) is DeviceData else None if node is None else node.op.sharding
-        return None if found is None or found.is_open else found
+        sharding = self.inputs.get(value) if type(value) is DeviceData else None if node is None else node.op.sharding
+        return None if sharding is None or sharding.is_open else sharding
 
     def marked_after(self, node: Node) -> set[Entries]:
         """The layouts that annotations of the result of an op request."""
@@ -282,14 +282,13 @@ class Layouts:
         """
         for is_known in (True, False):
             for holder, name, value in self._values(node):
-                found = self._moved(holder, name, value, befores, afters, is_known=is_known)
-                if found is not None:
-                    return found
+                if (moved := self._moved(holder, name, value, befores, afters, is_known)) is not None:
+                    return moved
         # XLA may have a layout on the way that no spec can name.
         for name, value in (("the result", node), *((f"operand {i}", one) for i, one in enumerate(node.operands))):
             shape = tuple(value.meta.shape)
             if any(tiles_of(shape, one) for one in befores):
-                after = next((one for shard in afters if (one := self._named(shape, shard)) is not None), None)
+                after = self._first_named(shape, afters)
                 if after is not None:
                     return Moved(node, name, shape, None, after)
         return None
@@ -297,35 +296,29 @@ class Layouts:
     def looked_up(self, node: Node, axes: Sequence[str]) -> Moved | None:
         """The operand that is cut over these axes; it would have to be whole along them."""
         for holder, name, value in self._values(node):
-            known, shape = self.known(value), tuple(value.meta.shape)
-            before = None if known is None else known.partition_spec(len(shape))
-            if before is not None and {axis for _, axis in cuts(before)}.issuperset(axes) and value is not node:
-                return Moved(holder, name, shape, before, tuple(_without(entry, axes) for entry in before))
+            sharding, shape = self.known(value), tuple(value.meta.shape)
+            spec = None if sharding is None else sharding.partition_spec(len(shape))
+            if spec is not None and {axis for _, axis in cuts(spec)}.issuperset(axes) and value is not node:
+                return Moved(holder, name, shape, spec, tuple(_without(entry, axes) for entry in spec))
         return None
 
     def _moved(
-        self,
-        holder: Node,
-        name: str,
-        value: Value,
-        befores: Sequence[Shape],
-        afters: Sequence[Shape],
-        *,
-        is_known: bool,
+        self, holder: Node, name: str, value: Value, befores: Sequence[Shape], afters: Sequence[Shape], is_known: bool
     ) -> Moved | None:
-        shape, known = tuple(value.meta.shape), self.known(value)
-        before = None
-        if is_known:
-            if known is not None and shape and known.shard_shape(shape) in befores:
-                before = known.partition_spec(len(shape))
-        else:
-            before = next((one for shard in befores if (one := self._named(shape, shard)) is not None), None)
-        if before is None:
+        shape, sharding = tuple(value.meta.shape), self.known(value)
+        old = None if is_known else self._first_named(shape, befores)
+        if is_known and sharding is not None and shape and sharding.shard_shape(shape) in befores:
+            old = sharding.partition_spec(len(shape))
+        if old is None:
             return None
-        marked = self.marked_after(holder) if shape == tuple(holder.meta.shape) else set()
-        found = (self._named(shape, shard, unlike=before, marked=marked) for shard in afters)
-        after = next((one for one in found if one is not None), None)
-        return Moved(holder, name, shape, before, after) if is_known or after is not None else None
+        after = self._first_named(
+            shape, afters, old, self.marked_after(holder) if shape == tuple(holder.meta.shape) else ()
+        )
+        return Moved(holder, name, shape, old, after) if is_known or after is not None else None
+
+    def _first_named(self, shape: Shape, shards: Sequence[Shape], *other: Any) -> Entries | None:
+        named = (self._named(shape, shard, *other) for shard in shards)
+        return next((spec for spec in named if spec is not None), None)
 
     def _values(self, node: Node) -> Iterator[tuple[Node, str, Value]]:
         """Yields the operands of an op, its result, and the operands of the ops before it that XLA takes as one with it
@@ -334,11 +327,11 @@ class Layouts:
         yield from ((node, f"operand {place}", operand) for place, operand in enumerate(node.operands))
         yield node, "the result", node
         while todo and len(seen) < _MOST_SPECS:
-            for before in map(walks.origin, todo.pop(0).operands):
-                if before is not None and before not in seen:
-                    seen.add(before)
-                    todo.append(before)
-                    yield from ((before, f"operand {place}", one) for place, one in enumerate(before.operands))
+            for maker in map(walks.origin, todo.pop(0).operands):
+                if maker is not None and maker not in seen:
+                    seen.add(maker)
+                    todo.append(maker)
+                    yield from ((maker, f"operand {place}", value) for place, value in enumerate(maker.operands))
 
     def _named(
         self, shape: Shape, shard: Shape, unlike: Entries | None = None, marked: Collection[Entries] = ()
@@ -349,13 +342,13 @@ class Layouts:
         if tiles is None:
             return None
         for mesh in self.meshes:
-            found = [
+            named = [
                 entries
                 for spec in itertools.islice(mesh.specs(tiles), _MOST_SPECS)
                 if (entries := tuple(map(_entry, spec))) != unlike
             ]
-            if found:
-                return max(found, key=lambda one: (one in marked, len(cuts(one) & cuts(unlike))))
+            if named:
+                return max(named, key=lambda one: (one in marked, len(cuts(one) & cuts(unlike))))
         return None
 
 
@@ -367,8 +360,8 @@ def _entry(axes: tuple[str, ...]) -> Any:
 
 
 def _without(entry: Any, axes: Sequence[str]) -> Any:
-    left = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
-    return _entry(() if left == (None,) else left)
+    others = tuple(axis for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis not in axes)
+    return _entry(() if others == (None,) else others)
 
 
 # --- moves ------------------------------------------------------------------------------------------------------------
@@ -379,44 +372,28 @@ _AXIS = re.compile(r"'[^']*'")  # in a spec
 Placement = tuple[Move, int]
 
 
-def moves(module: Module, graph: Graph, found: Sequence[Placed], unused: str = "") -> tuple[Placement, ...]:
+def moves(module: Module, graph: Graph, found: Sequence[PlacedCollective], unused: str = "") -> tuple[Placement, ...]:
     """Returns the moves of a program, of these collectives, without lines; most bytes first.
 
     graph: as it was recorded. unused: sentences on axes that an op cannot use, whose marks are not to be undone. Equal
     moves of one op are one.
     """
     layouts = Layouts(graph)
-    by_line = {(one.computation.name, one.line.name): one for one in found}
+    by_line = {(collective.computation.name, collective.line.name): collective for collective in found}
     done: set[tuple[str, str]] = set()
     result: dict[Any, Placement] = {}
-    for one in found:
-        if one.node is None or (one.computation.name, one.line.name) in done:
+    for collective in found:
+        if collective.node is None or (collective.computation.name, collective.line.name) in done:
             continue
-        chain = chain_of(module, one, by_line)
+        chain = chain_of(module, collective, by_line)
         done |= {(link.computation.name, link.line.name) for link in chain.links}
         last = chain.links[-1].node
-        move, place = _move(one.node if last is None else last, chain, layouts, unused)
+        move, index = _move(collective.node if last is None else last, chain, layouts, unused)
         if move is not None:
-            key = dataclasses.replace(move, bytes=0), place
-            before = result.get(key)
-            result[key] = dataclasses.replace(move, bytes=move.bytes + (before[0].bytes if before else 0)), place
+            key = dataclasses.replace(move, bytes=0), index
+            equal = result.get(key)
+            result[key] = dataclasses.replace(move, bytes=move.bytes + (equal[0].bytes if equal else 0)), index
     return tuple(sorted(result.values(), key=lambda found: -found[0].bytes))
-
-
-def listed(
-    found: Iterable[Placement], graph: Graph, above: int, paths: Callable[[Node], str] = lambda node: ""
-) -> tuple[Move, ...]:
-    """Returns the moves with a collective of more than `above` bytes, with the lines of the ops of this graph.
-
-    paths: returns the path of the module that an op belongs to, or "".
-    """
-    return tuple(
-        dataclasses.replace(
-            move, line=str(user_lines.line_of(graph.nodes[place], graph.nodes)), path=paths(graph.nodes[place])
-        )
-        for move, place in found
-        if move.largest > above
-    )
 
 
 def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move | None, int]:
@@ -448,17 +425,17 @@ def _move(place: int, chain: Chain, layouts: Layouts, unused: str) -> tuple[Move
     changed = {axis for _, axis in cuts(value.before) ^ cuts(value.after or value.before)} if value.before else set()
     if is_given_up and chain.afters[0] in chain.befores:  # it comes back: updated, or by two annotations
         value = value._replace(after=value.before)
-    op, before, after = user_lines.source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
+    op, old, new = user_lines.source_of(value.node).op.name, spec_text(value.before), spec_text(value.after)
     name = _markable(value)
-    is_advised = name and after not in ("", before) and not undoes(before, after, unused)
-    mark = f"mark_sharding of {name}, {list(value.shape)}, as {after}" if is_advised else ""
+    is_advised = name and new not in ("", old) and not undoes(old, new, unused)
+    mark = f"mark_sharding of {name}, {list(value.shape)}, as {new}" if is_advised else ""
     move = dataclasses.replace(
         move,
         op=op,
         value=value.name,
         shape=value.shape,
-        before=before,
-        after=after,
+        before=old,
+        after=new,
         axes=tuple(axis for axis in layouts.axis_names if axis in changed) or axes,
         mark=mark,
     )
@@ -510,8 +487,8 @@ def _is_marked(value: Moved, layouts: Layouts) -> bool:
 @functools.cache
 def _is_pointwise(name: str) -> bool:
     """True for an op that computes each element by itself: XLA moves its operand to where its result is annotated."""
-    namespace, _, rest = name.partition(".")
-    packet = getattr(torch.ops.aten, rest.partition(".")[0], None) if namespace == "aten" else None
+    namespace, _, overload_name = name.partition(".")
+    packet = getattr(torch.ops.aten, overload_name.partition(".")[0], None) if namespace == "aten" else None
     overloads = [] if packet is None else [getattr(packet, overload) for overload in packet.overloads()]
     return any(torch.Tag.pointwise in overload.tags for overload in overloads)
 

@@ -57,8 +57,8 @@ def checked(graph: Graph, program: Program, above: int, line: Line) -> tuple[Pla
     search = _Search(graph, program, above, line)
     large = [placement for placement in program.facts.moves if placement[0].largest > above][:_MOVES]
     search.near = [value for move, place in large for value in _values(graph, graph.nodes[place], move)]
-    found = {id(placement): search.checked(*placement) for placement in large}
-    return tuple((found.get(id(placement), placement[0]), placement[1]) for placement in program.facts.moves)
+    checked_moves = {id(placement): search.checked(*placement) for placement in large}
+    return tuple((checked_moves.get(id(placement), placement[0]), placement[1]) for placement in program.facts.moves)
 
 
 class _Search:
@@ -85,8 +85,8 @@ class _Search:
                 left_to_try -= 1
             tried = self.tried[key]
             if tried is not None and self._removes(move, place, *tried):
-                left, cost = tried
-                others = sum(one.bytes for one, _ in left if one.largest > self.above)
+                remaining, cost = tried
+                others = sum(one.bytes for one, _ in remaining if one.largest > self.above)
                 rank = cost.memory > self.before.memory * _MORE_MEMORY, others, cost.moved, cost.memory
                 if best is None or rank < best[0]:
                     best = rank, self._with_mark(move, value, sharding, cost), (value, sharding)
@@ -132,17 +132,17 @@ class _Search:
             if spec_text(sharding.partition_spec(rank)) == move.after and is_new(values[0], sharding):
                 yield values[0], sharding
         for several in itertools.zip_longest(*([*_layouts(value, graph.mesh)] for value in values)):
-            for value, one in zip(values, several, strict=True):
-                if one is not None and is_new(value, one):
-                    yield value, one
+            for value, layout in zip(values, several, strict=True):
+                if layout is not None and is_new(value, layout):
+                    yield value, layout
 
     def _is_undone(self, value: Value, sharding: Sharding | None) -> bool:
         """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
         rank, now = len(value.meta.shape), _layout(self.graph, value)
         if now is None or sharding is None:
             return False
-        before, after = (spec_text(one.partition_spec(rank)) for one in (now, sharding))
-        return undoes(before, after, self.unused)
+        old, new = (spec_text(one.partition_spec(rank)) for one in (now, sharding))
+        return undoes(old, new, self.unused)
 
     def _wish(self, value: Value) -> Sharding | None:
         """The layout that XLA chooses for an annotated value, or for an input, without its own."""
@@ -204,18 +204,18 @@ def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
     name, _, number = move.value.partition(" ")
     moved = node.operands[int(number)] if name == "operand" else node
     readers: dict[Any, list[Node]] = {}
-    for one in graph.nodes:
-        for operand in one.operands:
-            readers.setdefault(walks.origin(operand) or operand, []).append(one)
-    behind = [*_nearest([node], lambda reader: readers.get(reader, ()))]
-    beside = (operand for reader in behind for operand in reader.operands)
-    found: dict[Any, Value] = {}
+    for other in graph.nodes:
+        for operand in other.operands:
+            readers.setdefault(walks.origin(operand) or operand, []).append(other)
+    later = [*_nearest([node], lambda reader: readers.get(reader, ()))]
+    beside = (operand for reader in later for operand in reader.operands)
+    near: dict[Any, Value] = {}
     makers, operands, others = (_nearest(values, _operands) for values in ([moved], node.operands, beside))
-    for value in (*makers, *behind, *operands, *others):
+    for value in (*makers, *later, *operands, *others):
         if value.meta.shape and (is_mark(value) or type(value) is DeviceData):
-            found.setdefault(walks.value_name(value), value)
-    plain = [one for one in dict.fromkeys((moved, node)) if walks.value_name(one) not in found and type(one) is Node]
-    return [*list(found.values())[:_VALUES], *plain] or [node]
+            near.setdefault(walks.value_name(value), value)
+    plain = [each for each in dict.fromkeys((moved, node)) if type(each) is Node and walks.value_name(each) not in near]
+    return [*list(near.values())[:_VALUES], *plain] or [node]
 
 
 _STEPS = 48
@@ -246,13 +246,13 @@ def _layouts(value: Value, mesh: Sharding) -> Iterator[Sharding]:
     """Yields the layouts that cut a value evenly: none, then those over most devices first."""
     shape, sizes = tuple(value.meta.shape), mesh.mesh_axes()
     names = [name for name, size in sizes.items() if size > 1]
-    found: list[tuple[int, Entries]] = []
+    layouts: list[tuple[int, Entries]] = []
     for dims in itertools.product(range(-1, len(shape)), repeat=len(names)):
         axes = [tuple(name for name, dim in zip(names, dims, strict=True) if dim == at) for at in range(len(shape))]
         ways = [math.prod(sizes[axis] for axis in some) for some in axes]
         if all(size % way == 0 for size, way in zip(shape, ways, strict=True)):
-            found.append((math.prod(ways), tuple(axes)))
-    for _, axes_of_dims in sorted(found, key=lambda one: (one[0] > 1, -one[0])):
+            layouts.append((math.prod(ways), tuple(axes)))
+    for _, axes_of_dims in sorted(layouts, key=lambda one: (one[0] > 1, -one[0])):
         yield mesh.with_spec(Spec.of(*axes_of_dims))
 
 
@@ -269,17 +269,16 @@ def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
         reader = next(one for one in graph.nodes if value in one.operands)
         of = f"the input {shape} that {user_lines.source_of(reader).op.name} reads at {_place(graph, reader)}"
     else:
-        name = (
-            "gradient" if user_lines.source_of(node).sequence >= 0 else "result"
-        )  # of a gradient in a hook of its tensor
+        # A gradient is annotated in a hook of its tensor.
+        name = "gradient" if user_lines.source_of(node).sequence >= 0 else "result"
         of = f"the {name} {shape} of {user_lines.source_of(node).op.name} at {_place(graph, node)}"
     return f"mark_sharding of {of} as {after}{instead}"
 
 
 def _place(graph: Graph, node: Node) -> str:
     """The file and the number of an op's line."""
-    found = user_lines.line_of(node, graph.nodes)
-    return "an unknown line" if found.code is None else f"{found.code.co_filename}:{found.number}"
+    line = user_lines.line_of(node, graph.nodes)
+    return "an unknown line" if line.code is None else f"{line.code.co_filename}:{line.number}"
 
 
 # --- graphs with other annotations ------------------------------------------------------------------------------------
@@ -304,36 +303,34 @@ def edited(graph: Graph, edits: Edits, mark_op: Callable[[Meta, Sharding | None]
     places: list[int] = []
 
     def value(one: Value) -> Value:
-        found = now.get(walks.value_name(one))
-        if found is not None or type(one) is DeviceData:
-            return one if found is None else found
+        copy = now.get(walks.value_name(one))
+        if copy is not None or type(one) is DeviceData:
+            return one if copy is None else copy
         maker = now[walks.origin(one)]
         return TupleElement(maker, one.index) if type(one) is TupleElement else maker  # type: ignore[arg-type]
 
-    def add(op: Any, like: Node, operands: tuple[Value, ...], place: int) -> Node:
-        made = Node(op, operands, like.numbers if place >= 0 else (), like.code, like.instruction, like.sequence)
-        nodes.append(made)
-        places.append(place)
-        return made
+    def add(op: Any, like: Node, operands: tuple[Value, ...], index: int) -> Node:
+        result = Node(op, operands, like.numbers if index >= 0 else (), like.code, like.instruction, like.sequence)
+        nodes.append(result)
+        places.append(index)
+        return result
 
     for key, sharding in edits.items():
         if isinstance(key, tuple) and key[0] == "copy" and sharding is not None:
             data, reader = key[1], graph.nodes[0]
             now[data] = add(mark_op(data.meta, sharding), reader, (data,), -1)
-    for place, node in enumerate(graph.nodes):
+    for index, node in enumerate(graph.nodes):
         op = node.op
         if node in edits and is_mark(node):
             op = mark_op(node.meta, edits[node])
-        now[node] = add(op, node, tuple(map(value, node.operands)), place)
+        now[node] = add(op, node, tuple(map(value, node.operands)), index)
         for result in _marked(node, edits):
             sharding = edits[walks.value_name(result)]
             assert sharding is not None, "a value without an annotation has none to take away"
             now[walks.value_name(result)] = add(mark_op(result.meta, sharding), node, (value(result),), -1)
-    pinned = [_pinned(graph, place, edits) for place in range(len(graph.roots))]
-    made = dataclasses.replace(
-        graph, nodes=nodes, roots=list(map(value, graph.roots)), shardings=shardings, pinned=pinned
-    )
-    return made, places
+    pinned = [_pinned(graph, index, edits) for index in range(len(graph.roots))]
+    roots = list(map(value, graph.roots))
+    return dataclasses.replace(graph, nodes=nodes, roots=roots, shardings=shardings, pinned=pinned), places
 
 
 def _marked(node: Node, edits: Edits) -> list[Value]:
@@ -355,7 +352,7 @@ def _pinned(graph: Graph, place: int, edits: Edits) -> Sharding | None:
 def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
     """The layouts of what meets an input of `edits` in its update: of its shape, and of the layout that it has now."""
     now = dict(zip(graph.inputs, graph.shardings, strict=True))
-    found: dict[Any, Sharding | None] = {}
+    shardings: dict[Any, Sharding | None] = {}
     for data, onto in zip(graph.inputs, graph.onto, strict=False):
         if data not in edits or onto is None:
             continue
@@ -364,5 +361,5 @@ def _state(graph: Graph, edits: Edits) -> dict[Any, Sharding | None]:
                 if value.meta.shape == data.meta.shape:
                     its = now.get(value) if type(value) is DeviceData else value.op.sharding if is_mark(value) else None
                     if its is now[data] and value not in edits:
-                        found[value] = edits[data]
-    return found
+                        shardings[value] = edits[data]
+    return shardings

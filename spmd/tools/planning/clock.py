@@ -1,17 +1,12 @@
 """Chips, and the clock of an estimated run on one: a schedule line after line, with the transfers next to it."""
 
-import dataclasses
-import itertools
 import json
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from ...core import Collective, config, topology, variables
 from ...core.extend import Computation, Instruction, Module, num_bytes
@@ -158,10 +153,10 @@ def describe_gpu(
     >>> spmd.describe_gpu("h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9)
     """
     text = description.read_text() if isinstance(description, Path) else description
-    found = {field: _number(text, field) for field in _READ}
+    numbers = {field: _number(text, field) for field in _READ}
     kind = re.search(r'device_description_str:\s*"([^"]+)"', text)
     missing = [
-        *(field for field, value in found.items() if value is None),
+        *(field for field, value in numbers.items() if value is None),
         *(["device_description_str"] * (kind is None)),
     ]
     if missing or kind is None:
@@ -169,7 +164,7 @@ def describe_gpu(
             f"describe_gpu: expected the text of a GpuTargetConfigProto, which has {', '.join(missing)}; got "
             f"{text[:80]!r}. Give a file as pathlib.Path"
         )
-    read = {field: value or 0.0 for field, value in found.items()}
+    read = {field: value or 0.0 for field, value in numbers.items()}
     f32 = 2e9 * read["core_count"] * read["fpus_per_core"] * read["clock_rate_ghz"]
     chip = Chip(
         name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind[1]}",
@@ -188,8 +183,8 @@ _READ = ("device_memory_size", "memory_bandwidth", "core_count", "fpus_per_core"
 
 
 def _number(text: str, field: str) -> float | None:
-    found = re.search(rf"\b{field}:\s*([\d.]+)", text)
-    return None if found is None else float(found[1])
+    match = re.search(rf"\b{field}:\s*([\d.]+)", text)
+    return None if match is None else float(match[1])
 
 
 # --- measured constants -----------------------------------------------------------------------------------------------
@@ -291,14 +286,14 @@ class Clock(ABC):
     def _loop(self, computation: Computation, line: Instruction) -> None:
         """One iteration in full, and the others like it."""
         iterations = self.module.iterations(computation, line)
-        before, times, started = self.spent.copy(), self.times.copy(), self.now
+        spent, times, started = self.spent.copy(), self.times.copy(), self.now
         for _, name in line.called:
             self.computation(self.module.computations[name])
         if line.name in self.module.unknown:
             self.rounds[line.name] += self.now - started
         more = iterations - 1
         for name in self.constants:
-            self.spent[name] += (self.spent[name] - before[name]) * more
+            self.spent[name] += (self.spent[name] - spent[name]) * more
         for key, (seconds, waiting) in self.times.items():
             ahead, idle = times.get(key, (0.0, 0.0))
             self.times[key] = seconds + (seconds - ahead) * more, waiting + (waiting - idle) * more
@@ -336,8 +331,8 @@ class Clock(ABC):
         self.transfers = [transfer for transfer in self.transfers if transfer[1] > self.now]
 
     def _count(self, collective: Key, seconds: float, waiting: float) -> None:
-        before = self.times[collective]
-        self.times[collective] = before[0] + seconds, before[1] + waiting
+        earlier = self.times[collective]
+        self.times[collective] = earlier[0] + seconds, earlier[1] + waiting
 
 
 # The copies that XLA starts and waits for: (result, operand, ...), and ((operands), result, ...) of slices.
@@ -363,9 +358,6 @@ def ring_bytes(kind: str, size: int, data: int) -> int:
     return Collective(kind, (), size, data * size if kind == "all-gather" else data, 1).moved_bytes
 
 
-# --- the time of a step -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Term:
     """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where its constants are
@@ -377,65 +369,3 @@ class Term:
     low: float
     high: float
     source: str
-
-
-# A measured constant's own spread.
-_SPREAD = 0.1
-
-
-def terms_of(
-    module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]
-) -> tuple[tuple[Term, ...], Clock]:
-    """The parts of the time of one run of a program, and the clock with the expected times of its collectives.
-
-    slices, devices: of the program, in its order: the slice (node) of each, and jax's own. Constants are measured ones
-    where `python -m spmd calibrate` has measured this kind of device.
-    """
-    measured = calibrated(devices[0].device_kind) if devices else {}
-    if chip.is_gpu:  # a plan for CPU devices imports neither clock
-        rates = import_module("spmd.tools.planning.gpu_clock")
-        clock = partial(rates.GpuClock, module, chip, slices)
-    else:
-        rates = import_module("spmd.tools.planning.tpu_clock")
-        clock = partial(rates.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
-    clocks = [clock(each) for each in _with(measured, rates.EXPECTED, rates.BEST, rates.WORST)]
-    expected, best, worst = (clock.run() for clock in clocks)
-    terms = tuple(
-        Term(name, seconds, best[name], worst[name], _source(clocks[0].constants[name], measured))
-        for name, seconds in expected.items()
-        if seconds or worst[name]
-    )
-    return terms, clocks[0]
-
-
-def _source(constants: Sequence[str], measured: Container[str]) -> str:
-    if constants and all(one in measured for one in constants):
-        return "measured"
-    return "compiler" if "cycles" in constants else "analytic"
-
-
-# The constants that are seconds or a factor of them: less is better; the others are parts of a peak.
-_SECONDS = {"launch", "latency", "hop", "cycles"}
-
-_Rates = TypeVar("_Rates", bound=Any)
-
-
-def _with(measured: Mapping[str, float], expected: _Rates, best: _Rates, worst: _Rates) -> tuple[_Rates, ...]:
-    """The constants, with the measured ones in place of those of the library."""
-    found = {one.name: measured[one.name] for one in dataclasses.fields(expected) if one.name in measured}
-    change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in found}
-    return (
-        dataclasses.replace(expected, **found),
-        dataclasses.replace(best, **{name: value * change[name] for name, value in found.items()}),
-        dataclasses.replace(worst, **{name: value / change[name] for name, value in found.items()}),
-    )
-
-
-def summed(programs: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
-    """The terms of several programs, one after the other."""
-    sums: dict[str, Term] = {}
-    for term in itertools.chain.from_iterable(programs):
-        before = sums.get(term.name, Term(term.name, 0.0, 0.0, 0.0, term.source))
-        seconds, low, high = before.seconds + term.seconds, before.low + term.low, before.high + term.high
-        sums[term.name] = Term(term.name, seconds, low, high, term.source)
-    return tuple(sums.values())

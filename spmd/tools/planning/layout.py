@@ -106,13 +106,13 @@ class Calls:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Records the calls of modules inside the context."""
-        before = hooks.register_module_forward_pre_hook(self._begin)
-        after = hooks.register_module_forward_hook(self._end, always_call=True)
+        begin = hooks.register_module_forward_pre_hook(self._begin)
+        end = hooks.register_module_forward_hook(self._end, always_call=True)
         try:
             yield
         finally:
-            before.remove()
-            after.remove()
+            begin.remove()
+            end.remove()
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
@@ -217,7 +217,7 @@ def _shared(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayoutRow:
     """One parameter or buffer: its path, dtype and shape, the spec that it is stored by, the bytes of one device's
     shard, and the pattern of the rule that matched ("" for none)."""
 
@@ -231,7 +231,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlanFinding:
     """A note on a rule, a parameter or an activation.
 
     kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of its paths), "whole" (a
@@ -284,20 +284,20 @@ def refuse_sharded(root: nn.Module, caller: str, instead: str) -> None:
             )
 
 
-def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row], list[Finding]]:
+def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[LayoutRow], list[PlanFinding]]:
     """A row for each tensor, and the findings on single tensors. rules: path -> pattern."""
     rows, findings = [], []
     for root in roots:
         for path, tensor, is_buffer in tensors_of(root):
             assert isinstance(tensor, XlaTensor)
             value: Any = storage_of(tensor).value
-            own = value.sharding if type(value) is DeviceData else None
-            sharding = own or storage_of(tensor).sharding or hardware.default_sharding()
+            of_data = value.sharding if type(value) is DeviceData else None
+            sharding = of_data or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
             spec = PartitionSpec(*sharding.partition_spec(rank))
             size = shard_bytes(value.meta, sharding)
             rows.append(
-                Row(
+                LayoutRow(
                     path,
                     str(tensor.dtype).removeprefix("torch."),
                     shape,
@@ -309,12 +309,12 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
             )
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
-                findings.append(Finding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
+                findings.append(PlanFinding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
             for dim, (length, part) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
                 parts = math.prod(sharding.mesh_axes()[axis] for axis in _axes(spec[dim]))
                 if part * parts != length:
                     text = f"dim {dim} of {length} is padded to {part * parts} for {parts} shards ({spec!r})"
-                    findings.append(Finding("uneven", path, text))
+                    findings.append(PlanFinding("uneven", path, text))
     return rows, findings
 
 
@@ -322,7 +322,7 @@ def _axes(entry: Any) -> tuple[str, ...]:
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
-def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str) -> Iterator[Finding]:
+def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str) -> Iterator[PlanFinding]:
     """Findings on the rules that match nothing, and those whose paths are all matched by earlier rules."""
     paths = [path for root in roots for path, *_ in tensors_of(root)]
     modules = [path for root in roots for path, _ in root.named_modules()]
@@ -334,26 +334,26 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
         mine = [path for path in (paths if part is None else modules) if matches(pattern, path)]
         takers = dict.fromkeys(next(other for other, of in same if matches(of, path)) for path in mine)
         if not mine:
-            yield Finding("idle rule", rule, "it matches nothing in the model", line)
+            yield PlanFinding("idle rule", rule, "it matches nothing in the model", line)
         elif rule not in takers:
             text = f"earlier rules match all of its paths: {', '.join(map(repr, takers))}"
-            yield Finding("shadowed rule", rule, text, line)
+            yield PlanFinding("shadowed rule", rule, text, line)
 
 
-def unused_axes(notes: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+def unused_axes(notes: Iterable[tuple[str, str]]) -> Iterator[PlanFinding]:
     """Findings on marks over an axis that an op cannot use, and on exchanges. notes: (kind, sentence)."""
     for kind, sentence in dict.fromkeys(notes):
         words, _, op = sentence.partition(" at ")
-        yield Finding(kind, op.partition("(")[0], words, op.rpartition("), ")[2])
+        yield PlanFinding(kind, op.partition("(")[0], words, op.rpartition("), ")[2])
 
 
-def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[Finding]:
+def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[PlanFinding]:
     """Findings on the values that the partitioner moved by itself, most bytes first. sites: modules that have a rule,
     whose gathers are requested."""
     for move in sorted(moves, key=lambda move: -move.bytes):
         if move.kind == "given up" or move.path not in sites or move.collectives != ("all-gather",):
             kind = "reshard" if move.kind == "move" else move.kind
-            yield Finding(kind, f"{move.path} {move.op}".strip(), move.text, move.line, move)
+            yield PlanFinding(kind, f"{move.path} {move.op}".strip(), move.text, move.line, move)
 
 
 # --- programs as files ------------------------------------------------------------------------------------------------

@@ -40,12 +40,13 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from .clock import Chip, chip_of, summed
+from .clock import Chip, chip_of
+from .figures import Figures, error_text, figures_of, largest, summed
 from .layout import (
     Calls,
-    Finding,
+    LayoutRow,
+    PlanFinding,
     Roles,
-    Row,
     compile_all,
     path_of,
     recordings,
@@ -54,11 +55,12 @@ from .layout import (
     rows_of,
     rules_of_nothing,
     save,
+    shard_bytes,
     stage,
     tensors_of,
     unused_axes,
 )
-from .report import Figures, Plan, advice, error_text, figures_of, largest, shard_bytes, timed
+from .report import Plan, advice, timed
 
 
 @ends_at_user_line
@@ -189,14 +191,7 @@ class ApplyRules:
 
 
 def planned(
-    step: Any,
-    args: Any,
-    kwargs: Any,
-    target: Target,
-    lay: ApplyRules | None,
-    line: Line,
-    *,
-    check_marks: bool = False,
+    step: Any, args: Any, kwargs: Any, target: Target, lay: ApplyRules | None, line: Line, *, check_marks: bool = False
 ) -> Plan:
     """See `plan`."""
     layouts: dict[tuple[int, int], Sharding] = {}
@@ -233,8 +228,8 @@ class PlannedStep:
     roles: dict[DeviceData, str]
     state: dict[str, int]
     paths: Callable[[Node], str]
-    rows: list[Row]
-    findings: list[Finding]
+    rows: list[LayoutRow]
+    findings: list[PlanFinding]
     sites: set[str] | None
     mesh: Sharding | None = None
 
@@ -272,7 +267,7 @@ def recorded_step(
     results: Sequence[DeviceData],
     reachable: Objects,
     calls: Calls,
-    layout: tuple[list[Row], list[Finding]],
+    layout: tuple[list[LayoutRow], list[PlanFinding]],
     sites: set[str] | None = None,
 ) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""

@@ -1,11 +1,9 @@
-"""Plan: the result of spmd.plan, with its JSON and its differences from another; and the figures of single programs."""
+"""Plan: the figures of a step, as a value, their differences, and advice where it does not fit."""
 
 import json
-import re
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,234 +15,10 @@ try:
 except ImportError:  # Windows has not
     resource = None  # type: ignore[assignment]
 
-from ...core import DEVICE, Collective, Meta, Move, counters, topology
-from ...core.extend import Graph, Line, Module, Node, Program, executables, stretches, user_lines
-from ..hlo.costs import cycles, kernels
-from ..hlo.hlo_collectives import Exchanges, collectives, exchanges, node_index, scope_of, table
-from ..hlo.unrequested_moves import Placement, listed
-from .checked_marks import checked
-from .clock import Term, chip_of, terms_of
-from .layout import Finding, Recordings, Row, save, shard_bytes, stage
-
-# --- figures of a program ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The memory, operations and collectives of one program, per device. error: the compiler's message where it does
-    not fit, else "".
-
-    loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
-    unknown_loops: the user's line of each loop that ends by its data, the seconds of one iteration, and how many count.
-    """
-
-    argument_bytes: int = 0
-    result_bytes: int = 0
-    in_place_bytes: int = 0
-    temporary_bytes: int = 0
-    peak_bytes: int = 0
-    host_temporary_bytes: int = 0
-    flops: float = 0.0
-    cycles: int = 0
-    cycles_once: int = 0
-    compile_seconds: float = 0.0
-    error: str = ""
-    unknown_loops: tuple[tuple[str, float, int], ...] = ()
-    kernel_flops: int = 0
-    unknown_kernels: int = 0
-    loops: tuple[tuple[int, int, int], ...] = ()
-    no_loops: str = ""
-    collectives: tuple[Collective, ...] = ()
-    terms: tuple[Term, ...] = ()
-    moves: tuple[Move, ...] = ()
-    unused_axes: tuple[tuple[str, str], ...] = ()  # and exchanges: (kind, sentence)
-
-
-def figures_of(
-    graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line, above: int, *, check: bool = False
-) -> list[Figures]:
-    """The figures of each graph, of the program that a run has, over the devices that replace its mesh. A program of
-    several graphs is read once, and its seconds count once.
-
-    above: the bytes of a collective from which on its move is listed; check: compile with annotations that remove it.
-    """
-    read: dict[int, tuple[Program, Figures, Exchanges]] = {}
-    found = []
-    for graph in graphs:
-        started = counters.now()
-        try:
-            with stage(f"compiling {len(graph.nodes):,} ops"):
-                program = executables.planned_for(graph, line)
-        except torch.OutOfMemoryError as error:
-            found.append(_does_not_fit(graph, error_text(error), counters.now() - started))
-            continue
-        is_new = id(program) not in read
-        if is_new:
-            read[id(program)] = program, *_figures_of_program(program, graph.recorded or graph)
-        _, figures, exchanged = read[id(program)]
-        found.append(
-            replace(
-                figures,
-                compile_seconds=figures.compile_seconds if is_new else 0.0,
-                loops=program.loops,
-                no_loops=_why_no_loops(program, graph),
-                collectives=table(exchanged, graph, paths),
-                unused_axes=() if program.record is None else tuple(filter(_is_finding, program.record.passes)),
-                moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
-            )
-        )
-    return found
-
-
-def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchanges]:
-    """The figures that do not depend on the place of the program in the step, and its collectives with their times."""
-    record = program.record
-    assert record is not None, "it was compiled"
-    memory = program.executable.memory_analysis()
-    module = Module.of(program.executable)
-    iterations, once = cycles(module)
-    kernel_flops, unknown_kernels = kernels(module)
-    mesh = graph.mesh
-    chip = chip_of(next(iter(mesh.jax.device_set)))
-    target = mesh.target if mesh.target is not None else topology.stand_in()
-    nodes, devices = topology.slices(target), topology.all_devices(target)
-    of_device = tuple(nodes[device] for device in mesh.device_ids)
-    terms: tuple[Term, ...] = ()
-    clock, exchanged = None, program.facts.exchanges
-    if chip is not None and (once or chip.is_gpu):
-        terms, clock = terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
-        exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
-    peak, used = _peak(memory, is_reported=bool(once)), _used(memory)
-    figures = Figures(
-        argument_bytes=record.argument_bytes,
-        result_bytes=record.output_bytes,
-        in_place_bytes=record.alias_bytes,
-        temporary_bytes=min(record.temp_bytes, peak - used),
-        peak_bytes=peak,
-        host_temporary_bytes=memory.host_temp_size_in_bytes,
-        flops=record.flops,
-        cycles=iterations,
-        cycles_once=once,
-        compile_seconds=record.seconds,
-        unknown_loops=tuple(
-            (line, clock.rounds[name] if clock is not None else 0.0, counted)
-            for name, line, counted in _unknown(module, graph)
-        ),
-        kernel_flops=kernel_flops,
-        unknown_kernels=unknown_kernels,
-        terms=terms,
-    )
-    return figures, exchanged
-
-
-def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str, int]]:
-    """The loops that end by their data, each with the user's line and the iterations that figures count."""
-    for computation in module.computations.values() if module.unknown else ():
-        for line in computation.lines:
-            if line.opcode == "while" and line.name in module.unknown:
-                index = node_index(scope_of(computation, line), len(graph.nodes))
-                place = "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
-                yield line.name, place, module.iterations(computation, line)
-
-
-def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
-    if not check:
-        return program.facts.moves
-    with stage("compiling with other annotations"):
-        return checked(graph, program, above, line)
-
-
-def _is_finding(note: tuple[str, str]) -> bool:
-    return note[0] in ("unused axis", "exchange")
-
-
-def _why_no_loops(program: Program, graph: Graph) -> str:
-    if program.loops:
-        return ""
-    return "XLA would copy the stacks of their weights" if program.is_unrolled else stretches.why_not(graph)
-
-
-def _peak(memory: Any, is_reported: bool) -> int:
-    """The peak bytes of a device. is_reported: True if the compiler has a figure of its own; the CPU's figure omits the
-    temporaries.
-
-    The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
-    so is the sum of all arguments, results and temporaries, which counts what a loop carries once for each loop that
-    it passes through.
-    """
-    together = _used(memory) + memory.temp_size_in_bytes
-    if not is_reported:
-        return together
-    on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
-    return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
-
-
-def _used(memory: Any) -> int:
-    """The bytes of arguments and results."""
-    used: int = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return used
-
-
-_SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-def error_text(error: torch.OutOfMemoryError) -> str:
-    """The compiler's own words."""
-    text = str(error.__cause__)
-    return text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
-
-
-def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
-    """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
-    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
-    inputs = zip(graph.inputs, graph.shardings, strict=True)
-    arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
-    needed = int(sizes[0]) if sizes else 0
-    return Figures(
-        argument_bytes=arguments,
-        temporary_bytes=needed,
-        peak_bytes=arguments + needed,
-        compile_seconds=seconds,
-        error=error,
-    )
-
-
-def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
-    """The largest values of a graph, with the user's lines; a value without an annotation counts as unsharded."""
-    sizes = [
-        (meta.nbytes if node.op.sharding is None else shard_bytes(meta, node.op.sharding), node, meta)
-        for node in graph.nodes
-        for meta in node.op.metas
-    ]
-    sizes.sort(key=lambda found: -found[0])
-    times: Counter[str] = Counter()
-    shown: dict[str, int] = {}
-    for size, node, meta in sizes:
-        if len(shown) >= count and size < min(shown.values()):
-            break
-        text = _reported(graph, node, meta, paths(node))
-        if text in shown or len(shown) < count:
-            shown.setdefault(text, size)
-            times[text] += 1
-    return tuple(
-        f"{size / 2**30:,.2f} GiB{f' x {times[text]}' if times[text] > 1 else ''}: {text}"
-        for text, size in shown.items()
-    )
-
-
-def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
-    """The text of a value: meta, sharding, op, module and line."""
-    sharding, line = node.op.sharding, user_lines.node_line(user_lines.source_of(node))
-    how = "unsharded, unless the compiler shards it"
-    if sharding is not None:
-        how = f"as {sharding.partition_spec(len(meta.shape))}"
-    where = line if line.code is not None else user_lines.line_of(node, graph.nodes)
-    return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"
-
-
-# --- the plan ---------------------------------------------------------------------------------------------------------
-
+from ...core import Collective, Move
+from ...core.extend import Graph
+from .clock import Term
+from .layout import LayoutRow, PlanFinding, Recordings, save
 
 VERSION = 2  # of the JSON
 
@@ -320,8 +94,8 @@ class Plan:
     clock: float | None = None
     constants: str = ""
     notes: tuple[str, ...] = ()
-    layout: tuple[Row, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    layout: tuple[LayoutRow, ...] = ()
+    findings: tuple[PlanFinding, ...] = ()
     kernel_flops: float = 0.0
     compiler_options: dict[str, str] = field(default_factory=dict)
     recorded: Recordings | None = field(default=None, repr=False, compare=False)
@@ -412,7 +186,7 @@ class Plan:
             )
         rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
         tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
-        tuples["layout"] = tuple(Row(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
+        tuples["layout"] = tuple(LayoutRow(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
         tuples["terms"] = tuple(Term(**term) for term in values.get("terms", ()))
         tuples["findings"] = tuple(map(_finding, values.get("findings", ())))
         return cls(**values | {"collectives": tuple(rows)} | tuples)
@@ -463,9 +237,9 @@ def timed(plan: Plan, started: float) -> Plan:
     return replace(plan, planning_seconds=time.monotonic() - started, planning_bytes=num_bytes)
 
 
-def _finding(fields: dict[str, Any]) -> Finding:
+def _finding(fields: dict[str, Any]) -> PlanFinding:
     """Returns the finding with these fields, as JSON has them."""
-    return Finding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
+    return PlanFinding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
 
 
 # The modules that print results, by name, imported at their first use: see `spmd.packages`.
@@ -478,7 +252,7 @@ def text_of(result: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Change:
+class FigureChange:
     """One figure that differs between two plans; collectives are named by kind, axes, module and op."""
 
     name: str
@@ -494,7 +268,7 @@ class Change:
 class Difference:
     """The figures that differ between two plans, in the order of `Plan`'s attributes, then collectives by bytes."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FigureChange, ...]
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -510,27 +284,27 @@ COMPARED = (
 )  # fmt: skip
 
 
-def _changes(one: Plan, two: Plan) -> Iterable[Change]:
+def _changes(one: Plan, two: Plan) -> Iterable[FigureChange]:
     for name in COMPARED:
-        before, after = getattr(one, name), getattr(two, name)
-        if before != after:
-            yield Change(name, before, after)
+        old, new = getattr(one, name), getattr(two, name)
+        if old != new:
+            yield FigureChange(name, old, new)
     yield from _moved_rows(one, two)
     totals = [_totals(plan) for plan in (one, two)]
-    found = [Change(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
-    changed = [change for change in found if change.before != change.after]
+    moved = [FigureChange(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
+    changed = [change for change in moved if change.before != change.after]
     yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
 
 
-def _moved_rows(one: Plan, two: Plan) -> Iterable[Change]:
+def _moved_rows(one: Plan, two: Plan) -> Iterable[FigureChange]:
     """The parameters whose specs differ, with the bytes of one device's shard."""
-    before, after = ({row.path: row for row in plan.layout} for plan in (one, two))
-    for path in before | after:
-        old, new = before.get(path), after.get(path)
+    olds, news = ({row.path: row for row in plan.layout} for plan in (one, two))
+    for path in olds | news:
+        old, new = olds.get(path), news.get(path)
         specs = [row.spec if row is not None else "not there" for row in (old, new)]
         if specs[0] != specs[1]:
             sizes = [row.bytes if row is not None else 0 for row in (old, new)]
-            yield Change(f"{path}, {specs[0]} -> {specs[1]} (bytes)", *sizes)
+            yield FigureChange(f"{path}, {specs[0]} -> {specs[1]} (bytes)", *sizes)
 
 
 def _totals(plan: Plan) -> dict[str, int]:

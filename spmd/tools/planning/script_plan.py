@@ -77,17 +77,17 @@ class ScriptRecording(Recording):
 
     def synced(self) -> None:
         """Notes the beginning of a step; ends the script at the end of one."""
-        before, self.last = self.last, _SyncEnd(len(self.programs), len(self.calls.spans), user_line())
+        start, self.last = self.last, _SyncEnd(len(self.programs), len(self.calls.spans), user_line())
         if self.step is not None:
             return
         is_new, fewest = self.steps.keys() != self.begun.keys(), self._fewest()
-        num_ops = sum(len(graph.nodes) for graph in self.programs[before.programs :])
+        num_ops = sum(len(graph.nodes) for graph in self.programs[start.programs :])
         if fewest == 1 and not is_new:
             self.window = self.window[1], self.last
             self.step = self.between(*self.window)
             raise _StepEnd
         if fewest or is_new or (not self.steps and num_ops >= self.num_ops):
-            self.window, self.num_ops, self.begun = (before, self.last), num_ops, dict(self.steps)
+            self.window, self.num_ops, self.begun = (start, self.last), num_ops, dict(self.steps)
             self._place_state()
 
     def _fewest(self) -> int:

@@ -79,24 +79,24 @@ class TpuClock(Clock):
             self.ends[computation.name, line.name] = self.ends.pop(("", _rendezvous(line)), (0.0, "dcn", None))
             return None
         inside = [*collectives_within(self.module, line)] if line.opcode == "fusion" else []
-        for inner, one, kind in inside:
-            if (key := key_of(inner, one)) not in self.ends:
-                self.start(key, inner, one, kind)
+        for inner, collective, kind in inside:
+            if (key := key_of(inner, collective)) not in self.ends:
+                self.start(key, inner, collective, kind)
         assert self.chip.clock is not None, "a TPU's"
         self.spend(CYCLES, line_cycles(line) / self.chip.clock * self.rates.cycles)
         self._kernels(computation, line)
-        for inner, one, _ in inside:
-            chain = chain_of(one)
+        for inner, collective, _ in inside:
+            chain = chain_of(collective)
             self.left[chain] -= 1
             if not chain or not self.left[chain]:
-                self.wait(key_of(inner, one))
+                self.wait(key_of(inner, collective))
         return None
 
     def _kernels(self, computation: Computation, line: Instruction) -> None:
         """Spends the time of a kernel, and of those in a fusion, as with the write of its result into a stack."""
         for _, name in line.called if line.opcode == "fusion" else ():
-            for one in self.module.computations[name].lines:
-                self._kernels(self.module.computations[name], one)
+            for part in self.module.computations[name].lines:
+                self._kernels(self.module.computations[name], part)
         flops = kernel_flops(computation, line)
         if is_attention(line):
             self.spend(ATTENTION, flops / self.chip.peak_flops / self.rates.attention)
@@ -109,14 +109,14 @@ class TpuClock(Clock):
             size = len(set(self.slices))
             moved = ring_bytes(kind, size, data)
             return moved / (self.chip.network_bytes * self.rates.network), "dcn"
-        found = groups_of(line, len(self.slices))
+        devices = groups_of(line, len(self.slices))
         if kind == "collective-permute":
             return data / (self.chip.link_bytes / self.chip.links * self.rates.link) + self.rates.hop, "ici"
-        size = len(found[0])
+        size = len(devices[0])
         if size < 2:
             return 0.0, "ici"
         # A ring sends both ways at once; a line, whose ends are not linked, takes twice as long.
-        rings = self._rings(line, found[0])
+        rings = self._rings(line, devices[0])
         share = sum(1.0 if is_closed else 0.5 for _, is_closed in rings) * 2 / self.chip.links
         hops = sum(length / 2 for length, _ in rings)
         if one_way := line.rest.count('"phase_rings"'):  # the rings of a SparseCore, each by one link
@@ -144,5 +144,5 @@ _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 
 
 def _rendezvous(line: Instruction) -> str:
-    found = _RENDEZVOUS.search(line.rest)
-    return "" if found is None else found[1]
+    match = _RENDEZVOUS.search(line.rest)
+    return "" if match is None else match[1]

@@ -51,52 +51,52 @@ def calibrate(file: Path | None = None, sizes: Sizes | None = None) -> dict[str,
         raise RuntimeError(
             f"calibrate: expected a TPU or a GPU whose peaks are known, got {kind!r} (spmd.describe_gpu)"
         )
-    found = _measured(chip, sizes or Sizes())
+    rates = _measured(chip, sizes or Sizes())
     path = calibration_file() if file is None else file
-    known = json.loads(path.read_text()) if path.exists() else {}
-    known[kind] = {
-        "rates": found,
+    kinds = json.loads(path.read_text()) if path.exists() else {}
+    kinds[kind] = {
+        "rates": rates,
         "jax": jax.__version__,
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(known, indent=1))
-    return found
+    path.write_text(json.dumps(kinds, indent=1))
+    return rates
 
 
 def _measured(chip: Chip, sizes: Sizes) -> dict[str, float]:
     """The constants of a GPU's clock, or of a TPU's."""
-    one = _Timer(sizes.times)
+    timer = _Timer(sizes.times)
     side, low = sizes.product, torch.bfloat16
-    matrix, vector = one.random(side, side, dtype=low), one.random(side, 1, dtype=low)
-    query = one.random(4, 16, sizes.sequence, 128, dtype=low)
-    product = one.seconds(_product, matrix, matrix)
+    matrix, vector = timer.random(side, side, dtype=low), timer.random(side, 1, dtype=low)
+    query = timer.random(4, 16, sizes.sequence, 128, dtype=low)
+    product = timer.seconds(_product, matrix, matrix)
     pairs = 4 * 16 * sizes.sequence**2 // 2
-    attention = 4 * pairs * 128 / one.seconds(_attention, query, query, query) / chip.peak_flops
+    attention = 4 * pairs * 128 / timer.seconds(_attention, query, query, query) / chip.peak_flops
     if chip.is_gpu:
-        image, kernel = one.random(sizes.images, 256, 28, 28, dtype=low), one.random(256, 256, 3, 3, dtype=low)
-        convolution = 2 * image.numel() * 256 * 9 / one.seconds(_convolution, image, kernel) / chip.peak_flops
-        tiny, row = one.random(64, 64, dtype=low), one.random(64, 1, dtype=low)
-        found = {
+        image, kernel = timer.random(sizes.images, 256, 28, 28, dtype=low), timer.random(256, 256, 3, 3, dtype=low)
+        convolution = 2 * image.numel() * 256 * 9 / timer.seconds(_convolution, image, kernel) / chip.peak_flops
+        tiny, row = timer.random(64, 64, dtype=low), timer.random(64, 1, dtype=low)
+        rates = {
             "product": 2 * side**3 / product / chip.peak_flops,
             "attention": attention,
             "convolution": convolution,
-            "memory": 2 * side**2 / one.seconds(_by_vector, vector, matrix) / chip.bandwidth,
-            "launch": one.seconds(_by_vector, row, tiny),
+            "memory": 2 * side**2 / timer.seconds(_by_vector, vector, matrix) / chip.bandwidth,
+            "launch": timer.seconds(_by_vector, row, tiny),
         }
     else:
         assert chip.clock is not None, "a TPU's"
-        found = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "attention": attention}
+        rates = {"cycles": product * chip.clock / plan(_product, matrix, matrix).cycles, "attention": attention}
     count = len(topology.all_devices())
     if count > 1:
         mesh = Mesh(range(count), (count,), ("all",))
-        latency = one.seconds(_sum_over(mesh), one.random(count, 64, dtype=low))
+        latency = timer.seconds(_sum_over(mesh), timer.random(count, 64, dtype=low))
         data = sizes.collective // 2
-        whole = one.seconds(_sum_over(mesh), one.random(count, data, dtype=low))
-        found["link"] = ring_bytes("all-reduce", count, 2 * data) / whole / chip.link_bytes
-        found |= {"latency": latency} if chip.is_gpu else {"hop": latency / count}
-    return found
+        whole = timer.seconds(_sum_over(mesh), timer.random(count, data, dtype=low))
+        rates["link"] = ring_bytes("all-reduce", count, 2 * data) / whole / chip.link_bytes
+        rates |= {"latency": latency} if chip.is_gpu else {"hop": latency / count}
+    return rates
 
 
 class _Timer:

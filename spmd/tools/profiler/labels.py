@@ -26,16 +26,16 @@ class Label(NamedTuple):
 
 
 def _short(names: Iterable[str]) -> str:
-    known = list(names)
-    more = f" + {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return " + ".join(known[:_SHOWN]) + more
+    distinct = list(names)
+    more = f" + {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return " + ".join(distinct[:_SHOWN]) + more
 
 
 def labels_of(program: Program) -> dict[str, Label]:
     """Returns the label of each instruction of a program, by the instruction's name."""
-    found = origins(Module(program.executable.as_text()), len(program.entries))
+    instructions = origins(Module(program.executable.as_text()), len(program.entries))
     lines = list(map(str, program.lines))
-    return {name: _label(program, origin, lines) for name, origin in found.items()}
+    return {name: _label(program, origin, lines) for name, origin in instructions.items()}
 
 
 def _label(program: Program, origin: Origin, lines: Sequence[str]) -> Label:

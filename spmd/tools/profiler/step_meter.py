@@ -62,19 +62,19 @@ class StepMeter:
         """Gives the time since the last lap, without what was compiled in it, to a kind; returns it. The first lap
         only starts the clock."""
         now, compiled = counters.now(), counters.timer("compile") + counters.timer("load")
-        own = 0.0
+        net = 0.0
         if self._last is not None:
             whole = now - self._last
             of_compiler = min(max(compiled - self._compiled, 0.0), whole)
-            own = whole - of_compiler
-            for name, seconds in ((kind, own), (COMPILE, of_compiler)):
+            net = whole - of_compiler
+            for name, seconds in ((kind, net), (COMPILE, of_compiler)):
                 self.seconds[name] = self.seconds.get(name, 0.0) + seconds
             if kind == STEP:
                 self.num_steps += 1
                 if not of_compiler:
-                    self._steps.append(own)
+                    self._steps.append(net)
         self._last, self._compiled = now, compiled
-        return own
+        return net
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -126,8 +126,8 @@ class StepMeter:
     @property
     def mfu(self) -> float | None:
         """The operations of a median step by what a device could do in that time; None where these are not known."""
-        known = self.flops is not None and self.peak_flops is not None and self.step_seconds
-        return self.flops / (self.step_seconds * self.peak_flops) if known else None  # type: ignore[operator]
+        is_known = self.flops is not None and self.peak_flops is not None and self.step_seconds
+        return self.flops / (self.step_seconds * self.peak_flops) if is_known else None  # type: ignore[operator]
 
     def shares(self) -> dict[str, float]:
         """The share of the time of each kind; the largest first."""
@@ -137,10 +137,10 @@ class StepMeter:
 
     def figures(self) -> dict[str, Any]:
         """The line's figures by name: "steps", "<unit>_per_second", "step_seconds", "goodput", "mfu"."""
-        found = {"steps": self.num_steps, "step_seconds": self.step_seconds, "goodput": self.goodput}
+        result = {"steps": self.num_steps, "step_seconds": self.step_seconds, "goodput": self.goodput}
         if self.items_per_step:
-            found[f"{self.unit}_per_second"] = self.items_per_second
-        return found if self.mfu is None else {**found, "mfu": self.mfu}
+            result[f"{self.unit}_per_second"] = self.items_per_second
+        return result if self.mfu is None else {**result, "mfu": self.mfu}
 
     def __str__(self) -> str:
         timed = f" of {self.step_seconds * 1e3:,.3f} ms" if self._steps else ", none without a compilation"
@@ -151,5 +151,5 @@ class StepMeter:
             parts.append(f"MFU {self.mfu:.1%}")
         elif self.flops and self.step_seconds:
             parts.append(f"{self.flops / self.step_seconds:.3g} operations/s a device (peak_flops= gives the MFU)")
-        rest = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP)
-        return " | ".join([*parts, f"goodput {self.goodput:.1%}" + (f" ({rest})" if rest else "")])
+        others = ", ".join(f"{kind} {share:.1%}" for kind, share in self.shares().items() if kind != STEP)
+        return " | ".join([*parts, f"goodput {self.goodput:.1%}" + (f" ({others})" if others else "")])

@@ -63,9 +63,9 @@ class Summary:
 
     def lines(self) -> Iterator[str]:
         """The lines below the table."""
-        left = self.rows[_SHOWN:]
-        if left:
-            yield f"and {len(left):,} rows more, {sum(row.share for row in left):.1%} of the time"
+        hidden = self.rows[_SHOWN:]
+        if hidden:
+            yield f"and {len(hidden):,} rows more, {sum(row.share for row in hidden):.1%} of the time"
         total = sum(row.seconds for row in self.rows)
         yield f"devices: {_time(total)} on {self.num_devices}"
         if self.num_steps:
@@ -112,10 +112,10 @@ def summary(folder: str | PathLike[str], *, by: str = "module") -> Summary:
 
 def _files(folder: Path) -> list[Path]:
     """The files of the newest trace in a folder: one for each process."""
-    found = sorted(folder.rglob("*.trace.json.gz"), key=lambda path: path.parent.name)
-    if not found:
+    files = sorted(folder.rglob("*.trace.json.gz"), key=lambda path: path.parent.name)
+    if not files:
         raise FileNotFoundError(f"summary: {folder} has no *.trace.json.gz; give it the folder of spmd.profiler.trace")
-    newest = {path.parents[3] if len(path.parents) > 3 else path.parent: path for path in found}
+    newest = {path.parents[3] if len(path.parents) > 3 else path.parent: path for path in files}
     return [*newest.values()]
 
 
@@ -125,8 +125,8 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name" and e["ph"] == "M"}
     for event in events:
         if event["ph"] == "X":
-            own = event.get("args", {})
-            yield {**event, "args": own, "file": str(file), "row": rows.get((event["pid"], event["tid"]), "")}
+            args = event.get("args", {})
+            yield {**event, "args": args, "file": str(file), "row": rows.get((event["pid"], event["tid"]), "")}
 
 
 def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], float]]:
@@ -136,15 +136,15 @@ def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any
         by_thread[event["file"], event["pid"], event["tid"]].append(event)
     for thread in by_thread.values():
         thread.sort(key=lambda event: (event["ts"], -event["dur"]))
-        own = [event["dur"] for event in thread]
+        times = [event["dur"] for event in thread]
         around: list[int] = []
         for index, event in enumerate(thread):
             while around and thread[around[-1]]["ts"] + thread[around[-1]]["dur"] <= event["ts"]:
                 around.pop()
             if around:
-                own[around[-1]] -= event["dur"]
+                times[around[-1]] -= event["dur"]
             around.append(index)
-        yield from zip(thread, (max(time, 0.0) for time in own), strict=True)
+        yield from zip(thread, (max(time, 0.0) for time in times), strict=True)
 
 
 @dataclass(slots=True)
@@ -160,14 +160,16 @@ def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[
     sums: defaultdict[str, _Sum] = defaultdict(_Sum)
     for event, time in blocks:
         said = event["args"]
-        one = sums[said.get(by, "") or said.get("line", "") or _unnamed(said)]
+        row_sum = sums[said.get(by, "") or said.get("line", "") or _unnamed(said)]
         for op in filter(None, said.get("op", "").split(", ")):
-            one.ops[op] += time
-        one.count, one.time, one.bytes = one.count + 1, one.time + time, one.bytes + int(said.get("bytes", 0))
-    total = sum(one.time for one in sums.values()) or 1.0
-    for name, one in sorted(sums.items(), key=lambda item: -item[1].time):
-        ops = tuple(sorted(one.ops, key=lambda op: -one.ops[op]))
-        yield SummaryRow(name, ops, one.count, one.time / 1e6, one.time / total, one.bytes)
+            row_sum.ops[op] += time
+        row_sum.count += 1
+        row_sum.time += time
+        row_sum.bytes += int(said.get("bytes", 0))
+    total = sum(row_sum.time for row_sum in sums.values()) or 1.0
+    for name, row_sum in sorted(sums.items(), key=lambda item: -item[1].time):
+        ops = tuple(sorted(row_sum.ops, key=lambda op: -row_sum.ops[op]))
+        yield SummaryRow(name, ops, row_sum.count, row_sum.time / 1e6, row_sum.time / total, row_sum.bytes)
 
 
 def _unnamed(said: dict[str, Any]) -> str:

@@ -153,19 +153,19 @@ def page_of(plan: Plan) -> str:
 
 def _row(parts: Iterable[tuple[str, str, float, str]]) -> list[_PagePart]:
     """Parts one after the other, of (name, color, size, text)."""
-    found, start = [], 0.0
+    bars, start = [], 0.0
     for name, color, size, text in parts:
         if size:
-            found.append(_PagePart(name, color, start, size, text))
+            bars.append(_PagePart(name, color, start, size, text))
             start += size
-    return found
+    return bars
 
 
 def _memory(plan: Plan) -> _Picture:
     """One bar: the parts of a device's memory, and the rest."""
-    known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
-    other = max(plan.arguments + plan.results - plan.in_place - sum(known.values()), 0)
-    amounts = known | {"other arguments": other, "temporaries": plan.temporaries}
+    amounts_known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
+    other = max(plan.arguments + plan.results - plan.in_place - sum(amounts_known.values()), 0)
+    amounts = amounts_known | {"other arguments": other, "temporaries": plan.temporaries}
     total = sum(amounts.values())
     memory = plan.memory if plan.memory is not None and plan.memory <= 40 * max(total, 1) else None
     amounts["free"] = max((memory or 0) - total, 0)
@@ -193,14 +193,14 @@ def _time(plan: Plan) -> _Picture:
 
 def _traffic(plan: Plan) -> _Picture:
     """A bar for each of the collectives that move most."""
-    found = table.equal_collectives(plan.collectives)
+    groups = table.equal_collectives(plan.collectives)
     bars = [
         (f"{path or row.op or 'made by the compiler'} ({count:,} x)", table.kind_of(row), moved)
-        for row, path, count, moved in found[:_BARS]
+        for row, path, count, moved in groups[:_BARS]
     ]
-    rest = sum(moved for *_, moved in found[_BARS:])
-    if rest:
-        bars.append((f"{len(found) - _BARS} more", "others", rest))
+    others = sum(moved for *_, moved in groups[_BARS:])
+    if others:
+        bars.append((f"{len(groups) - _BARS} more", "others", others))
     unit, name = table.scaled(max(moved for *_, moved in bars))
     colors = {kind: _KIND_COLORS.get(kind.rstrip("*"), _GREY) for _, kind, _ in bars}
     rows = [

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...core import Collective
-from ..planning.layout import Finding, Row
+from ..planning.layout import LayoutRow, PlanFinding
 from ..planning.report import Plan
 from ..profiler.summaries import Summary
 from ..suggestions.suggestion import Suggestion, Trial, precision_name
@@ -35,8 +35,8 @@ def text_of(result: Any) -> str:
 
 def scaled(count: float) -> tuple[int, str]:
     """The largest unit that a number of bytes fills, and its name."""
-    found = [(1 << bits, name) for bits, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if abs(count) >= 1 << bits]
-    return found[0] if found else (1, "B")
+    units = [(1 << bits, name) for bits, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if abs(count) >= 1 << bits]
+    return units[0] if units else (1, "B")
 
 
 def size(count: float) -> str:
@@ -120,7 +120,7 @@ def table_of(plan: Plan) -> Any:
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-_Row = TypeVar("_Row", Collective, Row, Finding)
+_Row = TypeVar("_Row", Collective, LayoutRow, PlanFinding)
 
 
 def _merged(rows: Iterable[_Row], path: str, key: Callable[[_Row], Any]) -> list[tuple[str, list[_Row]]]:
@@ -141,7 +141,7 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
     groups = _merged(
         rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.core, row.link, row.op, row.line)
     )
-    found = [
+    merged = [
         (
             dataclasses.replace(
                 group[0], seconds=sum(row.seconds for row in group), waiting=sum(row.waiting for row in group)
@@ -152,10 +152,10 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
         )
         for path, group in groups
     ]
-    return sorted(found, key=lambda one: -one[3])
+    return sorted(merged, key=lambda one: -one[3])
 
 
-def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
+def equal_findings(findings: Iterable[PlanFinding]) -> list[tuple[PlanFinding, int]]:
     """Merges findings that differ only by the number of a layer: (the first, count)."""
     groups = _merged(findings, "subject", lambda found: (found.kind, found.text, found.line))
     return [(dataclasses.replace(group[0], subject=subject), len(group)) for subject, group in groups]
@@ -164,7 +164,7 @@ def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
 LAYOUT = ("path", "dtype, shape", "spec", "rule", "per device")
 
 
-def layout_rows(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
+def layout_rows(rows: Iterable[LayoutRow]) -> Iterator[tuple[str, ...]]:
     """The texts of `LAYOUT` for each parameter and buffer, merged where they differ only by the number of a layer."""
     for path, group in _merged(rows, "path", lambda row: (row.dtype, row.shape, row.spec, row.rule)):
         row, times = group[0], f" x {len(group):,}" if len(group) > 1 else ""
@@ -286,29 +286,29 @@ def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _time(plan: Plan) -> Table:
-    found = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for name in TIME:
-        found.add_column(name, justify="left" if name in (TIME[0], TIME[-1]) else "right")
+        table.add_column(name, justify="left" if name in (TIME[0], TIME[-1]) else "right")
     for row in time_rows(plan):
-        found.add_row(*row)
-    return found
+        table.add_row(*row)
+    return table
 
 
 def _layout(plan: Plan) -> Table:
-    found = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    table = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for name in LAYOUT[:-1]:
-        found.add_column(name, overflow="fold")
-    found.add_column(LAYOUT[-1], justify="right")
+        table.add_column(name, overflow="fold")
+    table.add_column(LAYOUT[-1], justify="right")
     for row in layout_rows(plan.layout):
-        found.add_row(*map(Text, row))
-    return found
+        table.add_row(*map(Text, row))
+    return table
 
 
 def _findings(plan: Plan) -> Text:
     lines = [Text("\nfindings", style="bold")]
-    for found, count in equal_findings(plan.findings)[:SHOWN]:
-        lines.append(Text(f"  {found}{f' (x {count:,})' if count > 1 else ''}"))
-        lines += [Text(f"    {found.line}", style="dim")] if found.line else []
+    for finding, count in equal_findings(plan.findings)[:SHOWN]:
+        lines.append(Text(f"  {finding}{f' (x {count:,})' if count > 1 else ''}"))
+        lines += [Text(f"    {finding.line}", style="dim")] if finding.line else []
     return Text("\n").join(lines)
 
 
@@ -331,10 +331,10 @@ def _collectives(plan: Plan) -> Text:
     for texts, origin, line in itertools.islice(collective_rows(plan), SHOWN):
         lines.append(Text(_row(*texts)))
         lines += [Text(f"    {part}", style="dim") for part in (origin, line) if part]
-    rest = equal_collectives(plan.collectives)[SHOWN:]
-    if rest:
-        count, moved = sum(one[2] for one in rest), sum(one[3] for one in rest)
-        lines.append(Text(_row(f"{len(rest)} more", "", f"{count:,}", "", size(moved))))
+    others = equal_collectives(plan.collectives)[SHOWN:]
+    if others:
+        count, moved = sum(one[2] for one in others), sum(one[3] for one in others)
+        lines.append(Text(_row(f"{len(others)} more", "", f"{count:,}", "", size(moved))))
     return Text("\n").join(lines)
 
 

@@ -120,16 +120,16 @@ class _Drawing(NamedTuple):
         """The grid of these levels, outermost first, for the part of the array at these bins."""
         if not levels:
             return Grid(((self._tile(at),),))
-        level, *rest = levels
+        level, *inner_levels = levels
         rows = [dim for dim in level if dim in self.down]
         columns = [dim for dim in level if dim not in self.down]
 
-        if rest and all(len(self.bins[dim]) == 1 for dim in level):  # a single grid in a grid adds nothing
-            return self.grid(rest, {**at, **{dim: self.bins[dim][0] for dim in level}})
+        if inner_levels and all(len(self.bins[dim]) == 1 for dim in level):  # a single grid in a grid adds nothing
+            return self.grid(inner_levels, {**at, **{dim: self.bins[dim][0] for dim in level}})
 
         def item(row: Bin | None, column: Bin | None) -> Tile | Grid:
-            here = {**at, **{dim: row for dim in rows if row}, **{dim: column for dim in columns if column}}
-            return self.grid(rest, here) if rest else self._tile(here)
+            position = {**at, **{dim: row for dim in rows if row}, **{dim: column for dim in columns if column}}
+            return self.grid(inner_levels, position) if inner_levels else self._tile(position)
 
         return Grid(
             tuple(tuple(item(row, column) for column in self._of(columns)) for row in self._of(rows)),
@@ -162,8 +162,8 @@ class _Drawing(NamedTuple):
         notes = tuple(f"{count} {kind}" for kind, count in counts.items() if count > 1)
         order = [self.bins[dim].index(at[dim]) for dim in at]
         sizes = [len(self.bins[dim]) for dim in at]
-        place = int(np.ravel_multi_index(order, sizes)) if order else 0
-        colour = _colour(place, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
+        number = int(np.ravel_multi_index(order, sizes)) if order else 0
+        colour = _colour(number, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
         shares = {dim: self._padding(dim, at[dim]) for dim in at}
         inner = sorted(at)[-2:]
         down = next((shares[dim] for dim in inner if dim in self.down), 0.0)
@@ -248,36 +248,36 @@ class _Extent(NamedTuple):
 
 def _extent_of(grid: Grid, unit: CellSize) -> _Extent:
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
-    left = longest * unit.char + unit.margin if longest else 0
+    label_width = longest * unit.char + unit.margin if longest else 0
     lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
     first = grid.items[0][0]
     width, height = size_of(first, unit)
     across, down, edge = (unit.gap,) * 3 if isinstance(first, Tile) else (*unit.apart, 0)
-    return _Extent(left, lines * unit.line, width, height, width + across, height + down, edge)
+    return _Extent(label_width, lines * unit.line, width, height, width + across, height + down, edge)
 
 
 def size_of(item: Tile | Grid, unit: CellSize) -> tuple[float, float]:
     """Width and height of the drawing, labels included."""
     if isinstance(item, Tile):
         return unit.width, unit.height
-    left, top, width, height, across, down, edge = _extent_of(item, unit)
+    label_width, top, width, height, across, down, edge = _extent_of(item, unit)
     body = 2 * edge + (len(item.items[0]) - 1) * across + width
     title = unit.gap + len(item.titles[1]) * unit.char
-    return left + max(body, title), top + 2 * edge + (len(item.items) - 1) * down + height
+    return label_width + max(body, title), top + 2 * edge + (len(item.items) - 1) * down + height
 
 
 def placed(item: Grid, unit: CellSize, x: float = 0, y: float = 0) -> Iterator[Box | CellLabel]:
     """Yields every tile and label of a grid, with their positions."""
-    left, top, width, height, across, down, edge = _extent_of(item, unit)
-    begin_x, begin_y = x + left + edge, y + top + edge
+    label_width, top, width, height, across, down, edge = _extent_of(item, unit)
+    begin_x, begin_y = x + label_width + edge, y + top + edge
     if item.titles[1]:
         yield CellLabel(item.titles[1], begin_x, y, "start")
     if item.titles[0]:
-        yield CellLabel(item.titles[0], x + left - unit.margin, y + max(top - unit.line, 0), "end")
+        yield CellLabel(item.titles[0], x + label_width - unit.margin, y + max(top - unit.line, 0), "end")
     for column, label in enumerate(item.labels[1]):
         yield CellLabel(label, begin_x + column * across + width / 2, y + top - unit.line, "middle")
     for row, label in enumerate(item.labels[0]):
-        yield CellLabel(label, x + left - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
+        yield CellLabel(label, x + label_width - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
     for row, items in enumerate(item.items):
         for column, inner in enumerate(items):
             at = begin_x + column * across, begin_y + row * down

@@ -157,8 +157,8 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
         open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
         wanted = [] if propagation.is_unknown() else open_
         propagated = dict(zip(map(id, wanted), propagation.propagated(wanted) if wanted else (), strict=True))
-        found = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
-    return found[0] if len(found) == 1 else found
+        inspections = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
+    return inspections[0] if len(inspections) == 1 else inspections
 
 
 def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:

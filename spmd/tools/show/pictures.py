@@ -191,10 +191,10 @@ class _Canvas:
         (width, height), x, y = self.size, int(box.x), int(box.y)
         down, across = box.tile.padded
         padded_rows, padded_columns = _characters_of(down, height), _characters_of(across, width)
-        here = slice(y, y + height), slice(x, x + width)
-        self.colours[here] = box.tile.colour
-        self.text[here][height - padded_rows :] = _HATCH
-        self.text[here][:, width - padded_columns :] = _HATCH
+        area = slice(y, y + height), slice(x, x + width)
+        self.colours[area] = box.tile.colour
+        self.text[area][height - padded_rows :] = _HATCH
+        self.text[area][:, width - padded_columns :] = _HATCH
         real = height - padded_rows or height  # the text is on the part without padding, if there is one
         begin = y + max(real - len(box.tile.lines), 0) // 2
         for i, line in enumerate(box.tile.lines):
@@ -253,7 +253,7 @@ def show_sharding(what: torch.Tensor | Sharding | Inspection, shape: Sequence[in
     if shape is not None:
         raise ValueError("show_sharding: a tensor has a shape of its own; pass shape only with a sharding")
     if isinstance(what, torch.Tensor):
-        what = inspect(what)
+        return _of_inspection(inspect(what))
     if not isinstance(what, Inspection):
         raise TypeError(
             f"show_sharding: expected a tensor, a spmd.Sharding or a result of spmd.inspect, got {type(what).__name__}"
@@ -283,16 +283,16 @@ def _of_sharding(sharding: Sharding, shape: tuple[int, ...]) -> Picture:
 
 def _notes(sharding: Sharding, shape: tuple[int, ...]) -> list[str]:
     """Lines on replication, padding, open dims and memory, which the tiles do not show."""
-    found = []
+    notes = []
     if len(sharding.device_ids) > 1 and sharding.is_replicated() and not sharding.spec.unreduced:
-        found.append(f"replicated on all {len(sharding.device_ids)} devices")
+        notes.append(f"replicated on all {len(sharding.device_ids)} devices")
     for dim, (size, padded) in enumerate(zip(shape, sharding.padded_shape(shape), strict=True)):
         if padded != size:
-            found.append(f"dim {dim} of {size} is held as {padded}: the rest is padding")
-    found += [f"dim {i} is left to the partitioner" for i, dim in enumerate(sharding.spec.dims) if dim.is_open]
+            notes.append(f"dim {dim} of {size} is held as {padded}: the rest is padding")
+    notes += [f"dim {i} is left to the partitioner" for i, dim in enumerate(sharding.spec.dims) if dim.is_open]
     if sharding.memory != DEVICE:
-        found.append(f"in the memory {sharding.memory}")
-    return found
+        notes.append(f"in the memory {sharding.memory}")
+    return notes
 
 
 def visualize_sharding(

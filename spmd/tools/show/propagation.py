@@ -37,13 +37,13 @@ def propagated(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
     None for a value that is on no devices by then. Raises the errors of a compilation, LoweringError at the first op
     that has one.
     """
-    known: dict[tuple[int, int], Sharding] = {}
+    shardings: dict[tuple[int, int], Sharding] = {}
     with SYNC_LOCK, LOCK, counters.silent(), hardware.unchanged():
         while True:
-            found, needed = _attempt(tensors, known)
+            result, needed = _attempt(tensors, shardings)
             if not needed:
-                return found
-            known |= needed
+                return result
+            shardings |= needed
 
 
 def _attempt(
@@ -57,9 +57,9 @@ def _attempt(
         waiting = [number for storage in storages if (number := _unknown_of(storage, into)) is not None]
         needed = set(waiting)
         while waiting:
-            before = _read_by(into, waiting.pop()) - needed
-            needed |= before
-            waiting += before
+            earlier = _read_by(into, waiting.pop()) - needed
+            needed |= earlier
+            waiting += earlier
         first = min(needed, default=None)
         if first is None:
             return [storage.value.sharding if type(storage.value) is DeviceData else None for storage in storages], {}
@@ -77,8 +77,8 @@ def _storage_of(tensor: XlaTensor) -> Storage:
 
 def _unknown_of(storage: Storage, into: Recording) -> int | None:
     """The program that makes a storage's value, where the compiler chooses its sharding and this is not known."""
-    place = into.unknown.get(storage.value) if type(storage.value) is DeviceData else None
-    return None if place is None else place[0]
+    source = into.unknown.get(storage.value) if type(storage.value) is DeviceData else None
+    return None if source is None else source[0]
 
 
 def _read_by(into: Recording, number: int) -> set[int]:

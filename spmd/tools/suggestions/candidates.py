@@ -9,7 +9,7 @@ from torch import nn
 from ...mesh.partition_spec import PartitionSpec as P
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
-from .uses import Flow, Use
+from .uses import Use, UseObserver
 
 DATA, SHARD, TENSOR = "data", "fsdp", "tensor"
 
@@ -24,7 +24,7 @@ SAVED = {"everything": "", "dots": "dots saved", OFFLOADED: "dots offloaded", "n
 
 
 @dataclass(frozen=True)
-class Layout:
+class CandidateLayout:
     """One way to shard a model. saved: a word of `SAVED` for each block; empty: everything of all."""
 
     data: int
@@ -64,7 +64,7 @@ class Layout:
         parts = (sizes, "sequence" * self.sequence, "kept unsharded" * (not self.reshard), saved)
         return "; ".join(filter(None, parts))
 
-    def needs_no_less_than(self, other: "Layout") -> bool:
+    def needs_no_less_than(self, other: "CandidateLayout") -> bool:
         """True if it needs at least the memory of the other layout: it shards and frees no more."""
         is_split_the_same = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
         shards_no_more = all(getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard"))
@@ -72,7 +72,7 @@ class Layout:
         frees_no_more = all(order(one) <= order(two) for one, two in zip(self.saved, other.saved, strict=True))
         return is_split_the_same and shards_no_more and frees_no_more
 
-    def distance(self, other: "Layout") -> float:
+    def distance(self, other: "CandidateLayout") -> float:
         """The number of steps to another mesh: an axis doubled at the cost of others, or an option that both have."""
         axes = max(abs(math.log2(getattr(self, name) / getattr(other, name))) for name in (DATA, SHARD, TENSOR))
         options = (self.reshard != other.reshard, self.sequence != other.sequence and self.tensor > 1 < other.tensor)
@@ -84,7 +84,7 @@ class Model:
     optimizer. blocks: the paths of repeated modules, by pattern (see `blocks_of`). rows, length: of its input.
     num_saved: the blocks of which a layout chooses what is saved; none of a model that recomputes some by itself."""
 
-    def __init__(self, flow: Flow, state: int):
+    def __init__(self, flow: UseObserver, state: int):
         shape = flow.shapes.get(("", "input"), (1,))
         self.flow, self.state, self.blocks = flow, state, blocks_of(flow.model)
         self.rows, self.length = shape[0], shape[1] if len(shape) > 1 else None
@@ -153,7 +153,7 @@ def _general(path: str, blocks: Iterable[str]) -> str:
     return path
 
 
-def placements(model: Model, num_devices: int) -> Iterator[Layout]:
+def placements(model: Model, num_devices: int) -> Iterator[CandidateLayout]:
     """Yields all layouts that save everything, including those that the model does not go with; see `rules_of`."""
     can_split = any(use.kind == "second" for use in model.flow.uses.values())
     for tensor in _divisors(num_devices) if can_split else (1,):
@@ -161,7 +161,7 @@ def placements(model: Model, num_devices: int) -> Iterator[Layout]:
             fsdp = num_devices // tensor // data
             for sequence in (True, False) if tensor > 1 and model.length is not None else (False,):
                 for reshard in (True, False) if fsdp > 1 and model.blocks else (True,):
-                    yield Layout(data, fsdp, tensor, sequence, reshard, ("everything",) * model.num_saved)
+                    yield CandidateLayout(data, fsdp, tensor, sequence, reshard, ("everything",) * model.num_saved)
 
 
 def gib(count: float) -> str:
@@ -172,7 +172,7 @@ def _divisors(count: int) -> list[int]:
     return [size for size in range(1, count + 1) if count % size == 0]
 
 
-def rules_of(layout: Layout, model: Model, memory: int | None = None) -> ShardingRules:
+def rules_of(layout: CandidateLayout, model: Model, memory: int | None = None) -> ShardingRules:
     """The rules of a layout. Raises Unfit where the model does not go with it, or its state with a device's memory."""
     ways, state = layout.data * layout.fsdp, model.state / layout.tensor / layout.fsdp
     if memory is not None and state > memory:
@@ -216,7 +216,7 @@ def _pattern_of(paths: Sequence[str]) -> str:
     return f"{parent}{dot}{{{f'{names[0]}..{names[-1]}' if is_range else ','.join(names)}}}"
 
 
-def _tensor_rules(layout: Layout, model: Model) -> dict[str, P]:
+def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
     """The rules of the parameters that the tensor axis shards, and of the activations between them, which a layout may
     split along the sequence; first products then read them unsharded."""
     flow, batch, along = model.flow, layout.batch_axes, TENSOR if layout.sequence else None

@@ -24,8 +24,8 @@ class KeptPlans:
         if self.path is None or not self.path.exists():
             return
         try:
-            found = json.loads(self.path.read_text())
-            search, plans = found["search"], dict(found["plans"])
+            content = json.loads(self.path.read_text())
+            search, plans = content["search"], dict(content["plans"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"suggest: {self.path} is no file of a search ({error}); delete it") from error
         if search != self.search:

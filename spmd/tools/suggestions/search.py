@@ -14,7 +14,7 @@ from ..planning.clock import CHIPS, chip_of
 from ..planning.layout import stage
 from ..planning.planner import ApplyRules, planned
 from ..planning.report import Plan
-from .candidates import OFFLOADED, SAVED, Layout, Model, Unfit, gib, placements, rules_of
+from .candidates import OFFLOADED, SAVED, CandidateLayout, Model, Unfit, gib, placements, rules_of
 from .kept_plans import KeptPlans
 from .suggestion import Trial
 
@@ -36,8 +36,8 @@ class Search:
         self.chip = chip or CHIPS["TPU v5"]  # only the ratio of its rates matters
         self.measure = f"the estimated time ({chip.source})" if chip is not None else _LEAST.format(self.chip)
         self.words = ["everything", "dots", "nothing"]
-        self.trials: dict[Layout, Trial] = {}
-        self.refined: set[Layout] = set()
+        self.trials: dict[CandidateLayout, Trial] = {}
+        self.refined: set[CandidateLayout] = set()
         self.num_compiled, self.most = 0, 0
         self.slowest, self.until = 0.0, 0.0
 
@@ -66,10 +66,10 @@ class Search:
         self._refine()
         return [*self.trials.values()]
 
-    def _best(self) -> Layout:
+    def _best(self) -> CandidateLayout:
         return min(self.trials, key=lambda layout: rank(self.trials[layout]))
 
-    def _explore(self, placement: Layout) -> None:
+    def _explore(self, placement: CandidateLayout) -> None:
         """Compiles a placement at the level of the best layout; where that does not fit, with nothing saved."""
         for level in (self._level(self._best()) if self.trials else 0, 2 * self.model.num_saved):
             trial = self._trial(self._at(placement, level))
@@ -106,15 +106,15 @@ class Search:
             if rank(self._trial(self._at(placement, level))) > rank(self.trials[best]):
                 self.words[-1] = "nothing"
 
-    def _level(self, layout: Layout) -> int:
+    def _level(self, layout: CandidateLayout) -> int:
         return sum(min([*SAVED].index(word), 2) for word in layout.saved)
 
-    def _at(self, layout: Layout, level: int) -> Layout:
+    def _at(self, layout: CandidateLayout, level: int) -> CandidateLayout:
         """The layout at another level: the last blocks save most, and equal ones follow each other."""
         size = self.model.num_saved
         return replace(layout, saved=tuple(self.words[(level + size - 1 - at) // size] for at in range(size)))
 
-    def _trial(self, layout: Layout) -> Trial:
+    def _trial(self, layout: CandidateLayout) -> Trial:
         """The trial of a layout, which is compiled once."""
         if layout not in self.trials:
             trial, axes = replace(self.of, name=str(layout), family=layout.family), layout.axes
@@ -132,7 +132,7 @@ class Search:
             self.trials[layout] = trial
         return self.trials[layout]
 
-    def _why_not(self, layout: Layout) -> str:
+    def _why_not(self, layout: CandidateLayout) -> str:
         """The reason why a layout is not compiled; empty where it is."""
         for other, trial in self.trials.items():
             if trial.plan is not None and not trial.fits and layout.needs_no_less_than(other):
@@ -144,7 +144,7 @@ class Search:
         is_late = time.monotonic() + self.slowest > self.until
         return self.num_compiled > 0 and (is_late or self.num_compiled >= self.most)
 
-    def _compiled(self, layout: Layout, lay: ApplyRules) -> tuple[Plan | None, str]:
+    def _compiled(self, layout: CandidateLayout, lay: ApplyRules) -> tuple[Plan | None, str]:
         """The plan of a layout, and why it does not fit or, without a plan, does not compile."""
         self.num_compiled += 1
         key = f"{self.of.target}; {self.of.chips}; {self.of.rows} rows; {self.how}; {self.of.keywords}; {layout}"

@@ -20,7 +20,7 @@ from .candidates import Model
 from .kept_plans import KeptPlans
 from .search import Search, ranked
 from .suggestion import Suggestion, Trial
-from .uses import Flow
+from .uses import UseObserver
 
 
 def suggest(
@@ -154,7 +154,7 @@ def _observed(step: Any, arguments: Any, module: nn.Module | None) -> Model:
         elif module not in modules:
             raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
         refuse_sharded(module, "suggest", "apply the rules that it finds instead")
-        flow = Flow(module)
+        flow = UseObserver(module)
         with flow.watching():
             result = step(*args, **kwargs)
         syncs.sync()

@@ -61,14 +61,14 @@ class Use:
         return self.path.rpartition(".")[0]
 
 
-class Held(NamedTuple):
+class HeldParameter(NamedTuple):
     """A parameter, or a cast of it, with its dims by stride."""
 
     path: str
     dims: dict[int, int]
 
 
-class Flow(TorchDispatchMode):
+class UseObserver(TorchDispatchMode):
     """Observes a forward pass. uses: by parameter. shapes: (module, "input" or "output") -> shape of the first tensor.
     again: modules called outside of the model's call (recomputed in backward). returned: shapes of the model's
     results. parameters: shapes by path."""
@@ -81,7 +81,7 @@ class Flow(TorchDispatchMode):
         self.again: set[str] = set()
         self.returned: set[tuple[int, ...]] = set()
         self.parameters = {path: tuple(one.shape) for path, one in model.named_parameters(remove_duplicate=False)}
-        self._held: dict[Storage, Held] = {}
+        self._held: dict[Storage, HeldParameter] = {}
         self._open: dict[Storage, frozenset[str]] = {}
         self._made_by: dict[Storage, str] = {}
         self._depth = 0
@@ -92,7 +92,7 @@ class Flow(TorchDispatchMode):
         for path, parameter in self.model.named_parameters():
             if isinstance(parameter, XlaTensor):
                 dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
-                self._held[storage_of(parameter)] = Held(path, dims)
+                self._held[storage_of(parameter)] = HeldParameter(path, dims)
         handles: list[Any] = []
         for path, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
@@ -120,9 +120,9 @@ class Flow(TorchDispatchMode):
             return
         if not path and side == "output":
             self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}
-        given = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
+        noted = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
         # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the batch.
-        for tensor in sorted(given, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
+        for tensor in sorted(noted, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
             self.shapes.setdefault((path, side), tuple(tensor.shape))
             if side == "output":
                 self._made_by.setdefault(storage_of(tensor), path)
@@ -131,17 +131,17 @@ class Flow(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         if not self._depth:
             return output
-        given = tensors((args, kwargs))
-        opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in given))
-        if func in _COPIES and given and storage_of(given[0]) in self._held:
-            self._copy(given[0], output)
+        operands = tensors((args, kwargs))
+        opened = frozenset[str]().union(*(self._open.get(storage_of(tensor), frozenset()) for tensor in operands))
+        if func in _COPIES and operands and storage_of(operands[0]) in self._held:
+            self._copy(operands[0], output)
         elif func in _PRODUCTS and self._product(func, args, output):
             return output
         elif func is aten.embedding.default and storage_of(args[0]) in self._held:
             held = self._held[storage_of(args[0])]
             self.uses.setdefault(held.path, Use(held.path, "lookup", 0, 1, args[0].shape[0], args[0].shape[1]))
         for path in opened:
-            self._read(self.uses[path], func, given, output)
+            self._read(self.uses[path], func, operands, output)
         for tensor in tensors(output) if opened else ():
             self._open[storage_of(tensor)] = self._open.get(storage_of(tensor), frozenset()) | opened
         return output
@@ -150,29 +150,29 @@ class Flow(TorchDispatchMode):
         held = self._held[storage_of(given)]
         strides = [(output.stride(i), held.dims.get(given.stride(i))) for i in reversed(range(output.dim()))]
         dims = {stride: dim for stride, dim in strides if dim is not None}
-        self._held.setdefault(storage_of(output), Held(held.path, dims))
+        self._held.setdefault(storage_of(output), HeldParameter(held.path, dims))
 
     def _product(self, func: Any, args: Any, output: XlaTensor) -> bool:
         """Records a product of a value and a parameter; returns True if it was one."""
-        left, right = (args[place] for place in _PRODUCTS[func])
-        value, weight, summed, free = left, right, -2, -1
-        if storage_of(left) in self._held:
-            value, weight, summed, free = right, left, -1, -2
+        lhs, rhs = (args[place] for place in _PRODUCTS[func])
+        value, weight, summed, free = lhs, rhs, -2, -1
+        if storage_of(lhs) in self._held:
+            value, weight, summed, free = rhs, lhs, -1, -2
         held = self._held.get(storage_of(weight))
         if held is None or storage_of(value) in self._held:
             return False
         result, along = (held.dims.get(weight.stride(dim)) for dim in (free, summed))
         if result is None or along is None:
             return False
-        makers = [one for path in self._open.get(storage_of(value), ()) if not (one := self.uses[path]).is_whole]
-        is_second = any(one.size % weight.shape[summed] == 0 for one in makers)
+        makers = [maker for path in self._open.get(storage_of(value), ()) if not (maker := self.uses[path]).is_whole]
+        is_second = any(maker.size % weight.shape[summed] == 0 for maker in makers)
         kind = "second" if is_second else "first"
         use = self.uses.setdefault(
             held.path, Use(held.path, kind, result, along, weight.shape[free], weight.shape[summed])
         )
         if is_second:
             use.partners |= {
-                one.path for one in makers if one.size % weight.shape[summed] == 0 or one.heads is not None
+                maker.path for maker in makers if maker.size % weight.shape[summed] == 0 or maker.heads is not None
             }
         use.reads = use.reads or self._made_by.get(storage_of(value))
         if len(args) == 3 and func is not aten._grouped_mm.default and storage_of(args[0]) in self._held:

@@ -71,12 +71,12 @@ class Verification:
 
     def worst(self) -> list[Compared]:
         """For each value and precision the row with the largest share of its tolerance, in the order of the rows."""
-        found: dict[tuple[str, str, str], Compared] = {}
+        rows: dict[tuple[str, str, str], Compared] = {}
         for row in self.rows:
             key = row.kind, row.path, row.dtype
-            if key not in found or share(row) > share(found[key]):
-                found[key] = row
-        return [*found.values()]
+            if key not in rows or share(row) > share(rows[key]):
+                rows[key] = row
+        return [*rows.values()]
 
     def raise_on_difference(self) -> None:
         """Raises AssertionError where a value differs, with the worst rows and the first op."""
@@ -91,7 +91,7 @@ class Verification:
 
     def to_json(self) -> str:
         """The evidence, the rows and the first op as JSON."""
-        found = {
+        result = {
             **self.evidence,
             "equal": bool(self),
             "first_difference": self.first,
@@ -99,7 +99,7 @@ class Verification:
             "seconds": round(self.seconds, 3),
             "rows": [{**asdict(row), "equal": row.is_equal} for row in self.rows],
         }
-        return json.dumps(found, indent=1)
+        return json.dumps(result, indent=1)
 
     def save(self, path: str | Path) -> None:
         """Writes `to_json` to a file."""

@@ -14,9 +14,9 @@ def distance(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
         return float("inf")
     if not one.numel():
         return 0.0
-    one, other = _wide(one), _wide(other)
-    same = (one == other) | (one.isnan() & other.isnan())
-    return float((one - other).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~same, 0.0).max())
+    wide, other = _wide(one), _wide(other)
+    same = (wide == other) | (wide.isnan() & other.isnan())
+    return float((wide - other).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).where(~same, 0.0).max())
 
 
 def magnitude(value: torch.Tensor) -> float:
@@ -39,12 +39,12 @@ def first_difference(reference: Outcome, narrow: Outcome, other: Outcome) -> str
     measured = {op_number: narrow.ops[op_number] for op_number in range(min(len(narrow.ops), len(reference.ops)))}
     for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         for step in range(block.size):
-            one, two = reference.ops[block.a + step], other.ops[block.b + step]
+            first, second = reference.ops[block.a + step], other.ops[block.b + step]
             sample = measured.get(block.a + step)
-            if sample is None or sample.key != one.key:
-                sample = one
-            allowed = tolerance(one.path, magnitude(one.value), distance(sample.value, one.value), sample.path)
-            off = distance(one.value, two.value)
+            if sample is None or sample.key != first.key:
+                sample = first
+            allowed = tolerance(first.path, magnitude(first.value), distance(sample.value, first.value), sample.path)
+            off = distance(first.value, second.value)
             if off > allowed:
-                return f"{one.text}: differs by {off:.3g} where {allowed:.3g} is allowed"
+                return f"{first.text}: differs by {off:.3g} where {allowed:.3g} is allowed"
     return ""

@@ -46,8 +46,8 @@ class Inputs:
             for tensor in (*(one for one in state if isinstance(one, torch.Tensor)), *held)
             if tensor.is_leaf and (tensor.dim() or type(tensor) is XlaTensor)
         ]
-        found = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
-        self.tensors = [tensor for tensor in found.values() if tensor.layout is torch.strided and tensor.is_leaf]
+        by_id = {id(tensor): tensor for tensor in (*owned, *self.arguments, *others)}
+        self.tensors = [tensor for tensor in by_id.values() if tensor.layout is torch.strided and tensor.is_leaf]
         varied = {id(tensor) for tensor in (*owned, *self.arguments)}
         self._varied = [number for number, tensor in enumerate(self.tensors) if id(tensor) in varied]
         for tensor in self.tensors:
@@ -64,11 +64,11 @@ class Inputs:
 
     def digest(self) -> str:
         """The SHA-256 of dtypes, shapes and bytes of all values, in the order in which they are reached."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for value in self.values:
-            found.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            found.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def near(self, number: int) -> list[torch.Tensor]:
         """The values themselves, for 0, or neighbours: parameters, buffers and arguments moved towards zero by up to
@@ -78,13 +78,13 @@ class Inputs:
         """
         generator = torch.Generator().manual_seed(number)
         result = [*self.values]
-        for place in self._varied:
-            value = result[place]
+        for index in self._varied:
+            value = result[index]
             if value.is_floating_point() or value.is_complex():
                 unit = max(unit_of(value.dtype), unit_of(torch.float32))
                 part = torch.rand(value.shape, generator=generator, dtype=torch.float64) * ULPS * unit
                 moved_value = cast(value, torch.float64) * (1 - part if number else 1)
-                result[place] = cast(moved_value, torch.float32).to(value.dtype)
+                result[index] = cast(moved_value, torch.float32).to(value.dtype)
         return result
 
     @contextlib.contextmanager

@@ -40,15 +40,15 @@ def unit_of(dtype: torch.dtype) -> float:
 
 def paths_of(values: Sequence[Value]) -> list[Path]:
     """The worst path from device data to each recorded value."""
-    found = _paths(walks.topological(values)[0])
-    return [_worst([value], found) for value in values]
+    paths = _paths(walks.topological(values)[0])
+    return [_worst([value], paths) for value in values]
 
 
 def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
-    found: dict[Node, Path] = {}
+    paths: dict[Node, Path] = {}
     for node in nodes:
-        found[node] = _worst(node.operands, found).then(_within(node))
-    return found
+        paths[node] = _worst(node.operands, paths).then(_within(node))
+    return paths
 
 
 def _worst(values: Sequence[Value], found: dict[Node, Path]) -> Path:
@@ -96,12 +96,12 @@ def _numel(meta: Meta) -> int:
 
 
 def _overload(name: str) -> torch._ops.OpOverload | None:
-    found: object = torch.ops
+    target: object = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, torch._ops.OpOverloadPacket):
-        found = getattr(found, "default", None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+        target = getattr(target, part, None)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        target = getattr(target, "default", None)
+    return target if isinstance(target, torch._ops.OpOverload) else None
 
 
 def tolerance(path: Path, magnitude: float, measured: float, sampled: Path) -> float:

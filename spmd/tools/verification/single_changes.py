@@ -40,8 +40,8 @@ class SingleChange:
 
 def single_changes(calls: BodyCalls) -> list[SingleChange]:
     """The changes that are worth a trial, in the order of trials."""
-    found = [one for call in calls.calls.values() for one in _changes_of(call, calls.axes)]
-    return sorted(found, key=lambda one: one.rank)
+    changes = [one for call in calls.calls.values() for one in _changes_of(call, calls.axes)]
+    return sorted(changes, key=lambda one: one.rank)
 
 
 def repair(calls: BodyCalls, is_equal: Callable[[BodyCalls], bool]) -> str:
@@ -50,11 +50,11 @@ def repair(calls: BodyCalls, is_equal: Callable[[BodyCalls], bool]) -> str:
     calls: those of the run that differs. is_equal: runs the step, and says whether all of its values are equal.
     """
     started = time.monotonic()
-    for number, one in enumerate(tried := single_changes(calls)):
+    for number, change in enumerate(tried := single_changes(calls)):
         if time.monotonic() - started > SECONDS:
             return f"none of {number} changes of one collective makes it equal; {len(tried) - number} were not tried"
-        if is_equal(BodyCalls(one.site, one.change)):
-            return one.text
+        if is_equal(BodyCalls(change.site, change.change)):
+            return change.text
     return ""
 
 
@@ -109,11 +109,11 @@ def _added(site: CallSite, made: BodyValue, sizes: dict[str, int]) -> Iterator[S
             *((7, collective_permute, (_shift(count, by), axes)) for by in (1, -1)),
             (8, broadcast, (0, axes)),
         ]
-        for rank, function, given in rows:
+        for rank, function, operands in rows:
             of = str(site) if is_argument else f"the result of {site.name} at {site}"
-            shown = f"{function.__name__}(x, {', '.join(map(_shown_value, given))})"
+            shown = f"{function.__name__}(x, {', '.join(map(_shown_value, operands))})"
             text = f"{shown} of {of} is missing: with it the step is equal to one device"
-            yield SingleChange(site, _after(function, given), text, rank)
+            yield SingleChange(site, _after(function, operands), text, rank)
 
 
 def _after(function: Callable[..., Any], given: tuple[Any, ...]) -> Change:
@@ -138,8 +138,8 @@ def _subsets(axes: Sequence[str], sizes: dict[str, int]) -> list[Axes]:
 
 def _axes(axis: Any, sizes: dict[str, int]) -> Axes:
     """The names of an `axis` argument."""
-    given = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
-    return tuple(one if isinstance(one, str) else tuple(sizes)[one] for one in given)
+    names = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
+    return tuple(one if isinstance(one, str) else tuple(sizes)[one] for one in names)
 
 
 def _named(axes: Axes) -> str:

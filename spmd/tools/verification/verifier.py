@@ -86,8 +86,8 @@ def verify(
         for layout in layouts:
             for partitioner, dtype in itertools.product(PARTITIONERS, (torch.float64, None)):
                 with stage(f"{layout}, {partitioner}, {_text(dtype)}"):
-                    found = _run(runner, measured, layout, partitioner, dtype)
-                rows += measured.compared(found, layout, partitioner, dtype)
+                    compared = _run(runner, measured, layout, partitioner, dtype)
+                rows += measured.compared(compared, layout, partitioner, dtype)
         if not rows:
             raise ValueError(
                 "verify: the step has nothing to compare: return its loss, or let a model's gradients or parameters "
@@ -101,27 +101,27 @@ def verify(
 
 
 def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Layout]:
-    for name, given, kind in (("meshes", meshes, Mesh), ("rules", rules, ShardingRules)):
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, kind) for one in given):
-            raise TypeError(f"verify: expected {name} as a list of spmd.{kind.__name__}, got {given!r}")
-    found = [*meshes]
-    if not found and rules:
+    for name, values, kind in (("meshes", meshes, Mesh), ("rules", rules, ShardingRules)):
+        if not isinstance(values, (list, tuple)) or not all(isinstance(one, kind) for one in values):
+            raise TypeError(f"verify: expected {name} as a list of spmd.{kind.__name__}, got {values!r}")
+    layouts = [*meshes]
+    if not layouts and rules:
         around = get_global_mesh()
-        found = [] if around is None else [around]
-    if not found:
+        layouts = [] if around is None else [around]
+    if not layouts:
         raise ValueError(
             "verify: expected meshes to compare with one device, got none; pass meshes=[spmd.Mesh(...)], and "
             "rules=[...] where a table shards the model, or call it with rules inside of `with mesh:`"
         )
-    for mesh in found:
+    for mesh in layouts:
         if mesh.target is not None:
             raise ValueError(
                 f"verify: expected devices that are here, got a mesh of {mesh.target!r}; spmd.plan plans it"
             )
     if not rules:
-        return [Layout(mesh) for mesh in found]
+        return [Layout(mesh) for mesh in layouts]
     names = [f", rules {number}" if len(rules) > 1 else ", rules" for number in range(len(rules))]
-    return [Layout(mesh, table, name) for mesh in found for table, name in zip(rules, names, strict=True)]
+    return [Layout(mesh, table, name) for mesh in layouts for table, name in zip(rules, names, strict=True)]
 
 
 def _one_device(layouts: Sequence[Layout]) -> Layout:
@@ -180,11 +180,11 @@ class _Measured:
         """Yields a row for each value of the run on one device or on the mesh."""
         right, sample = (self.own, self.of_own) if dtype is None else (self.wide, self.of_wide)
         for name in dict.fromkeys([*right.values, *found.values]):
-            here = right.values.get(name)
+            value = right.values.get(name)
             path = right.paths.get(name, _NONE)
-            size = 0.0 if here is None else magnitude(here)
+            size = 0.0 if value is None else magnitude(value)
             allowed = tolerance(path, size, sample.distances.get(name, 0.0), sample.paths.get(name, _NONE))
-            off = distance(here, found.values.get(name))
+            off = distance(value, found.values.get(name))
             yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
 
 
@@ -194,8 +194,8 @@ def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, 
     try:
         return runner.run(layout, dtype, partitioner=partitioner, calls=calls)
     except Exception as error:
-        if calls.calls and (found := _repair(runner, measured, layout, partitioner, dtype, calls)):
-            error.add_note(f"verify: on one device the step runs; on {layout} {found}")
+        if calls.calls and (repair_text := _repair(runner, measured, layout, partitioner, dtype, calls)):
+            error.add_note(f"verify: on one device the step runs; on {layout} {repair_text}")
         raise
 
 
@@ -211,10 +211,10 @@ def _repair(
 
     def is_equal(changed: BodyCalls) -> bool:
         try:
-            found = runner.run(layout, dtype, partitioner=partitioner, calls=changed)
+            run = runner.run(layout, dtype, partitioner=partitioner, calls=changed)
         except Exception:  # a change that the body, or a check of it, does not take
             return False
-        return all(row.is_equal for row in measured.compared(found, layout, partitioner, dtype))
+        return all(row.is_equal for row in measured.compared(run, layout, partitioner, dtype))
 
     with stage("a change of one collective that makes it equal"):
         return repair(calls, is_equal)

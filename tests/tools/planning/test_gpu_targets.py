@@ -12,7 +12,8 @@ from spmd.core.checks.hlo import Module
 from spmd.core.sharding.gpus import GPUS
 from spmd.core.sharding.topology import all_devices, num_devices
 from spmd.tools.hlo import costs
-from spmd.tools.planning.clock import CHIPS, Chip, terms_of
+from spmd.tools.planning.clock import CHIPS, Chip
+from spmd.tools.planning.figures import terms_of
 
 H100 = CHIPS["NVIDIA H100 80GB HBM3"]
 PLUGIN = importlib.util.find_spec("jax_plugins.xla_cuda12") if importlib.util.find_spec("jax_plugins") else None

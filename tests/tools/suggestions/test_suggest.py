@@ -28,23 +28,25 @@ from spmd.tools.suggestions import suggest as suggesting
 from spmd.tools.suggestions.candidates import (
     OFFLOADED,
     SAVED,
-    Layout,
     Model,
     Unfit,
     blocks_of,
     placements,
     rules_of,
 )
+from spmd.tools.suggestions.candidates import (
+    CandidateLayout as Layout,
+)
 from spmd.tools.suggestions.suggestion import Suggestion
-from spmd.tools.suggestions.uses import Flow
+from spmd.tools.suggestions.uses import UseObserver
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
 BOTH = ("data", "fsdp")
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
-    reached, flow = Objects.of_step(call, args), Flow(model)
-    with recording.recorded(recording.Recording()), kept(reached), without_data(reached, args), flow.watching():
+    reached, flow = Reachable(call, args), UseObserver(model)
+    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
         call(*args)
     return Model(flow, 0)
 
