@@ -60,12 +60,7 @@ class TpuClock(Clock):
     }
 
     def __init__(
-        self,
-        module: Module,
-        chip: Chip,
-        slices: tuple[int, ...],
-        places: Sequence[tuple[int, ...]],
-        rates: TpuRates,
+        self, module: Module, chip: Chip, slices: tuple[int, ...], places: Sequence[tuple[int, ...]], rates: TpuRates
     ):
         super().__init__(module, chip, rates.host)
         self.slices, self.places, self.rates = slices, places, rates

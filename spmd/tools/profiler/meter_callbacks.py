@@ -2,11 +2,24 @@
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .step_meter import OTHER, STEP, StepMeter
 
 DATA, CHECKPOINT, EVALUATION = "data", "checkpoint", "evaluation"
+
+
+def _callback(base: type, meter: StepMeter, kinds: dict[str, str], **others: Callable[..., None]) -> Any:
+    """An object of a class of callbacks. kinds: of the time before each event; others: its other methods."""
+
+    def lap(kind: str) -> Callable[..., None]:
+        def method(*args: Any, **kwargs: Any) -> None:
+            meter.lap(kind)
+
+        return method
+
+    return type("MeterCallback", (base,), {event: lap(kind) for event, kind in kinds.items()} | others)()
 
 
 def trainer_callback(meter: StepMeter) -> Any:
@@ -20,40 +33,20 @@ def trainer_callback(meter: StepMeter) -> Any:
     >>> type(spmd.profiler.trainer_callback(meter)).__mro__[1].__name__
     'TrainerCallback'
     """
-    base: Any = importlib.import_module("transformers").TrainerCallback
 
-    class MeterCallback(base):
-        """The meter's laps at the Trainer's events."""
+    def on_log(self: Any, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        meter.lap(OTHER)
+        if logs is not None:
+            logs.update(meter.figures())  # for the callbacks behind this one
+            state.log_history[-1].update(meter.figures())
 
-        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            """A batch is there."""
-            meter.lap(DATA)
+    def on_train_end(*args: Any, **kwargs: Any) -> None:
+        meter.lap(OTHER)
+        print(meter)
 
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            """A step ends."""
-            meter.lap(STEP)
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            """Adds the figures to the log."""
-            meter.lap(OTHER)
-            if logs is not None:
-                logs.update(meter.figures())  # for the callbacks behind this one
-                state.log_history[-1].update(meter.figures())
-
-        def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-            """An evaluation ends."""
-            meter.lap(EVALUATION)
-
-        def on_save(self, *args: Any, **kwargs: Any) -> None:
-            """A checkpoint is written."""
-            meter.lap(CHECKPOINT)
-
-        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-            """Prints the line."""
-            meter.lap(OTHER)
-            print(meter)
-
-    return MeterCallback()
+    kinds = {"on_step_begin": DATA, "on_step_end": STEP, "on_evaluate": EVALUATION, "on_save": CHECKPOINT}
+    base = importlib.import_module("transformers").TrainerCallback
+    return _callback(base, meter, kinds, on_log=on_log, on_train_end=on_train_end)
 
 
 def lightning_callback(meter: StepMeter) -> Any:
@@ -66,39 +59,21 @@ def lightning_callback(meter: StepMeter) -> Any:
     >>> type(spmd.profiler.lightning_callback(meter)).__mro__[1].__name__
     'Callback'
     """
+    saved: list[Any] = []  # the checkpoints that are about to be written since the last batch
+
+    def on_train_batch_start(*args: Any) -> None:
+        meter.lap(CHECKPOINT if saved else DATA)
+        saved.clear()
+
+    def on_save_checkpoint(*args: Any) -> None:
+        saved.append(None)
+
+    def on_train_end(*args: Any) -> None:
+        meter.lap(CHECKPOINT if saved else OTHER)
+        print(meter)
+
+    kinds = {"on_train_batch_end": STEP, "on_validation_start": OTHER, "on_validation_end": EVALUATION}
     # One code under two names; a script that has imported one of them uses it.
-    other = sys.modules.get("pytorch_lightning")
-    base: Any = (importlib.import_module("lightning.pytorch") if other is None else other).Callback
-
-    class MeterCallback(base):
-        """The meter's laps at Lightning's events."""
-
-        is_saved = False
-
-        def on_train_batch_start(self, *args: Any) -> None:
-            """A batch is there."""
-            meter.lap(CHECKPOINT if self.is_saved else DATA)
-            self.is_saved = False
-
-        def on_train_batch_end(self, *args: Any) -> None:
-            """A step ends."""
-            meter.lap(STEP)
-
-        def on_save_checkpoint(self, *args: Any) -> None:
-            """A checkpoint is about to be written."""
-            self.is_saved = True
-
-        def on_validation_start(self, *args: Any) -> None:
-            """The time before belongs to no step."""
-            meter.lap(OTHER)
-
-        def on_validation_end(self, *args: Any) -> None:
-            """An evaluation ends."""
-            meter.lap(EVALUATION)
-
-        def on_train_end(self, *args: Any) -> None:
-            """Prints the line."""
-            meter.lap(CHECKPOINT if self.is_saved else OTHER)
-            print(meter)
-
-    return MeterCallback()
+    module = sys.modules.get("pytorch_lightning") or importlib.import_module("lightning.pytorch")
+    others = (on_train_batch_start, on_save_checkpoint, on_train_end)
+    return _callback(module.Callback, meter, kinds, **{method.__name__: method for method in others})

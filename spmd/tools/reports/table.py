@@ -91,14 +91,22 @@ def figures(plan: Plan) -> list[tuple[str, str, str]]:
     return [*of_memory, ("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"), *of_links]
 
 
+def _table(
+    heads: Iterable[str], rows: Iterable[Iterable[str | Text]], right: Iterable[str] = (), title: str | None = None
+) -> Table:
+    """A table with these heads. right: those of columns of numbers."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for head in heads:
+        table.add_column(head, justify="right" if head in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
+
+
 def table_of(plan: Plan) -> Any:
     """The full plan: memory, time, collectives, findings, advice."""
-    memory = Table(title=headline(plan), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    memory.add_column("per device")
-    memory.add_column("", justify="right")
-    memory.add_column("bytes", justify="right", style="dim")
-    for row in figures(plan):
-        memory.add_row(*row)
+    memory = _table(("per device", "", "bytes"), figures(plan), ("", "bytes"), headline(plan))
+    memory.columns[2].style = "dim"
     programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
     compiled = f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"
     if plan.planning_bytes:
@@ -107,8 +115,9 @@ def table_of(plan: Plan) -> Any:
         memory,
         plan.num_programs and Text(compiled),
         Text("\n".join(filter(None, [plan.formula, plan.bottleneck and f"time: {plan.bottleneck}"]))),
-        plan.terms and _time(plan),
-        (any(row.rule for row in plan.layout) or not plan.num_programs) and _layout(plan),
+        plan.terms and _table(TIME, time_rows(plan), TIME[1:-1]),
+        (any(row.rule for row in plan.layout) or not plan.num_programs)
+        and _table(LAYOUT, layout_rows(plan.layout), LAYOUT[-1:], "layout"),
         plan.collectives and _collectives(plan),
         plan.findings and _findings(plan),
         plan.verdict and Text(f"The compiler: {plan.verdict}", style="bold red"),
@@ -181,16 +190,15 @@ def ranked(found: Suggestion) -> Any:
         for name, text in _CHOICES.items()
         if len({text(trial) for trial in compiled}) > 1 or (name == "money / 1,000" and found.trials[0].price)
     }
-    table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in ("layout", *choices, "ms", "moved", "peak", "front", "reason"):
-        table.add_column(name, justify="left" if name in ("layout", "reason") else "right", overflow="fold")
-    front = set(map(id, found.front))
+    front, rows = set(map(id, found.front)), []
     for trial in compiled:
         assert trial.plan is not None and trial.seconds is not None
         figures = (f"{trial.seconds * 1e3:,.4g}", size(trial.plan.moved_bytes), size(trial.plan.peak))
         chosen = (text(trial) for text in choices.values())
         mark = "*" if id(trial) in front else ""
-        table.add_row(Text(trial.name), *chosen, *figures, mark, Text(trial.reason or "the best"))
+        rows.append((trial.name, *chosen, *figures, mark, trial.reason or "the best"))
+    numbers = (*choices, "ms", "moved", "peak", "front")
+    table = _table(("layout", *numbers, "reason"), rows, numbers, "layouts, best first")
     others: dict[str, list[Trial]] = {}
     for trial in found.trials:
         if trial.plan is None:
@@ -237,37 +245,28 @@ def verified(found: Verification) -> Any:
     wrong = len(found.differences)
     count = f"{len(found.rows):,} comparisons"
     said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
-    table = Table(
-        title=f"one device and meshes: {said} ({found.seconds:,.1f} s)", title_justify="left", box=box.SIMPLE_HEAD,
-        title_style="bold",
-    )  # fmt: skip
-    for name in ("value", "precision"):
-        table.add_column(name, overflow="fold")
-    for name in ("worst difference", "allowed", "largest", "roundings"):
-        table.add_column(name, justify="right")
-    for name in ("layout, partitioner", ""):
-        table.add_column(name, overflow="fold")
+    cells: list[tuple[str | Text, ...]] = []
     same: dict[Any, list[Compared]] = {}
     for row in found.worst():
         same.setdefault((row.kind, row.dtype, "" if row.is_equal else row.path), []).append(row)
     for rows in same.values():
         row, several = max(rows, key=share), f"{len(rows)} {rows[0].kind}s, worst: " if len(rows) > 1 else ""
         figures = (f"{number:.3g}" for number in (row.difference, row.tolerance, row.magnitude))
-        table.add_row(
-            Text(several + f"{row.kind} {row.path}".strip()), row.dtype, *figures, f"{row.roundings:,}",
-            Text(f"{row.layout}, {row.partitioner}"), "" if row.is_equal else Text("differs", style="bold red"),
-        )  # fmt: skip
+        cells.append((
+            several + f"{row.kind} {row.path}".strip(), row.dtype, *figures, f"{row.roundings:,}",
+            f"{row.layout}, {row.partitioner}", "" if row.is_equal else Text("differs", style="bold red"),
+        ))  # fmt: skip
+    numbers = ("worst difference", "allowed", "largest", "roundings")
+    heads = ("value", "precision", *numbers, "layout, partitioner", "")
+    table = _table(heads, cells, numbers, f"one device and meshes: {said} ({found.seconds:,.1f} s)")
     lines = [f"the first op that differs: {found.first}"] if found.first else []
     return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
 
 
 def summed(trace: Summary) -> Any:
     """The table of a trace, and its sums."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, name in enumerate((trace.by, "ops", "count", "time", "share", "bytes")):
-        table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
-    for texts in trace.texts():
-        table.add_row(*map(Text, texts))
+    numbers = ("count", "time", "share", "bytes")
+    table = _table((trace.by, "ops", *numbers), trace.texts(), numbers)
     return Group(table, *map(Text, trace.lines()))
 
 
@@ -283,25 +282,6 @@ def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
     for term in plan.terms:
         numbers = (f"{seconds * 1e3:,.3f}" for seconds in (term.seconds, term.low, term.high))
         yield term.name, *numbers, term.source
-
-
-def _time(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in TIME:
-        table.add_column(name, justify="left" if name in (TIME[0], TIME[-1]) else "right")
-    for row in time_rows(plan):
-        table.add_row(*row)
-    return table
-
-
-def _layout(plan: Plan) -> Table:
-    table = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in LAYOUT[:-1]:
-        table.add_column(name, overflow="fold")
-    table.add_column(LAYOUT[-1], justify="right")
-    for row in layout_rows(plan.layout):
-        table.add_row(*map(Text, row))
-    return table
 
 
 def _findings(plan: Plan) -> Text:

@@ -1,7 +1,6 @@
 """The parts of a picture of a sharding and their positions: tiles in grids, grids in grids, in characters or points.
 
-Drawing in a terminal or on a page is in `pictures`.
-"""
+Drawing in a terminal or on a page is in `pictures`."""
 
 import itertools
 import math
@@ -10,6 +9,37 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from ...core import Sharding, specs
+
+# --- the devices of each tile -----------------------------------------------------------------------------------------
+
+# An array of device ids, of a Sharding, or of a GSPMD text in either form. Such a table has a dim for each dim of the
+# array, by tile, then one by summand and one by copy of the same tile.
+
+
+def table_of(sharding: Sharding, rank: int) -> np.ndarray:
+    """The table of a sharding of arrays of `rank` dims."""
+    sums, copies = sharding.last_tiles()
+    return np.array(sharding._groups()).reshape(*sharding.tiles(rank), sums, copies)
+
+
+def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
+    """Returns the table that a GSPMD text names; a replicated text names no devices and holds for `num_devices`.
+
+    Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
+    """
+    text, _ = specs.open_dims(given)
+    if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
+        return np.arange(num_devices).reshape(1, num_devices)
+    if text == "{unreduced}":
+        return np.arange(num_devices).reshape(num_devices, 1)
+    tiling = specs.read_tiled(text, caller)
+    return np.array(tiling.devices).reshape(*tiling.tiles, tiling.sums, tiling.copies)
+
+
+# --- tiles and grids --------------------------------------------------------------------------------------------------
+
 
 NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number: hue + NUM_HUES * lightness
 

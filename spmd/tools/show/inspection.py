@@ -45,15 +45,9 @@ class Inspection:
 
     @property
     def mesh(self) -> Mesh | None:
-        sharding = self.sharding
-        if sharding is None:
+        if (sharding := self.sharding) is None:
             return None
-        return Mesh(
-            sharding.device_ids,
-            sharding.mesh_shape,
-            sharding.given_names,
-            target=sharding.target,
-        )
+        return Mesh(sharding.device_ids, sharding.mesh_shape, sharding.given_names, target=sharding.target)
 
     @property
     def spec(self) -> PartitionSpec | None:

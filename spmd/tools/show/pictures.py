@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from ...core import DEVICE, Sharding, hardware, variables
-from .grids import Box, CellSize, Grid, grid_of, lone, placed, size_of
+from .grids import Box, CellSize, Grid, grid_of, lone, placed, read_table, size_of, table_of
 from .inspection import Inspection, inspect
-from .tiles import read_table, table_of
 
 # For each number of a colour: its index in the table of 256 that every terminal has. Black is readable on all of them.
 # Twelve hues, and each of them twice more in another lightness.

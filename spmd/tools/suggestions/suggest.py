@@ -17,8 +17,7 @@ from ...steps.saved_state import abstractly
 from ..planning.layout import Roles, refuse_sharded, roots_of, silent, stage
 from ..planning.planner import bytes_of
 from .candidates import Model
-from .kept_plans import KeptPlans
-from .search import Search, ranked
+from .search import KeptPlans, Search, ranked
 from .suggestion import Suggestion, Trial
 from .uses import UseObserver
 

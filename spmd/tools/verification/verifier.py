@@ -200,12 +200,7 @@ def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, 
 
 
 def _repair(
-    runner: Runner,
-    measured: _Measured,
-    layout: Layout,
-    partitioner: str,
-    dtype: torch.dtype | None,
-    calls: BodyCalls,
+    runner: Runner, measured: _Measured, layout: Layout, partitioner: str, dtype: torch.dtype | None, calls: BodyCalls
 ) -> str:
     """The change of one collective in a body with which the step is equal to one device; "" for none."""
 

@@ -14,7 +14,7 @@ from spmd import Mesh, P
 from spmd.core.base.compile_record import Move
 from spmd.core.programs import cache
 from spmd.tools.planning.report import Plan
-from spmd.tools.profiler.labels import labels_of
+from spmd.tools.profiler.trace_files import labels_of
 from tests.tools.planning import bad_layouts
 
 

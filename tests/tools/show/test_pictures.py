@@ -9,9 +9,8 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.tools.show.grids import devices_text
+from spmd.tools.show.grids import devices_text, read_table, table_of
 from spmd.tools.show.pictures import _GREY, _TERMINAL, Picture, _hex
-from spmd.tools.show.tiles import read_table, table_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 H = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
