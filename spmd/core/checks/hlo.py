@@ -1,14 +1,20 @@
-"""The optimised program as text: its computations, and the number of times that each of them runs."""
+"""The optimised program as text: its computations, and the number of times that each of them runs.
+
+XLA states the trip count of a loop where it still knows it; a TPU has made two counters of 32 bits of one of 64 by
+then. It is found by simulating the counter: only the scalars that the loop's condition needs are computed.
+"""
 
 import dataclasses
 import functools
 import math
+import operator
 import re
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
-from . import scalars
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,15 @@ class Computation:
 
 
 _EXPECTED = re.compile(r"\biterations=(\d+)/while[^/]*$")
-_LAST: "weakref.WeakKeyDictionary[Any, Module]" = weakref.WeakKeyDictionary()
+
+
+class Executable(Protocol):
+    """A compiled program, as far as it is read here: a `jax.stages.Compiled`."""
+
+    def as_text(self) -> str | None: ...
+
+
+_LAST: "weakref.WeakKeyDictionary[Executable, Module]" = weakref.WeakKeyDictionary()
 
 
 class Module:
@@ -120,11 +134,11 @@ class Module:
         self._count()
 
     @classmethod
-    def of(cls, executable: Any) -> "Module":
-        """The program of a `jax.stages.Compiled`. The last one is kept, as several checks read the same."""
+    def of(cls, executable: Executable) -> "Module":
+        """The program of an executable. The last one is kept, as several checks read the same."""
         if executable not in _LAST:
             _LAST.clear()
-            _LAST[executable] = cls(executable.as_text())
+            _LAST[executable] = cls(executable.as_text() or "")
         return _LAST[executable]
 
     def _count(self) -> None:
@@ -161,7 +175,7 @@ class Module:
         stated = _TRIPS.search(loop.rest)
         if stated is not None:
             return int(stated[1])
-        counted = scalars.iterations(self, computation, loop)
+        counted = _simulated(self, computation, loop)
         if counted is None and loop.name not in self.unknown:
             self.unknown.append(loop.name)
         expected = _EXPECTED.search(loop.scope)
@@ -183,3 +197,122 @@ def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
 def num_bytes(shape: str) -> int:
     """The bytes of a result, all parts of a tuple together."""
     return sum(size for _, _, size in arrays(shape))
+
+
+# --- trip counts ------------------------------------------------------------------------------------------------------
+
+MOST_ITERATIONS = 1 << 17  # longer loops are not simulated
+
+
+class UnknownError(Exception):
+    """A value depends on data, or on an op that is not among those below."""
+
+
+Scalar = np.ndarray  # of no dims
+_SCALAR = re.compile(r"^(pred|[su]\d+)\[\]")
+_DTYPES = {"pred": np.dtype(bool)}
+_DTYPES |= {f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)}
+_DTYPES |= {f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
+_OPS = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "minimum": np.minimum, "maximum": np.maximum, "shift-left": np.left_shift,
+    "shift-right-logical": np.right_shift, "not": np.invert, "negate": np.negative,
+}  # fmt: skip
+_SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
+
+
+def _simulated(module: Module, around: Computation, loop: Instruction) -> int | None:
+    """Returns the trip count of a `while`; None if its condition depends on more than counters that start at constants,
+    or if it is larger than MOST_ITERATIONS."""
+    called = dict(loop.called)
+    condition, body = module.computations[called["condition"]], module.computations[called["body"]]
+    carried: dict[int, Scalar] = {}
+
+    def before(_: int, index: int | None) -> Scalar:
+        if index is None:
+            raise UnknownError
+        if index not in carried:
+            carried[index] = _Reader(module, around, _unknown).value(loop.operands[0], index)
+            needed.add(index)
+        return carried[index]
+
+    needed: set[int] = set()
+    try:
+        for iteration in range(MOST_ITERATIONS):
+            while True:  # a counter found late had its first value at the first iteration
+                read = set(needed)
+                goes_on = bool(_Reader(module, condition, before).root())
+                result = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
+                if needed == read:
+                    break
+                if iteration:
+                    raise UnknownError
+            if not goes_on:
+                return iteration
+            carried = result
+    except UnknownError:
+        pass
+    return None
+
+
+def _unknown(number: int, index: int | None) -> Scalar:
+    raise UnknownError
+
+
+class _Reader:
+    """Computes scalars of one computation. parameter: returns a parameter by its number, or its value at an index."""
+
+    def __init__(self, module: Module, computation: Computation, parameter: Callable[[int, int | None], Scalar]):
+        self.module = module
+        self.computation = computation
+        self.parameter = parameter
+        self.known: dict[tuple[str, int | None], Scalar] = {}
+
+    def root(self, index: int | None = None) -> Scalar:
+        return self.value(self.computation.lines[-1].name, index)
+
+    def value(self, name: str, index: int | None = None) -> Scalar:
+        """Returns a scalar by its name, or the scalar at an index of a tuple."""
+        key = name, index
+        if key not in self.known:
+            self.known[key] = self._compute(self.computation.by_name[name], index)
+        return self.known[key]
+
+    def _compute(self, line: Instruction, index: int | None) -> Scalar:
+        opcode, operands = line.opcode, line.operands
+        if opcode == "parameter":
+            return self.parameter(int(line.arguments), index)
+        if opcode == "tuple" and index is not None:
+            return self.value(operands[index])
+        if opcode == "get-tuple-element":
+            position = re.search(r"index=(\d+)", line.rest)
+            if index is not None or position is None:
+                raise UnknownError
+            return self.value(operands[0], int(position[1]))
+        if opcode in ("fusion", "call"):
+            called = self.module.computations[line.called[0][1]]
+            return _Reader(self.module, called, lambda number, at: self.value(operands[number], at)).root(index)
+        if opcode in _SAME:
+            return self.value(operands[0], index)
+        scalar = _SCALAR.match(line.shape)
+        if scalar is None or index is not None:
+            raise UnknownError
+        with np.errstate(over="ignore"):
+            return self._scalar(line, _DTYPES[scalar[1]])
+
+    def _scalar(self, line: Instruction, dtype: np.dtype) -> Scalar:
+        opcode, text = line.opcode, line.arguments
+        if opcode == "constant":
+            return np.array(text == "true" if text in ("true", "false") else int(text)).astype(dtype)
+        if opcode == "select":
+            chosen, left, right = line.operands
+            return self.value(left if self.value(chosen) else right)
+        if opcode == "bitcast-convert":
+            return self.value(line.operands[0]).view(dtype)
+        if opcode == "convert":
+            return self.value(line.operands[0]).astype(dtype)
+        direction = re.search(r"direction=(\w+)", line.rest) if opcode == "compare" else None  # EQ, NE, LT, LE, GT, GE
+        compute = _OPS.get(opcode) if direction is None else getattr(operator, direction[1].lower())
+        if compute is None:
+            raise UnknownError
+        return np.asarray(compute(*map(self.value, line.operands))).astype(dtype)

@@ -2,17 +2,16 @@
 memory."""
 
 import math
-from typing import Any
 
 from ..graph.graph import Graph
 from ..loop.loop_op import Loop
 from ..programs import cache
-from .hlo import Computation, Module, arrays
+from .hlo import Computation, Executable, Module, arrays
 
 _FILLS = ("broadcast", "constant")
 
 
-def costs_more(executable: Any, graph: Graph) -> bool:
+def costs_more(executable: Executable, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each stack group."""
     loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
     if not loops or graph.mesh.platform != "cpu":

@@ -8,14 +8,16 @@ import functools
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jax.stages import Lowered
 
 from ..base.config import config
-from ..base.jax_private import compile_lowered
+from ..base.jax_private import compile_lowered, ir
 from ..base.versions import release
 from ..programs.compiler import compile_by
 from ..sharding.partitioner import callee_of, function_of, ops_of
-from .hlo import Module
+from .hlo import Executable, Instruction, Module
 
 Options = dict[str, str | float]
 
@@ -31,8 +33,8 @@ class Miscompile(NamedTuple):
     issue: str
     package: str
     platforms: tuple[str, ...]
-    in_lowered: Callable[[Any, str], bool] = lambda lowered, text: False
-    in_optimized: Callable[[Any], bool] = lambda executable: False
+    in_lowered: Callable[[Lowered, str], bool] = lambda lowered, text: False
+    in_optimized: Callable[[Executable], bool] = lambda executable: False
     fixed: str = ""
     needs: tuple[str, ...] = ()
     avoided_by: Mapping[str, str] = {}
@@ -58,7 +60,7 @@ def _is_older(package: str, version: str) -> bool:
         return False
 
 
-def scatters_in_loop(lowered: Any, text: str) -> bool:
+def scatters_in_loop(lowered: Lowered, text: str) -> bool:
     """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the loop."""
     module = lowered.compiler_ir()
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
@@ -68,16 +70,16 @@ def scatters_in_loop(lowered: Any, text: str) -> bool:
     return any(map(_is_in_loop, (*scatters, *(call for call in calls if callee_of(call) in holders))))
 
 
-def _is_in_loop(op: Any) -> bool:
-    while op.name not in ("func.func", "stablehlo.while"):
+def _is_in_loop(op: ir.Operation) -> bool:
+    while op.name not in ("func.func", "stablehlo.while") and op.parent is not None:
         op = op.parent.operation
-    return bool(op.name == "stablehlo.while")
+    return op.name == "stablehlo.while"
 
 
-def has_moved_scatter(executable: Any) -> bool:
+def has_moved_scatter(executable: Executable) -> bool:
     """True if the body of a loop adds by a scatter to what one partition alone keeps of the loop's carry (a `select`
     between it and zero by `partition-id`), and does not reduce it over the devices."""
-    text = executable.as_text()
+    text = executable.as_text() or ""
     if not all(f" {opcode}(" in text for opcode in ("while", "scatter", "partition-id")):
         return False
     module = Module.of(executable)
@@ -91,7 +93,7 @@ def has_moved_scatter(executable: Any) -> bool:
     return False
 
 
-def _with_called(module: Module, name: str) -> Iterator[Any]:
+def _with_called(module: Module, name: str) -> Iterator[Instruction]:
     for line in module.computations[name].lines:
         yield line
         for kind, called in line.called:
@@ -99,23 +101,23 @@ def _with_called(module: Module, name: str) -> Iterator[Any]:
                 yield from _with_called(module, called)
 
 
-def _says(*patterns: str, word: str = "") -> Callable[[Any, str], bool]:
+def _says(*patterns: str, word: str = "") -> Callable[[Lowered, str], bool]:
     """True for a text with all patterns; word: in each that has them, and found faster."""
     return lambda _, text: word in text and all(re.search(pattern, text) for pattern in patterns)
 
 
-def has_all_to_all(executable: Any) -> bool:
+def has_all_to_all(executable: Executable) -> bool:
     """True if the partitioner has written an all-to-all."""
-    return re.search(r" (?:ragged-)?all-to-all(?:-start)?\(", executable.as_text()) is not None
+    return re.search(r" (?:ragged-)?all-to-all(?:-start)?\(", executable.as_text() or "") is not None
 
 
-def has_filled_product(executable: Any) -> bool:
+def has_filled_product(executable: Executable) -> bool:
     """True for an executable in which a fusion by YNNPACK has a product with an operand that one number fills.
 
     YNNPACK's packing reads beyond that number: the results of `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` are
     arbitrary, or the process ends (jaxlib 0.10.2). Without these fusions the results are right.
     """
-    text = executable.as_text()
+    text = executable.as_text() or ""
     # Most programs have no computation with both, which is seen in their text alone.
     if _YNN_FUSION not in text or not any(" dot(" in part and _FILL.search(part) for part in text.split("\n}")):
         return False
@@ -156,7 +158,7 @@ MISCOMPILES = (
 )  # fmt: skip
 
 
-def compile_right(lowered: Any, options: Options, platform: str) -> tuple[Any, tuple[tuple[str, str], ...]]:
+def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Executable, tuple[tuple[str, str], ...]]:
     """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns these, too, as
     (name, words) for the compile log. An option that `config.compiler_options` names stays as it is there."""
     named = {word.partition("=")[0] for word in config.compiler_options.split()}

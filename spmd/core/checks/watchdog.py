@@ -17,6 +17,7 @@ from typing import Any
 from ..base import forking, in_flight
 from ..base.config import config
 from ..graph.source import Line, is_library, place_of
+from ..programs.program import Program
 from ..run.pjrt import processes
 from ..run.pjrt.agreement import BEAT, watchers
 
@@ -193,10 +194,10 @@ def _report(run: in_flight.Started, age: float, now: float) -> str:
     return "\n    ".join(lines)
 
 
-def _collectives(program: Any) -> list[str]:
-    exchanges = () if program is None else program.facts.exchanges
-    if not exchanges:
+def _collectives(program: Program | None) -> list[str]:
+    if program is None or not program.facts.exchanges:
         return []
+    exchanges = program.facts.exchanges
     lines = [f"It waits in one of its {len(exchanges)} collective(s), of which the first are"]
     for collective, op_index in exchanges[:_SHOWN]:
         by = "" if op_index is None else f" for {program.entries[op_index].name}, {program.lines[op_index]}"

@@ -12,8 +12,8 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.base import counters
-from spmd.tools.profiler import labels, summaries, traces
+from spmd.core.base import spans
+from spmd.tools.profiler import summaries, trace_files
 
 SIZE = 16
 
@@ -125,8 +125,8 @@ class TestDeviceRows:
         assert "*.fc" in {event["args"]["module"] for event in of_devices(tmp_path)}, y
 
     def test_paths_that_differ_in_more_than_a_number(self) -> None:
-        assert labels._joined(["a.0.fc", "a.1.fc"]) == "a.*.fc"
-        assert labels._joined(["fc", "fc"]) == "fc"
+        assert trace_files._joined(["a.0.fc", "a.1.fc"]) == "a.*.fc"
+        assert trace_files._joined(["fc", "fc"]) == "fc"
 
 
 class TestHostRows:
