@@ -10,7 +10,7 @@ import math
 import operator
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -140,6 +140,12 @@ class Module:
             _LAST.clear()
             _LAST[executable] = cls(executable.as_text() or "")
         return _LAST[executable]
+
+    def lines(self, *, inner: bool = True) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields the lines that run, with their computations. inner: those inside of fusions, too."""
+        for computation in self.computations.values():
+            if computation.count and (inner or not computation.is_inner):
+                yield from ((computation, line) for line in computation.lines)
 
     def _count(self) -> None:
         """Follows the calls from the entry computation; the body of a loop is counted once for each iteration."""

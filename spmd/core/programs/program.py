@@ -32,7 +32,7 @@ Moves = tuple[tuple[Move, int], ...]
 
 
 class ProgramFacts(NamedTuple):
-    """What is read in the text of a program. flops: XLA's count, products in loops times their trip counts;
+    """Facts read in the text of a program. flops: XLA's count, products in loops times their trip counts;
     collectives: the number of each kind; exchanges: the same as rows, each with the place of the op that it came from;
     moves: those that no annotation requests, in the same way."""
 
@@ -108,7 +108,7 @@ class Program:
 
     @functools.cached_property
     def facts(self) -> ProgramFacts:
-        """What its text says. It is read at the first use, as a compilation needs none of it."""
+        """The facts in its text. It is read at the first use, as a compilation needs none of them."""
         return ProgramFacts(*of_program[-1](self)) if of_program else ProgramFacts(num_flops(self.executable), {})
 
     def is_at(self, line: Line) -> bool:

@@ -15,14 +15,8 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 def cycles(module: Module) -> tuple[int, int]:
     """Returns the estimated cycles of a run, and the same with each loop's body once; 0 if there are no estimates."""
-    total = once = 0
-    for computation in module.computations.values():
-        if computation.is_inner or not computation.count:
-            continue
-        each = sum(map(line_cycles, computation.lines))
-        total += computation.count * each
-        once += each
-    return total, once
+    each = [(computation.count, line_cycles(line)) for computation, line in module.lines(inner=False)]
+    return sum(count * number for count, number in each), sum(number for _, number in each)
 
 
 def line_cycles(line: Instruction) -> int:
@@ -40,8 +34,7 @@ def repeated_flops(module: Module) -> int:
     the iterations of loops after the first, less what a kernel states and does not compute."""
     return sum(
         computation.count * _line_flops(computation, line) - _counted_by_xla(computation, line)
-        for computation in module.computations.values()
-        for line in computation.lines
+        for computation, line in module.lines()
     )
 
 
@@ -53,12 +46,11 @@ def kernels(module: Module) -> tuple[int, int]:
     """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the operations of those whose
     operations are known, and the number of calls of the others."""
     stated = unknown = 0
-    for computation in module.computations.values():
-        for line in computation.lines:
-            if _is_kernel(line):
-                flops = kernel_flops(computation, line)
-                stated += computation.count * flops
-                unknown += computation.count * (not flops)
+    for computation, line in module.lines():
+        if _is_kernel(line):
+            flops = kernel_flops(computation, line)
+            stated += computation.count * flops
+            unknown += computation.count * (not flops)
     return stated, unknown
 
 
@@ -216,12 +208,8 @@ def kernel_of(module: Module, computation: Computation, line: Instruction) -> Ke
 
 def flops_of(module: Module) -> float:
     """The operations of products, convolutions and attention in a run, every iteration of a loop counted."""
-    total = 0
-    for computation in module.computations.values():
-        if computation.count and not computation.is_inner:
-            kernels = (kernel_of(module, computation, line) for line in computation.lines)
-            total += computation.count * sum(one.flops for one in kernels if one is not None)
-    return float(total)
+    kernels = ((part.count, kernel_of(module, part, line)) for part, line in module.lines(inner=False))
+    return float(sum(count * kernel.flops for count, kernel in kernels if kernel is not None))
 
 
 def _products(module: Module, inner: Computation) -> list[tuple[Computation, Instruction]]:

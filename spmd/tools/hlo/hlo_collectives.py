@@ -40,38 +40,35 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
     result: list[PlacedCollective] = []
     seen: set[str] = set()
     links = links_of(module)
-    for computation in module.computations.values():
-        if not computation.count:
+    for computation, line in module.lines():
+        kind = collective_kind(line) or kind_between_slices(line)
+        chain = chain_of(line)
+        if kind is None or chain in seen:
             continue
-        for line in computation.lines:
-            kind = collective_kind(line) or kind_between_slices(line)
-            chain = chain_of(line)
-            if kind is None or chain in seen:
-                continue
-            if chain:
-                seen.add(chain)
-            groups = _groups_text(line)
-            if groups not in names:
-                names[groups] = _axes(groups, meshes)
-            axes, size, link = names[groups]
-            if size == 1:
-                continue
-            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
-            is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
-            if is_sliced and kind_in(computation, kind) != kind:
-                kind, is_sliced = kind_in(computation, kind), False
-            data *= size if kind == "all-gather" else 1
-            node = node_index(scope_of(computation, line), num_nodes)
-            if node is None:
-                node = _reader_of_argument(line.scope, graph)
-            # Of a chain the first link is the start, the last one the end.
-            start = start_of(computation, line)
-            is_async = links[chain] > 2 if chain else _is_overlapped(*start)
-            count, together = computation.count, joined(computation, line, num_nodes)
-            row = Collective(
-                kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core_of(start[1])
-            )
-            result.append(PlacedCollective(row, node, computation, line, together))
+        if chain:
+            seen.add(chain)
+        groups = _groups_text(line)
+        if groups not in names:
+            names[groups] = _axes(groups, meshes)
+        axes, size, link = names[groups]
+        if size == 1:
+            continue
+        data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+        is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
+        if is_sliced and kind_in(computation, kind) != kind:
+            kind, is_sliced = kind_in(computation, kind), False
+        data *= size if kind == "all-gather" else 1
+        node = node_index(scope_of(computation, line), num_nodes)
+        if node is None:
+            node = _reader_of_argument(line.scope, graph)
+        # Of a chain the first link is the start, the last one the end.
+        start = start_of(computation, line)
+        is_async = links[chain] > 2 if chain else _is_overlapped(*start)
+        count, together = computation.count, joined(computation, line, num_nodes)
+        row = Collective(
+            kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core_of(start[1])
+        )
+        result.append(PlacedCollective(row, node, computation, line, together))
     return result
 
 
@@ -111,8 +108,7 @@ def chain_of(line: Instruction) -> str:
 
 def links_of(module: Module) -> Counter[str]:
     """Counts the lines over which each collective is spread."""
-    lines = (line for computation in module.computations.values() if computation.count for line in computation.lines)
-    return Counter(filter(None, map(chain_of, lines)))
+    return Counter(filter(None, (chain_of(line) for _, line in module.lines())))
 
 
 Key = tuple[str, str]
@@ -442,15 +438,14 @@ class Origin(NamedTuple):
 def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
     """Returns where each instruction came from, those inside fusions left out."""
     result: dict[str, Origin] = {}
-    for computation in module.computations.values():
-        for line in () if computation.is_inner or not computation.count else computation.lines:
-            places = dict.fromkeys(_places(module, computation, line, num_nodes))
-            if not places:  # XLA's own: a copy of an argument is of the op that reads it
-                readers = computation.readers.get(line.name, [])[:1]
-                places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
-            operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-            size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
-            result[line.name] = Origin(tuple(places), size, line.opcode)
+    for computation, line in module.lines(inner=False):
+        places = dict.fromkeys(_places(module, computation, line, num_nodes))
+        if not places:  # XLA's own: a copy of an argument is of the op that reads it
+            readers = computation.readers.get(line.name, [])[:1]
+            places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
+        operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
+        size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
+        result[line.name] = Origin(tuple(places), size, line.opcode)
     return result
 
 

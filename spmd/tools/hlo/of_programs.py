@@ -1,4 +1,4 @@
-"""What lines of the compile log read in a program's text: operations, its collectives as a table, unrequested moves."""
+"""Facts that a line of the compile log reads in a program's text: operations, collectives, unrequested moves."""
 
 import dataclasses
 import re

@@ -99,7 +99,7 @@ def _table(
     for head in heads:
         table.add_column(head, justify="right" if head in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_row(*(Text(text) if isinstance(text, str) else text for text in row))
     return table
 
 
@@ -245,20 +245,20 @@ def verified(found: Verification) -> Any:
     wrong = len(found.differences)
     count = f"{len(found.rows):,} comparisons"
     said = f"{wrong:,} of {count} differ" if wrong else f"{count}, all equal"
-    cells: list[tuple[str | Text, ...]] = []
+    texts: list[tuple[str | Text, ...]] = []
     same: dict[Any, list[Compared]] = {}
     for row in found.worst():
         same.setdefault((row.kind, row.dtype, "" if row.is_equal else row.path), []).append(row)
     for rows in same.values():
         row, several = max(rows, key=share), f"{len(rows)} {rows[0].kind}s, worst: " if len(rows) > 1 else ""
         figures = (f"{number:.3g}" for number in (row.difference, row.tolerance, row.magnitude))
-        cells.append((
+        texts.append((
             several + f"{row.kind} {row.path}".strip(), row.dtype, *figures, f"{row.roundings:,}",
             f"{row.layout}, {row.partitioner}", "" if row.is_equal else Text("differs", style="bold red"),
         ))  # fmt: skip
     numbers = ("worst difference", "allowed", "largest", "roundings")
     heads = ("value", "precision", *numbers, "layout, partitioner", "")
-    table = _table(heads, cells, numbers, f"one device and meshes: {said} ({found.seconds:,.1f} s)")
+    table = _table(heads, texts, numbers, f"one device and meshes: {said} ({found.seconds:,.1f} s)")
     lines = [f"the first op that differs: {found.first}"] if found.first else []
     return Group(table, *map(Text, [*lines, *([found.repair] if found.repair else [])]))
 
