@@ -68,17 +68,10 @@ def _place(overload: OpOverload) -> CatalogEntry:
     plan = calls.new_plan(overload)
     if plan.rule is not None and overload in rules.RULES:
         return CatalogEntry(name, "rule", *_where(plan.rule.function))
-    if (
-        calls.is_foreach(overload)
-        or any(argument.is_out for argument in overload._schema.arguments)
-        or plan.rule is not None
-    ):
-        is_lowered = plan.rule is not None or plan.handler is not None or calls.is_foreach(overload)
-        return CatalogEntry(
-            name,
-            "derived" if is_lowered else "none",
-            *(_where(plan.rule.function) if plan.rule is not None else ("", 0)),
-        )
+    if plan.rule is not None:
+        return CatalogEntry(name, "derived", *_where(plan.rule.function))
+    if calls.is_foreach(overload) or any(argument.is_out for argument in overload._schema.arguments):
+        return CatalogEntry(name, "none" if plan.handler is None and not calls.is_foreach(overload) else "derived")
     if plan.handler is calls.no_rule and overload._schema.name in rules.ON_CPU:
         return CatalogEntry(name, "host")
     if overload in decomposition_table:

@@ -200,11 +200,7 @@ def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
     return Figures(
-        argument_bytes=arguments,
-        temporary_bytes=needed,
-        peak_bytes=arguments + needed,
-        compile_seconds=seconds,
-        error=error,
+        arguments, temporary_bytes=needed, peak_bytes=arguments + needed, compile_seconds=seconds, error=error
     )
 
 

@@ -295,18 +295,8 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Lay
             sharding = of_data or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
             spec = PartitionSpec(*sharding.partition_spec(rank))
-            size = shard_bytes(value.meta, sharding)
-            rows.append(
-                LayoutRow(
-                    path,
-                    str(tensor.dtype).removeprefix("torch."),
-                    shape,
-                    repr(spec),
-                    size,
-                    rules.get(path, ""),
-                    is_buffer,
-                )
-            )
+            size, dtype = shard_bytes(value.meta, sharding), str(tensor.dtype).removeprefix("torch.")
+            rows.append(LayoutRow(path, dtype, shape, repr(spec), size, rules.get(path, ""), is_buffer))
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
                 findings.append(PlanFinding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))

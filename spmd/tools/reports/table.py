@@ -150,17 +150,11 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
     groups = _merged(
         rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.core, row.link, row.op, row.line)
     )
-    merged = [
-        (
-            dataclasses.replace(
-                group[0], seconds=sum(row.seconds for row in group), waiting=sum(row.waiting for row in group)
-            ),
-            path,
-            sum(row.count for row in group),
-            sum(row.moved_bytes for row in group),
-        )
-        for path, group in groups
-    ]
+    merged = []
+    for path, group in groups:
+        times = {name: sum(getattr(row, name) for row in group) for name in ("seconds", "waiting")}
+        count, moved = sum(row.count for row in group), sum(row.moved_bytes for row in group)
+        merged.append((dataclasses.replace(group[0], **times), path, count, moved))
     return sorted(merged, key=lambda one: -one[3])
 
 

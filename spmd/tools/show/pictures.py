@@ -24,6 +24,10 @@ _TERMINAL = (
 )  # fmt: skip
 # Readable next to the tiles, on a white page and on a black one.
 _GREY = "#767676"
+_PADDING_SVG = (
+    '<defs><pattern id="padding" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<path d="M0 0V6" stroke="#000" stroke-width="2.5" stroke-opacity="0.45"/></pattern></defs>'
+)
 
 
 def _hex(number: int) -> str:
@@ -87,19 +91,11 @@ class Picture:
                 where = f'x="{part.x:g}" y="{part.y + 13:g}" text-anchor="{part.anchor}"'
                 drawn.append(f'<text class="label" {where}>{escape(part.text)}</text>')
         size = f'width="{width:g}" height="{height + top + 4:g}" viewBox="0 0 {width:g} {height + top + 4:g}"'
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="monospace" font-size="11.5" '
-                f'fill="{_GREY}">',
-                f"<title>{escape(' | '.join(self.caption))}</title>",
-                '<defs><pattern id="padding" width="6" height="6" patternUnits="userSpaceOnUse" '
-                'patternTransform="rotate(45)"><path d="M0 0V6" stroke="#000" stroke-width="2.5" '
-                'stroke-opacity="0.45"/></pattern></defs>',
-                *drawn,
-                "</svg>",
-                "",
-            ]
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="monospace" font-size="11.5" fill="{_GREY}">'
         )
+        title = f"<title>{escape(' | '.join(self.caption))}</title>"
+        return "\n".join([head, title, _PADDING_SVG, *drawn, "</svg>", ""])
 
     def save(self, path: str | Path) -> None:
         """Writes the SVG. Raises ValueError for a name that does not end in `.svg`."""
