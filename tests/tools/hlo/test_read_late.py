@@ -1,6 +1,8 @@
 """The text of a program is read when its line of the compile log is, and the line keeps no program alive."""
 
+import copy
 import gc
+import pickle
 import weakref
 
 import torch
@@ -35,3 +37,4 @@ def test_a_line_outlives_its_program(mesh8: spmd.Mesh) -> None:
     (row,) = record.traffic
     assert row.kind == "all-reduce" and "y = x.sum(0).sin()" in row.line and record.collectives == {"all-reduce": 1}
     assert record.flops > 0
+    assert pickle.loads(pickle.dumps(record)).traffic == copy.deepcopy(record).traffic == record.traffic
