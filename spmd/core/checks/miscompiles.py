@@ -63,6 +63,7 @@ def _is_older(package: str, version: str) -> bool:
 def scatters_in_loop(lowered: Lowered, text: str) -> bool:
     """True if a loop of the program has a scatter, whose all-reduce XLA may move behind the loop."""
     module = lowered.compiler_ir()
+    assert module is not None, "jax lowers to MLIR"
     calls, scatters = ops_of(module, "func.call"), ops_of(module, "stablehlo.scatter")
     holders = {function_of(op) for op in scatters}
     while more := {function_of(call) for call in calls if callee_of(call) in holders} - holders:

@@ -463,6 +463,9 @@ class Reading:
             self._found = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
         return self._found or TextFacts()
 
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return partial, (dataclasses.replace, self())  # called, it returns a copy of these facts
+
 
 def record(
     program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()

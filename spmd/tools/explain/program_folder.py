@@ -52,7 +52,7 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    parsed = running.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    parsed = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
     version = None if parsed is None else parsed.get("version")
     if parsed is None or version != VERSION:
         raise ValueError(

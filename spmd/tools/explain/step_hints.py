@@ -71,9 +71,7 @@ def hints() -> list[Hint]:
     [('read', 3)]
     """
     result = [
-        _of_place(place, count, seconds)
-        for place, count, seconds in samples.places()
-        if place.kind != "read" or count >= _READS
+        _of_line(costly) for costly, _ in _seconds.most_common() if costly.kind != "read" or _counts[costly] >= _READS
     ]
     later: dict[str, list[CompileRecord]] = {}
     for record in counters.compiles():

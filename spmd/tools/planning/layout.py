@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
-from torch.utils._pytree import tree_leaves
 
 from ...core import (
     DEVICE,
@@ -20,11 +19,9 @@ from ...core import (
     Meta,
     Move,
     Sharding,
-    Storage,
     XlaTensor,
     compiled_with,
     hardware,
-    messages,
     storage_of,
     topology,
 )
@@ -34,22 +31,22 @@ from ...core.extend import (
     Node,
     Program,
     Requested,
+    StateNames,
     Target,
     Value,
     executables,
-    file_of_stack,
     held,
-    listing,
     persistent,
+    reached,
     user_lines,
     walks,
 )
 from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
-from ...steps.reachable import Reachable, outermost
 from ...tensors.annotate import get_sharding
 from ..explain import program_folder
+from ..explain.status import status
 
 
 class _ProgressThread(threading.local):
@@ -70,7 +67,7 @@ def stage(text: str) -> Iterator[None]:
 
     stages.append(text)
     try:
-        with contextlib.nullcontext() if len(stages) > 1 else messages.status("planning", describe):
+        with contextlib.nullcontext() if len(stages) > 1 else status("planning", describe):
             yield
     finally:
         stages.pop()
@@ -134,52 +131,22 @@ class Calls:
 def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     """The paths of modules from the outermost ones, without wrappers of one `module`."""
     paths: dict[int, str] = {}
-    for root in outermost(modules):
+    for root in reached.outermost(modules):
         for name, module in root.named_modules():
             paths.setdefault(id(module), user_lines.plain_name(root, name))
     return paths
 
 
-class Roles:
-    """The role of each storage (parameter, gradient, optimizer state), and its name."""
-
-    def __init__(self, reachable: Reachable):
-        self.roles: dict[Storage, str] = {}
-        self.names: dict[Storage, str] = {}
-        for optimizer in reachable.optimizers:
-            for state in optimizer.state.values():
-                for tensor in tree_leaves(state):
-                    if isinstance(tensor, XlaTensor):
-                        self.roles[storage_of(tensor)] = "optimizer state"
-            for group in optimizer.param_groups:
-                self._take(group["params"])
-        paths = _paths(reachable.modules)
-        for module in reachable.modules:
-            self._take(module._parameters.values())
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if isinstance(tensor, XlaTensor):
-                    self.names.setdefault(storage_of(tensor), f"{paths[id(module)]}.{name}".lstrip("."))
-
-    def _take(self, parameters: Any) -> None:
-        for parameter in parameters:
-            if isinstance(parameter, XlaTensor):
-                self.roles[storage_of(parameter)] = "parameters"
-                if isinstance(parameter.grad, XlaTensor):
-                    self.roles[storage_of(parameter.grad)] = "gradients"
-
-    def of(self, device_data: DeviceData) -> str:
-        """The role of an input of a program."""
-        storage = _holder(device_data)
-        return "inputs" if storage is None else self.roles.get(storage, "inputs")
-
-    def name_of(self, device_data: DeviceData) -> str:
-        """The name of an input that is a module's parameter or buffer; else ""."""
-        storage = _holder(device_data)
-        return "" if storage is None else self.names.get(storage, "")
+# The roles of which a plan has figures; what else a program reads are inputs.
+ROLES = {"parameter": "parameters", "gradient": "gradients", "optimizer state": "optimizer state"}
 
 
-def _holder(device_data: DeviceData) -> Storage | None:
-    return device_data.holder() if device_data.holder is not None else None
+def role_and_name(names: StateNames, device_data: DeviceData) -> tuple[str, str]:
+    """The role of an input of a program, and its name if it is a module's parameter or buffer, else ""."""
+    named = names.of(device_data.holder() if device_data.holder is not None else None)
+    if named is None:
+        return "inputs", ""
+    return ROLES.get(named.role, "inputs"), named.name if named.role in ("parameter", "buffer") else ""
 
 
 def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
@@ -402,7 +369,7 @@ def save(recorded: Recordings, path: str | Path) -> int:
             digest, content = executables.file_of(program, formed)
             if digest not in files:
                 files[digest] = content
-                listings[digest] = listing(Requested(graph, 0), program)
+                listings[digest] = persistent.listing(Requested(graph, 0), program)
                 files |= _stacks(program, formed)
         setting = persistent.readable()
     program_folder.write(
@@ -421,6 +388,6 @@ def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
         data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
         if sharding.memory == DEVICE:
             shape = sharding.padded_shape(data.meta.shape)
-            digest, content = file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            digest, content = persistent.file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
             files[digest] = content
     return files

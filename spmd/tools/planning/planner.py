@@ -43,14 +43,15 @@ from ...tensors.annotate import get_sharding
 from .clock import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, summed
 from .layout import (
+    ROLES,
     Calls,
     LayoutRow,
     PlanFinding,
-    Roles,
     compile_all,
     path_of,
     recordings,
     reshards,
+    role_and_name,
     roots_of,
     rows_of,
     rules_of_nothing,

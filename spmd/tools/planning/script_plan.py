@@ -18,10 +18,22 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...core import AbstractError, DeviceData, syncs, topology, user_line
-from ...core.extend import Graph, Line, Recording, Target, Value, held, record_calls, recordings, user_lines, walks
-from ...steps.reachable import Reachable
-from .layout import Calls, Roles, roots_of, rows_of, stage
-from .planner import Recorded, checked, chosen, compiled, recorded_step
+from ...core.extend import (
+    Graph,
+    Line,
+    Objects,
+    Recording,
+    StateNames,
+    Target,
+    Value,
+    held,
+    record_calls,
+    recordings,
+    user_lines,
+    walks,
+)
+from .layout import ROLES, Calls, roots_of, rows_of, stage
+from .planner import PlannedStep, checked, chosen, compiled, recorded_step
 from .report import Plan, timed
 
 # Ops whose result says that numbers are not finite.

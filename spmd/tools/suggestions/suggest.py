@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
-from ...steps.reachable import Reachable
-from ...steps.saved_state import abstractly
-from ..planning.layout import Roles, refuse_sharded, roots_of, silent, stage
+from ...core.extend import Objects, StateNames, abstract_calls
+from ..planning.layout import refuse_sharded, roots_of, silent, stage
 from ..planning.planner import bytes_of
 from .candidates import Model
 from .search import KeptPlans, Search, ranked

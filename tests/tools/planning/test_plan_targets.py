@@ -20,6 +20,7 @@ import fsdp
 import spmd
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
+from spmd.tools.explain import status
 from spmd.tools.planning import layout
 from spmd.tools.planning.clock import Term
 
@@ -264,7 +265,7 @@ class TestPlan:
         messages.forget()
         for is_terminal in (True, False):
             monkeypatch.setattr(sys, "stderr", file := io.StringIO())
-            monkeypatch.setattr(messages, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
+            monkeypatch.setattr(status, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
             with layout.stage("plan"), layout.stage("compiling 3 ops"):
                 while "compiling" not in file.getvalue():
                     time.sleep(0.01)

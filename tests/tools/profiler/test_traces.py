@@ -12,8 +12,8 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.base import spans
-from spmd.tools.profiler import summaries, trace_files
+from spmd.core.base import counters
+from spmd.tools.profiler import summaries, trace_files, traces
 
 SIZE = 16
 

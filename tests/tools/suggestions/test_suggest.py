@@ -20,8 +20,6 @@ from spmd.core.run import recording
 from spmd.core.step.objects import Objects
 from spmd.core.step.saved_state import kept, without_data
 from spmd.rules.patterns import matches
-from spmd.steps.reachable import Reachable
-from spmd.steps.saved_state import kept, without_data
 from spmd.tools.planning.clock import CHIPS
 from spmd.tools.suggestions import search as searching
 from spmd.tools.suggestions import suggest as suggesting
@@ -45,8 +43,8 @@ BOTH = ("data", "fsdp")
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
-    reached, flow = Reachable(call, args), UseObserver(model)
-    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
+    reached, flow = Objects.of_step(call, args), UseObserver(model)
+    with recording.recorded(recording.Recording()), kept(reached), without_data(reached, args), flow.watching():
         call(*args)
     return Model(flow, 0)
 
