@@ -10,14 +10,13 @@ from .base.tables import Interned as Interned
 from .checks.hlo import Computation as Computation
 from .checks.hlo import Instruction as Instruction
 from .checks.hlo import Module as Module
-from .checks.hlo import arrays as arrays
-from .checks.hlo import num_bytes as num_bytes
 from .extension_subsystems import abstract_calls as abstract_calls
 from .extension_subsystems import attention as attention
 from .extension_subsystems import body as body
 from .extension_subsystems import calls as calls
 from .extension_subsystems import dynamic as dynamic
 from .extension_subsystems import executables as executables
+from .extension_subsystems import hlo_text as hlo_text
 from .extension_subsystems import jax_facts as jax_facts
 from .extension_subsystems import nans as nans
 from .extension_subsystems import observed as observed

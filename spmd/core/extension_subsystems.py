@@ -9,6 +9,7 @@ from .base import in_flight as _in_flight
 from .base import interrupt as _interrupt
 from .base import jax_private as _jax_private
 from .base import state as _state
+from .checks import hlo as _hlo
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import meta as _meta
@@ -319,3 +320,10 @@ class observed:  # used as a module is
     DrawNumber: TypeAlias = _state.DrawNumber
     Observation: TypeAlias = _state.Observation
     Scalar: TypeAlias = _state.Scalar
+
+
+class hlo_text:  # used as a module is
+    """Shapes in a program's text."""
+
+    arrays = _hlo.arrays
+    num_bytes = _hlo.num_bytes

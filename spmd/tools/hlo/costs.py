@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.extend import Computation, Instruction, Module, arrays, num_bytes
+from ...core.extend import Computation, Instruction, Module, hlo_text
 
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
@@ -100,10 +100,10 @@ def _stated_flops(line: Instruction) -> int:
 
 def _attention_flops(computation: Computation, line: Instruction, part: str) -> int:
     """The operations of one run of a part of jax's splash attention; without a scope that says less, of all scores."""
-    shapes = (arrays(computation.by_name[name].shape)[0] for name in line.operands)
+    shapes = (hlo_text.arrays(computation.by_name[name].shape)[0] for name in line.operands)
     query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
     # A backward for all gradients has that of the queries in parts.
-    has_parts = any(len(dims) > len(query) for _, dims, _ in arrays(line.shape))
+    has_parts = any(len(dims) > len(query) for _, dims, _ in hlo_text.arrays(line.shape))
     of_keys, of_values = _PRODUCTS["all" if part == "dkv" and has_parts else part]
     computed = _SCORES.search(line.scope)
     scores = query[-2] * key[-2] if computed is None else int(computed[1])
@@ -113,13 +113,13 @@ def _attention_flops(computation: Computation, line: Instruction, part: str) -> 
 def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:
     """The sides of the weight of one group: of the operand, or the result, with a dim of groups."""
     shapes = [line.shape, *(computation.by_name[name].shape for name in line.operands)]
-    return next(dims for shape in shapes for _, dims, _ in arrays(shape) if len(dims) == 3)[1:]
+    return next(dims for shape in shapes for _, dims, _ in hlo_text.arrays(shape) if len(dims) == 3)[1:]
 
 
 def product_flops(computation: Computation, line: Instruction) -> int:
     """The operations of one `dot` or `convolution`: two for each product of two elements."""
-    lhs, rhs = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
-    result = arrays(line.shape)[0][1]
+    lhs, rhs = (hlo_text.arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
+    result = hlo_text.arrays(line.shape)[0][1]
     if line.opcode == "dot":
         return 2 * math.prod(result) * math.prod(lhs[dim] for dim in _dims(line, "lhs_contracting_dims"))
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
@@ -224,7 +224,7 @@ def _products(module: Module, inner: Computation) -> list[tuple[Computation, Ins
 
 def _dtype(computation: Computation, line: Instruction) -> str:
     """The dtype of a product's operands: the wider one."""
-    dtypes = [arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
+    dtypes = [hlo_text.arrays(computation.by_name[name].shape)[0][0] for name in line.operands[:2]]
     widest = "f64" if "f64" in dtypes else "f32" if "f32" in dtypes else dtypes[0]
     return "tf32" if widest == "f32" and "highest" not in line.rest else widest
 
@@ -233,7 +233,7 @@ _TILE = 128
 
 
 def _tiles(shape: str) -> int:
-    dims = arrays(shape)[0][1]
+    dims = hlo_text.arrays(shape)[0][1]
     rows, columns = (dims[-2] if len(dims) > 1 else 1), (dims[-1] if dims else 1)
     return math.prod(dims[:-2]) * -(-rows // _TILE) * -(-columns // _TILE)
 
@@ -253,13 +253,13 @@ def _bytes(computation: Computation, line: Instruction, inner: Computation | Non
 
 
 def _size(computation: Computation, line: Instruction | None) -> int:
-    return 0 if line is None else num_bytes(line.shape)
+    return 0 if line is None else hlo_text.num_bytes(line.shape)
 
 
 def _read(inner: Computation, parameter: Instruction) -> int:
     """The bytes that a fusion reads of one operand: of one that it only slices, the slices; of one that it updates in
     place, none."""
-    whole, total = num_bytes(parameter.shape), 0
+    whole, total = hlo_text.num_bytes(parameter.shape), 0
     todo = [parameter]
     while todo:
         value = todo.pop()
@@ -267,7 +267,7 @@ def _read(inner: Computation, parameter: Instruction) -> int:
             if reader.opcode == "bitcast":
                 todo.append(reader)
             elif reader.opcode in _PARTS and reader.operands[0] == value.name:
-                total += num_bytes(reader.shape)
+                total += hlo_text.num_bytes(reader.shape)
             elif reader.opcode != "dynamic-update-slice" or reader.operands[0] != value.name:
                 return whole
     return min(whole, total)
@@ -281,8 +281,8 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
         while result.opcode == "bitcast" and result.operands[0] in inner.by_name:
             result = inner.by_name[result.operands[0]]
         written = inner.by_name[result.operands[1]] if result.opcode == "dynamic-update-slice" else result
-        total += num_bytes(written.shape)
-    return min(total, num_bytes(line.shape))
+        total += hlo_text.num_bytes(written.shape)
+    return min(total, hlo_text.num_bytes(line.shape))
 
 
 # --- calls of libraries -----------------------------------------------------------------------------------------------
@@ -295,9 +295,9 @@ def _library_call(computation: Computation, line: Instruction) -> Kernel | None:
     moved = _bytes(computation, line, None)
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
-        lhs = arrays(computation.by_name[line.operands[0]].shape)[0][1]
+        lhs = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
         summed = math.prod(lhs[int(dim)] for dim in numbers["lhs_contracting_dimensions"])
-        flops = 2 * math.prod(arrays(line.shape)[0][1]) * summed
+        flops = 2 * math.prod(hlo_text.arrays(line.shape)[0][1]) * summed
         return Kernel(PRODUCT, _dtype(computation, line), flops, _tiles(line.shape), moved)
     if name.startswith("__cudnn$fmha"):
         return Kernel(ATTENTION, _dtype(computation, line), _cudnn_flops(computation, line, config), 0, moved)
@@ -315,7 +315,7 @@ def _cudnn_flops(computation: Computation, line: Instruction, config: dict[str, 
     """Two products of (length x length x head) a head forward, five backward; half of them where a mask is causal."""
     attention = config["cudnn_fmha_backend_config"]
     batch, heads, rows, columns = map(int, attention["intermediate_tensor_shape"]["dimensions"])
-    query = arrays(computation.by_name[line.operands[0]].shape)[0][1]
+    query = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]
     products = 5 if "Backward" in line.rest.partition("custom_call_target=")[2][:40] else 2
     share = 2 if "CAUSAL" in attention.get("mask_type", "") else 1
     return products * 2 * batch * heads * rows * columns * query[-1] // share

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core import Collective, Sharding, topology
-from ...core.extend import Computation, Graph, Instruction, Module, Target, num_bytes
+from ...core.extend import Computation, Graph, Instruction, Module, Target, hlo_text
 
 KINDS = (
     "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
@@ -53,7 +53,7 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
         axes, size, link = names[groups]
         if size == 1:
             continue
-        data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+        data = sum(hlo_text.num_bytes(_shape_of(operand, computation)) for operand in line.operands)
         is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
         if is_sliced and kind_in(computation, kind) != kind:
             kind, is_sliced = kind_in(computation, kind), False
@@ -444,7 +444,7 @@ def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
             readers = computation.readers.get(line.name, [])[:1]
             places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
         operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-        size = num_bytes(line.shape) + sum(num_bytes(operand.shape) for operand in operands)
+        size = hlo_text.num_bytes(line.shape) + sum(hlo_text.num_bytes(operand.shape) for operand in operands)
         result[line.name] = Origin(tuple(places), size, line.opcode)
     return result
 

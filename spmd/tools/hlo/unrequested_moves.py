@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...core import DeviceData, Move, Sharding
-from ...core.extend import Computation, Graph, Instruction, Module, Node, Value, arrays, user_lines, walks
+from ...core.extend import Computation, Graph, Instruction, Module, Node, Value, hlo_text, user_lines, walks
 from .hlo_collectives import PlacedCollective, scope_of
 
 Shape = tuple[int, ...]
@@ -137,7 +137,7 @@ _NUMBERS = {"dynamic-slice", "constant", "subtract", "add", "multiply", "partiti
 
 def _shape(line: Instruction) -> Shape:
     """The dims of a result; of several arrays those of the largest."""
-    return max(((size, dims) for _, dims, size in arrays(line.shape)), default=(0, ()))[1]
+    return max(((size, dims) for _, dims, size in hlo_text.arrays(line.shape)), default=(0, ()))[1]
 
 
 # --- slices by the number of the device -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ...core import Collective, config, topology, variables
-from ...core.extend import Computation, Instruction, Module, num_bytes
+from ...core.extend import Computation, Instruction, Module, hlo_text
 from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of
 
 # --- chips ------------------------------------------------------------------------------------------------------------
@@ -306,7 +306,8 @@ class Clock(ABC):
 
     def start(self, key: Key, computation: Computation, line: Instruction, kind: str) -> None:
         """Starts a collective, when those before it are through."""
-        data = sum(num_bytes(computation.by_name[name].shape) for name in line.operands if name in computation.by_name)
+        operands = [computation.by_name[name] for name in line.operands if name in computation.by_name]
+        data = sum(hlo_text.num_bytes(operand.shape) for operand in operands)
         seconds, link = self.seconds_of(line, kind, data)
         self._start(key, link, seconds, key_of(computation, line))
 
@@ -350,7 +351,7 @@ def host_copy(line: Instruction) -> tuple[str, int] | None:
     if len({is_host for _, is_host in places}) < 2:
         return None
     is_to_host = places[0][1] if line.opcode == "copy-start" else line.opcode == "dynamic-update-slice-start"
-    return "to host" if is_to_host else "from host", min(num_bytes(one) for one, _ in places)
+    return "to host" if is_to_host else "from host", min(hlo_text.num_bytes(one) for one, _ in places)
 
 
 def ring_bytes(kind: str, size: int, data: int) -> int:
