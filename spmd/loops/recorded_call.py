@@ -98,6 +98,7 @@ class RecordedFunction:
         self._note_annotations(arguments, tensors)
         self._note_writes(capture, arguments, tensors)
         self.has_gradient_of, reached = capture.reached_by(outputs)
+        self.has_gradient = [i in self.has_gradient_of for i in range(len(outputs))]
         stand_in_index = {tensor: i for i, tensor in enumerate(stand_ins)}
         self.needs = [stand_in_index.get(tensor, tensor) for tensor in reached]
         middle = walks.next_serial()
@@ -197,7 +198,7 @@ class RecordedFunction:
                 kept = tensors_of(values[kept_from:])
             if self.backward is not None:
                 kept = [*self.kept_constants, *kept, *(tensors[i] for i in self.read)]
-            return result, kept, [i in self.has_gradient_of for i in range(len(result))]
+            return result, kept, self.has_gradient
 
         outputs = with_gradient(self.name, inputs, forward, self._gradient(draws, inputs))
         storages.recorded()
