@@ -14,7 +14,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import spmd  # noqa: F401  # registers the rules
 from spmd.core.extend import calls, rules
-from spmd.tools.debug.catalog import Place, find
+from spmd.tools.debug.catalog import CatalogEntry, find
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs/ops.md"
@@ -66,7 +66,7 @@ def minor_version() -> str:
     return ".".join(torch.__version__.split(".")[:2])
 
 
-def _summary(places: list[Place]) -> str:
+def _summary(places: list[CatalogEntry]) -> str:
     kinds: dict[str, None] = {}
     for place in places:
         file = f" `{place.path}`" if place.path and place.how != "decomposition" else ""
