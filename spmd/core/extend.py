@@ -3,7 +3,6 @@
 from .base.counters import PREFIX as PREFIX
 from .base.counters import pace as pace
 from .base.seed import Draw as Draw
-from .base.seed import IterationDraws as IterationDraws
 from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned
@@ -23,7 +22,6 @@ from .extension_subsystems import observed as observed
 from .extension_subsystems import partitioning as partitioning
 from .extension_subsystems import persistent as persistent
 from .extension_subsystems import reached as reached
-from .extension_subsystems import reads as reads
 from .extension_subsystems import record_calls as record_calls
 from .extension_subsystems import recordings as recordings
 from .extension_subsystems import regions as regions

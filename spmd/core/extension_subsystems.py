@@ -44,6 +44,7 @@ from .passes import on_host as _on_host
 from .passes import repeats as _repeats
 from .passes import scan_layers as _scan_layers
 from .programs import cache as _cache
+from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
 from .programs import failing as _failing
 from .programs import program as _program
@@ -79,12 +80,6 @@ from .sharding import topology as _topology
 from .step import objects as _objects
 from .step import saved_state as _saved_state
 from .step import state_names as _state_names
-
-
-class reads:  # used as a module is
-    """The shardings in which ops read a tensor."""
-
-    next_generation = _reads.next_generation
 
 
 class body:  # used as a module is
@@ -123,7 +118,7 @@ class executables:  # used as a module is
     cause, find, most_similar, num_equal = _cache.cause, _cache.find, _cache.most_similar, _cache.num_equal
     part = _cache.part
     explain = _failing.explain
-    num_flops, short = _program.num_flops, _program.short
+    num_flops, short = _program.num_flops, _compile_log.short
     compile_graph = _compiler.compile_graph
 
 
@@ -315,7 +310,7 @@ class jax_facts:  # used as a module is
 
 
 class observed:  # used as a module is
-    """What a recorded call notes of numbers and draws."""
+    """Notes on a recorded call: its numbers and draws."""
 
     DrawNumber: TypeAlias = _state.DrawNumber
     Observation: TypeAlias = _state.Observation

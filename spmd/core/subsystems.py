@@ -17,6 +17,7 @@ from .graph import lent as _lent
 from .ops import create as _create
 from .passes import dynamic as _dynamic
 from .programs import cache as _cache
+from .programs import compile_log as _compile_log
 from .programs import program as _program
 from .programs.persistent import disk as _disk
 from .record import annotations as _annotations
@@ -54,7 +55,7 @@ class points:  # used as a module is
     before_compiling, before_making = _cache.before_compiling, _cache.before_making
     while_compiling, after_compiling = _cache.while_compiling, _cache.after_compiling
     describe = _cache.describe
-    of_program, of_run = _program.of_program, _program.of_run
+    of_program, of_run = _program.of_program, _compile_log.of_run
     given_by = _disk.given_by
     after_pass = _prepare.after_pass
     before_run, before_recorded_run = _executables.before_run, _executables.before_recorded_run

@@ -24,8 +24,9 @@ from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
 from . import stored
+from .compile_log import taken
 from .compiler import agree_on, compile_graph
-from .program import Program, Requested, taken
+from .program import Program, Requested
 
 
 @contextlib.contextmanager

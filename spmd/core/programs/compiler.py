@@ -24,6 +24,7 @@ from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manua
 from ..sharding.topology import program_devices
 from ..sharding.value import DEVICE
 from . import failing
+from .compile_log import record
 from .program import (
     Program,
     Requested,
@@ -33,7 +34,6 @@ from .program import (
     is_here,
     listing,
     options_of,
-    record,
     refusal,
 )
 

@@ -1,12 +1,9 @@
-"""A compiled program: XLA's options for it, the facts that are kept of its graph, the check of its shardings, its log
-line.
-"""
+"""A compiled program: XLA's options for it, the facts that are kept of its graph, and the check of its shardings."""
 
 import contextlib
 import dataclasses
 import functools
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,8 +12,7 @@ import jax
 import numpy as np
 import torch
 
-from ..base import counters
-from ..base.compile_record import Collective, CompileRecord, Move, TextFacts
+from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.config import config, is_known_to_libtpu
 from ..base.state import held
 from ..graph.graph import SETTINGS, DeviceData, Graph, Node, Port, TupleElement, Value, origin, pack_numbers, walk
@@ -432,84 +428,3 @@ def has_complex(graph: Graph) -> bool:
         meta for node in walk(graph.nodes) for meta in node.op.metas
     ]
     return len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas)
-
-
-# --- the line of the compile log --------------------------------------------------------------------------------------
-
-# In a cause: what stands behind the first statement, and the lines of the user.
-_REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
-Notes = tuple[tuple[str, str], ...]
-Tables = tuple[tuple[Collective, ...], tuple[Move, ...]]
-# What packages read in the text of a program: its facts, once (`program.of_program`); for the run that recorded its
-# graph, the tables of collectives and of the moves above so many bytes. The last one is called.
-of_run: list[Callable[[Program, int], Tables]] = []
-
-
-class Reading:
-    """What is read in the text of a program for its line of the compile log. The text is read when someone reads that
-    line, or when the program leaves the cache: so a line keeps no program alive."""
-
-    __slots__ = ("_above", "_found", "_program")
-
-    def __init__(self, program: Program):
-        self._program = weakref.ref(program)
-        self._above = config.moves_above
-        self._found: TextFacts | None = None
-
-    def __call__(self) -> TextFacts:
-        program = self._program()
-        if self._found is None and program is not None:
-            traffic, moves = of_run[-1](program, self._above) if of_run else ((), ())
-            self._found = TextFacts(program.facts.flops, program.facts.collectives, traffic, moves)
-        return self._found or TextFacts()
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return partial, (dataclasses.replace, self())  # called, it returns a copy of these facts
-
-
-def record(
-    program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float, miscompiles: Notes = ()
-) -> CompileRecord:
-    """Returns a program's line of the compile log."""
-    memory = program.executable.memory_analysis()
-    return CompileRecord(
-        **_of_run(program, name, cause, line),
-        seconds=seconds,
-        nodes=len(program.entries),
-        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
-        output_bytes=getattr(memory, "output_size_in_bytes", 0),
-        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
-        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
-        passes=(*graph.notes, *miscompiles),
-    )
-
-
-def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, Any]:
-    """Returns the fields that belong to the run that needs a program."""
-    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
-    return {
-        "name": name, "cause": cause, "line": str(line),
-        "loops": tuple((iterations, period) for _, iterations, period in program.loops),
-        "functions": tuple(map(counters.place_of_code, codes)),
-        "read": Reading(program),
-    }  # fmt: skip
-
-
-def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
-    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
-    and adds its line to the compile log."""
-    assert program.record is not None, "it was compiled"
-    graph = graph.recorded or graph
-    program.name, program.line, program.is_planned = name, line, False
-    program.graph, program.lines = without_data(graph), lines_of(graph.nodes)
-    program.record = dataclasses.replace(program.record, **_of_run(program, name, cause, line))
-    counters.record_compile(program.record)
-
-
-def short(cause: str) -> str:
-    """Returns the first statement of a cause, without the user's line.
-
-    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
-    'an input is now float32[5], before float32[8]'
-    """
-    return _REST.sub("", cause)

@@ -20,10 +20,11 @@ from ..graph.source import Line
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
+from .compile_log import taken
 from .persistent import disk
 from .persistent.disk import setting
 from .persistent.small_programs import executable_of
-from .program import Program, is_here, taken
+from .program import Program, is_here
 
 
 def _is_kept(graph: Graph) -> bool:

@@ -16,7 +16,6 @@ from . import common_calls as calls
 from . import preemption, state_entries
 from .all_or_none import Channel
 from .manifest import DamagedError
-from .objects import StepObjects
 from .places import UrlPath, place_of
 from .restore_plan import RestorePlan, planned
 from .restoring import Restoring
@@ -24,6 +23,7 @@ from .staged_state import StagedState
 from .step_folder import StepFolder
 from .step_reader import StepReader
 from .step_saving import Description, Steps, now
+from .stored_objects import StepObjects
 from .writer import SaveReport, Writer
 
 

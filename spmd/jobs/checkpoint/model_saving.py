@@ -15,11 +15,11 @@ from ...tensors.bare_names import bare_name
 from . import common_calls as calls
 from .all_or_none import after_all, by_first
 from .model_folder import ModelFolder
-from .objects import ModelObjects
 from .places import UrlPath, place_of
 from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity
 from .step_saving import ShardBytes
+from .stored_objects import ModelObjects
 
 
 @ends_at_user_line

@@ -226,6 +226,17 @@ def shard_bytes(meta: Meta, sharding: Sharding) -> int:
     return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
+def bytes_of(names: StateNames) -> dict[str, int]:
+    """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
+    for storage, named in names.named.items():
+        device_data = storage.value
+        if named.role in ROLES and type(device_data) is DeviceData:
+            sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
+            sizes[ROLES[named.role] if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
+    return sizes
+
+
 def roots_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """The outermost of these modules that have tensors on xla."""
     return [root for root in reached.outermost(modules) if any(True for _ in tensors_of(root))]

@@ -43,10 +43,10 @@ from ...tensors.annotate import get_sharding
 from .clock import Chip, chip_of
 from .figures import Figures, error_text, figures_of, largest, summed
 from .layout import (
-    ROLES,
     Calls,
     LayoutRow,
     PlanFinding,
+    bytes_of,
     compile_all,
     path_of,
     recordings,
@@ -321,17 +321,6 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
     peak = parameters + buffers
     notes = (*_idle([mesh], target), note)
     return replace(result, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
-
-
-def bytes_of(names: StateNames) -> dict[str, int]:
-    """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
-    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
-    for storage, named in names.named.items():
-        device_data = storage.value
-        if named.role in ROLES and type(device_data) is DeviceData:
-            sharding = device_data.sharding or storage.sharding or hardware.default_sharding()
-            sizes[ROLES[named.role] if sharding.memory == DEVICE else "host"] += shard_bytes(device_data.meta, sharding)
-    return sizes
 
 
 def checked(target: Target, programs: Sequence[Graph]) -> Target:

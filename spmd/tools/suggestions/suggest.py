@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
 from ...core.extend import Objects, StateNames, abstract_calls
-from ..planning.layout import refuse_sharded, roots_of, silent, stage
-from ..planning.planner import bytes_of
+from ..planning.layout import bytes_of, refuse_sharded, roots_of, silent, stage
 from .candidates import Model
 from .search import KeptPlans, Search, ranked
 from .suggestion import Suggestion, Trial

@@ -17,7 +17,7 @@ from torch import nn
 import spmd
 from spmd.checkpoint import DamagedError, SaveError
 from spmd.jobs.checkpoint import lease
-from spmd.jobs.checkpoint.objects import StepObjects
+from spmd.jobs.checkpoint.stored_objects import StepObjects
 from spmd.jobs.checkpoint.places import UrlPath, place_of
 
 from .object_store import ObjectStore
@@ -256,7 +256,7 @@ class TestModels:
 
     def test_save(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Joined some rows at a time; an earlier model is replaced."""
-        monkeypatch.setattr("spmd.jobs.checkpoint.objects._BLOCK", 100)
+        monkeypatch.setattr("spmd.jobs.checkpoint.stored_objects._BLOCK", 100)
         whole = {"a": torch.randn(16, 8), "b": torch.randn(9, 3).bfloat16(), "c": torch.tensor(2.0), "d": torch.ones(2)}
         tensors = {
             "a": spmd.mark_sharding(whole["a"].to("xla"), MESHES["2x4"], ("fsdp", "data")),
