@@ -60,7 +60,7 @@ class EachElement(Lowering):
         results: dict[int, Made] = {}
         for group in self._groups(op, operands):
             self._lower_group(group, operands, numbers, layouts, results)
-        return tuple(results[index] for index in range(len(op.metas)))
+        return tuple(map(results.get, range(len(op.metas))))  # None: of elements that a loop has computed
 
     def _lower_group(
         self, group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts,
