@@ -114,7 +114,7 @@ JOINS: tuple[tuple[str, list[Any], str], ...] = (
     ("", points.of_program, "tools.hlo.of_programs:of_program"),
     ("", points.of_run, "tools.hlo.of_programs:of_run"),
     ("", points.describe, "tools.explain.difference:described"),
-    ("", points.while_compiling, "tools.explain.slow_compiles:while_compiling"),
+    ("", points.while_compiling, "tools.explain.status:while_compiling"),
     ("", points.names_of, "tools.explain.held_names:held_name"),
     ("", points.before_recorded_run, "tools.explain.waiting_device:note_run"),
     ("", points.on_launch, "tools.explain.waiting_device:note_launched"),

@@ -58,9 +58,9 @@ def run_iterations() -> None:
     time. While another thread compiles or runs, recording goes on. A call that is recorded to be replayed is one
     program however it loops, unless it is too long.
     """
-    if processes.several() or recording() is not None:
+    if processes.several() or recording.value is not None:
         return pace.look_after(config.max_pending_ops)  # a sync of one process alone would be another program
-    if observation.active() is not None and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops:
+    if observation.active.value is not None and pace.recorded_ops - pace.synced_ops <= config.max_pending_ops:
         return pace.look_after(config.max_pending_ops)
     if not SYNC_LOCK.acquire(blocking=False):
         return pace.look_after(max(config.loop_search_ops, 1))
@@ -83,9 +83,9 @@ def _run_what_is_finished() -> None:
         if num_ops < max(config.loop_search_ops, 3 * core_storages.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
-    if nans.guard.kinds and is_due:
+    if nans.guarded.value and is_due:
         return syncs.sync()
-    ends = [] if nans.guard.kinds or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
+    ends = [] if nans.guarded.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
     is_loop = bool(ends)
     if not ends and is_due:
         ends = _to_the_last_line(nodes)
@@ -229,7 +229,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     A call that is recorded to be replayed is cut by what is in it, not by what ran before.
     """
     symbols = [stretches.symbol(node) for node in nodes]
-    for loop in _known if observation.active() is None else ():
+    for loop in _known if observation.active.value is None else ():
         ends = loop.iterations(symbols)
         if _covers(ends, len(nodes)):
             return _inner(ends, len(nodes), goes_on)

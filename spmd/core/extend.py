@@ -3,6 +3,7 @@
 from .base.counters import PREFIX as PREFIX
 from .base.counters import pace as pace
 from .base.seed import Draw as Draw
+from .base.state import PerThread as PerThread
 from .base.state import held as held
 from .base.tables import Bounded as Bounded
 from .base.tables import Interned as Interned

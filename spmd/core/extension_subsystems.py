@@ -125,7 +125,7 @@ class executables:  # used as a module is
 class nans:  # used as a module is
     """The search for the op that makes a NaN or an infinity."""
 
-    INFINITE, NAN, guard = _nans.INFINITE, _nans.NAN, _nans.guard
+    INFINITE, NAN, guarded = _nans.INFINITE, _nans.NAN, _nans.guarded
 
 
 class dynamic:  # used as a module is

@@ -222,7 +222,7 @@ class options:  # used as a module is
 class observation:  # used as a module is
     """The observation of a call that is replayed later."""
 
-    active, derived, observed = _state.active_observation, _state.derived, _state.observed
+    active, derived = _state.active_observation, _state.derived
 
 
 class module_moves:  # used as a module is

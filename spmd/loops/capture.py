@@ -29,7 +29,7 @@ def stands_for(stand_in: Node) -> Value | None:
 
 def note(tensor: XlaTensor) -> None:
     """Notes a tensor that an op recorded without dispatch reads, for the body under recording, if there is one."""
-    if _innermost and body.names():
+    if _innermost and body.names.value:
         _innermost[-1].note((tensor,))
 
 

@@ -254,7 +254,7 @@ def _watch_apply() -> None:
     original: Any = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if body.names() and torch.is_grad_enabled():
+        if body.names.value and torch.is_grad_enabled():
             with torch._C.DisableTorchFunction():
                 for function in WHEN_APPLIED:
                     args = tuple(function(cls, args))

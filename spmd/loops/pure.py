@@ -68,7 +68,7 @@ def call_recorded(calls: Bounded[Any, RecordedFunction], fn: Callable[..., Any],
     """Calls a function, recorded before in `calls` or now."""
     flat, tree = tree_flatten((args, kwargs))
     tensors = [value for value in flat if type(value) is XlaTensor]
-    if not tensors or body.names():
+    if not tensors or body.names.value:
         return fn(*args, **kwargs)
     key = (tree, settings(), *map(_key, flat))
     call = calls.get(key)

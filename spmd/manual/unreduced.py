@@ -221,7 +221,7 @@ def _is_of_batch(node: Node) -> bool:
 
 
 def _is_data_of_batch(value: Value) -> bool:
-    return type(value) is DeviceData and not value.is_state and not body.names()
+    return type(value) is DeviceData and not value.is_state and not body.names.value
 
 
 class _Summands:

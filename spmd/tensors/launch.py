@@ -104,7 +104,7 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
         call = f"from_process_local of {dense_meta(data.shape, data.dtype)!r} as {sharding!r}"
         processes.agree_once(call, call.encode(), user_line())
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
-    if recording() is not None:
+    if recording.value is not None:
         return abstract(meta, sharding)
     # A snapshot: the CPU's devices read the host's memory in place, and the caller may write into the part again.
     part = transfer.host_array(data.detach().clone(memory_format=torch.contiguous_format))

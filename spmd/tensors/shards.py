@@ -156,7 +156,7 @@ def from_local_shards(
         processes.agree_once(call, call.encode(), user_line())
     meta = dense_meta(full, dtype)
     placed = _placed(listed, full, dtype, sharding, "from_local_shards")
-    if recording() is not None:
+    if recording.value is not None:
         return abstract(meta, sharding)
     if not meta.numel:
         return torch.empty(full, dtype=dtype, device="cpu").to("xla")
@@ -293,7 +293,7 @@ class Filling:
     """The shards of one tensor's next value; the tensor takes it when the last of them is here."""
 
     def __init__(self, tensor: XlaTensor, when_done: Callable[[], Any] = lambda: None):
-        if recording() is not None:
+        if recording.value is not None:
             raise AbstractError(f"loading data at {user_line()}: spmd.plan records the step and runs nothing")
         self.tensor = tensor
         self.shape = tensor_meta(tensor).shape

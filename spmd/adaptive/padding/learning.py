@@ -52,7 +52,7 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    if pace.decodes or observation.active() is not None or dynamic.is_forbidden():
+    if pace.decodes or observation.active.value is not None or dynamic.is_forbidden.value:
         return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
     nodes |= _host_only(nodes)

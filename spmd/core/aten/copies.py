@@ -85,7 +85,7 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
-    observing = active_observation()
+    observing = active_observation.value
     if observing is not None:
         observing.uploads.append((source, device_data))
     with LOCK:
@@ -105,7 +105,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: Args, kwargs: Kw
         with LOCK:
             data = source._storage.value
             # Not uploaded yet: no program is needed to take it. A replay repeats programs.
-            if type(data) is DeviceData and data.host is not None and active_observation() is None:
+            if type(data) is DeviceData and data.host is not None and active_observation.value is None:
                 write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
     met = None if sharding is None else _sharding_of(source)

@@ -42,7 +42,7 @@ def _on_cpu(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     try:
         copies, keywords = tree_map(to_cpu, (args, kwargs))
     except (AbstractError, body.BodyError) as error:
-        inside = f"the body of {body.names()[-1]}" if body.names() else "spmd.plan and spmd.export"
+        inside = f"the body of {body.names.value[-1]}" if body.names.value else "spmd.plan and spmd.export"
         raise type(error)(
             f"{func} at {user_line()} runs on the CPU, and in {inside} its operands have no value yet; give it a "
             "lowering rule with spmd.register_lowering, or take it out of there"

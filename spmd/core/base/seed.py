@@ -44,7 +44,7 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
     if draw is None:
         num_shared = _thread.num_shared
         draw = _new_draw(generator)
-        observing = active_observation()
+        observing = active_observation.value
         if observing is not None and _thread.num_shared > num_shared and not _thread.num_forks:
             draw = observing.draw(draw)
         elif observing is not None:
@@ -137,7 +137,7 @@ def noted() -> Iterator[list[Draw]]:
 
 def apart(draw: Draw) -> int:
     """Returns a seed for a loop of unknown trip count: iteration t has the key (seed, t)."""
-    observing = active_observation()
+    observing = active_observation.value
     if observing is not None:  # a replay has the draw, and not what is made of it
         observing.other_draws = True
     mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15

@@ -64,7 +64,6 @@ class Observation:
     """
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
         self.reads: list[str] = []
         self.ran: list[Any] = []  # classes of floors above
         self.num_runs = 0
@@ -94,29 +93,12 @@ class Observation:
         return seed, count
 
 
-_active: Observation | None = None
-
-
-def active_observation() -> Observation | None:
-    """The observation of a call of this thread, or None."""
-    return _active if _active is not None and _active.thread == threading.get_ident() else None
+active_observation = PerThread[Observation | None](None)  # of a call of the thread
 
 
 def derived(result: _T, source: object, function: Callable[[Any], Any]) -> _T:
     """Notes that a function made this device data of other data, of which a replay has another value; returns it."""
-    observing = active_observation()
+    observing = active_observation.value
     if observing is not None:
         observing.derived[result] = source, function
     return result
-
-
-@contextlib.contextmanager
-def observed(observation: Observation) -> Iterator[None]:
-    """Has the core note what this thread does inside; one call at a time in a process."""
-    global _active
-    assert _active is None, "one call at a time is observed"
-    _active = observation
-    try:
-        yield
-    finally:
-        _active = None

@@ -241,7 +241,7 @@ class Graph:
         """
         # The partition rules by name, too: with those of one more package the same graph lowers to another program.
         settings = [getattr(config, name) for name in SETTINGS]
-        key: list[Hashable] = [*settings, *NAMES, stand_in(), self.donated, self.mesh]
+        key: list[Hashable] = [*settings, *NAMES, stand_in.value, self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]

@@ -6,7 +6,6 @@ import functools
 import math
 import operator
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..base.state import PerThread
 from ..base.tables import Interned
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, value_name
 from ..graph.meta import Meta, dense_meta
@@ -26,13 +26,7 @@ NAN, INFINITE = 1, 2
 _WRITTEN = re.compile(r"\b(inf|nan)\b")
 
 
-class _NanGuard(threading.local):
-    """kinds: what this thread's syncs look for: NAN, NAN | INFINITE, or 0 for nothing."""
-
-    kinds = 0
-
-
-guard = _NanGuard()
+guarded = PerThread(0)  # what the thread's syncs look for: NAN, NAN | INFINITE, or 0 for nothing
 _CHECKS: Interned[tuple[Meta, ...], OpSpec] = Interned(64)
 
 
@@ -182,7 +176,7 @@ def is_integer(dtype: torch.dtype) -> bool:
 
 def check_cast(source: torch.Tensor, dtype: torch.dtype) -> None:
     """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the device."""
-    kinds = guard.kinds
+    kinds = guarded.value
     if kinds and is_integer(dtype) and not is_integer(source.dtype):
         for kind, is_kind in ((NAN, source.isnan()), (INFINITE, source.isinf())):
             if kinds & kind and is_kind.any():

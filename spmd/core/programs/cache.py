@@ -18,7 +18,7 @@ import jax
 
 from ..base import counters
 from ..base.config import config
-from ..base.state import held
+from ..base.state import PerThread
 from ..graph.graph import Graph
 from ..graph.op import OpSpec
 from ..graph.source import Line
@@ -203,21 +203,8 @@ def next_run() -> None:
     _num_runs += 1
 
 
-class _SyncPart(threading.local):
-    of_sync = (1, 1)
-
-
-_part = _SyncPart()
-
-
-def part() -> tuple[int, int]:
-    """Returns the number of the program that this thread compiles among those of its sync, and how many these are."""
-    return _part.of_sync
-
-
-def in_part(number: int, count: int) -> AbstractContextManager[None]:
-    """States which of the programs of its sync is compiled inside."""
-    return held(_part, of_sync=(number, count))
+# The number of the program that the thread compiles among those of its sync, and how many these are.
+part = PerThread((1, 1))
 
 
 def find(graph: Graph) -> Program | None:

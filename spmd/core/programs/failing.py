@@ -22,7 +22,7 @@ _KERNEL = re.compile(r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory
 _NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
 
 # Programs that need fewer bytes are not checked.
-_SMALL = 1 << 28
+SMALL = 1 << 28
 
 
 class RunError(RuntimeError):
@@ -121,8 +121,6 @@ def check_memory(program: Program, graph: Graph) -> None:
     XLA's CPU client finds out only after its inputs were given up; and if the system promises more memory than it has,
     it kills the process.
     """
-    if program.bytes_needed < _SMALL:
-        return
     limit = devices.host_memory()
     if limit is not None and program.bytes_needed > limit:
         words = (

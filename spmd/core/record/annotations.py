@@ -128,17 +128,16 @@ def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
         storage.write(record(mark_op(storage.meta, sharding), (value,), (), (*user_frame(), -1)))
 
 
-def annotate_again(storage: Storage) -> Value:
-    """The recorded value of a storage that is about to run; its last op is the annotation where that leaves dims open.
+def annotate_again(storage: Storage, sharding: Sharding) -> None:
+    """Makes an annotation that leaves dims open the last op of a storage that is about to run.
 
     A sharding without open dims is requested of the program (`Graph.pinned`), which takes no open dim.
     """
-    sharding, value = storage.sharding, storage.value
-    if sharding is not None and sharding.is_open and not (type(value) is Node and value.op.sharding is sharding):
+    value = storage.value
+    if not (type(value) is Node and value.op.sharding is sharding):
         source = origin(value)
         assert source is not None, "data is not about to run"
         storage.write(record(mark_op(storage.meta, sharding), (value,), (), (source.code, source.instruction, -1)))
-    return storage.value
 
 
 def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:

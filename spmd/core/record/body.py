@@ -1,13 +1,12 @@
 """Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
 
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import jax
 
-from ..base.state import held
+from ..base.state import PerThread
 from ..base.tables import Interned
 from ..graph.graph import Node, Value, depending
 from ..graph.meta import Meta
@@ -20,28 +19,18 @@ class BodyError(RuntimeError):
     """Raised where the recording of a loop's body needs something that only a run knows."""
 
 
-class _OpenBodies(threading.local):
-    names: tuple[str, ...] = ()
-
-
-_thread = _OpenBodies()
-
-
-def names() -> tuple[str, ...]:
-    """The ops whose bodies the calling thread records, the innermost last."""
-    return _thread.names
+names = PerThread[tuple[str, ...]](())  # the ops whose bodies the thread records, the innermost last
 
 
 def inside(name: str) -> AbstractContextManager[None]:
     """Context in which the calling thread records the body of an op."""
     # By thread: another thread may record its own step meanwhile.
-    return held(_thread, names=(*names(), name))
+    return names.held((*names.value, name))
 
 
-def refuse(call: str, what: str) -> None:
-    """Raises BodyError where the calling thread records a body."""
-    if names():
-        raise BodyError(f"{call} at {user_line()}, inside the body of {names()[-1]}: {what}")
+def refused(call: str, what: str) -> BodyError:
+    """The error of a call in a body that the calling thread records."""
+    return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {what}")
 
 
 _STAND_INS: Interned[Meta, OpSpec] = Interned(4096)

@@ -134,7 +134,7 @@ def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwarg
     with_default = ("default", torch.get_default_dtype(), signature)
     op: OpSpec | None = plan.entries.get(with_default)
     if op is None:
-        observing = active_observation()
+        observing = active_observation.value
         if observing is not None:
             args, kwargs = tree_map_only(torch.SymFloat, observing.plain, (args, kwargs))
         result = op_for[-1](plan, args, kwargs)
@@ -194,7 +194,7 @@ def _scan(
         key.append(len(value))
         if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
             return
-        observing = active_observation() if is_scalar_argument else None
+        observing = active_observation.value if is_scalar_argument else None
         if observing is not None:
             value = observing.scalars(value)
         if is_scalar_argument and is_one_number(value):
@@ -218,7 +218,7 @@ def _scan(
         key.append(("c", value.real.hex(), value.imag.hex()))
     elif kind is torch.SymFloat:
         # Its value is a guard where the argument is static.
-        observing = active_observation() if is_scalar_argument else None
+        observing = active_observation.value if is_scalar_argument else None
         number = float(value) if observing is None else observing.scalar(value)
         _scan(number, is_scalar_argument, key, operands, numbers, plan)
     elif kind is Scalar:

@@ -59,7 +59,7 @@ def computed(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | in
     """The result of an op of integers that the host has, in a thread that decodes; None for other ops."""
     if not all([type(x) is DeviceData and x.host is not None for x in operands]) or not _is_small(op):  # noqa: C419
         return None
-    if not _thread.num_syncs or torch.is_grad_enabled() or active_observation() is not None:
+    if not _thread.num_syncs or torch.is_grad_enabled() or active_observation.value is not None:
         return None
     data: Any = operands
     results = _thread.known
@@ -101,7 +101,7 @@ def viewed(op: OpSpec, base: Value) -> Value | None:
 
 def left_out(roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
     """The lists that a sync leaves recorded, as no other op reads them; those whose values have come get their data."""
-    _thread.num_syncs = max(_thread.num_syncs - (active_observation() is None), 0)
+    _thread.num_syncs = max(_thread.num_syncs - (active_observation.value is None), 0)
     pace.decodes = _thread.num_syncs > 0
     if not pace.decodes:
         _thread.lists = []

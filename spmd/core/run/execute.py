@@ -88,7 +88,11 @@ class Ran(NamedTuple):
 
 def roots_of(storages: Iterable[Storage]) -> list[Root]:
     """The roots of these storages, as they are now."""
-    return [(annotate_again(storage), storage) for storage in storages if type(storage.value) is not DeviceData]
+    roots = [storage for storage in storages if type(storage.value) is not DeviceData]
+    for storage in roots:
+        if (sharding := storage.sharding) is not None and sharding.is_open:
+            annotate_again(storage, sharding)
+    return [(storage.value, storage) for storage in roots]
 
 
 # Called with the user's line whenever a graph runs.
@@ -112,7 +116,7 @@ def run_schedule(
     try:
         while index < len(todo):
             subgraph = todo[index]
-            with cache.in_part(index + 1, len(todo)):
+            with cache.part.held((index + 1, len(todo))):
                 cut = (
                     _run_on_host(subgraph, roots_left, flow)
                     if subgraph.where is None
@@ -126,7 +130,7 @@ def run_schedule(
             else:
                 done.update(subgraph.nodes)
                 # Only after a cut: a graph that runs as one program drops its operands with its nodes.
-                if kept is not None and recording() is None:  # a recorded program is compiled later
+                if kept is not None and recording.value is None:  # a recorded program is compiled later
                     flow.release(index, kept)
                 index += 1
     finally:
@@ -174,7 +178,7 @@ def _run_subgraph(
     """Runs one subgraph, or returns those that run in its place."""
     roots = flow.roots_of(here)
     if _watches():
-        _run_watched(subgraph, roots, flow, line, nans.guard.kinds)
+        _run_watched(subgraph, roots, flow, line, nans.guarded.value)
         return []
 
     def dies(device_data: DeviceData) -> bool:
@@ -188,7 +192,7 @@ def _run_subgraph(
     ready = prepared(graph, subgraph, left, flow, line, donate=donate)
     if ready.cut:
         return ready.cut
-    plan = recording()
+    plan = recording.value
     if plan is not None:
         _take_all(roots, plan.run(ready.graph), flow)
         return []
@@ -206,7 +210,7 @@ def _run_subgraph(
     # Uploads and moves come after the compilation, so that a program that does not fit has moved nothing.
     bring(graph.inputs, graph.shardings, stays=False)
     outputs = _run_program(program, _spared(graph, program.donated, flow), line)
-    observing = state.active_observation()
+    observing = state.active_observation.value
     if observing is not None:
         observing.ran.append(Ran(program, graph, roots, outputs))
     _take_all(roots, outputs, flow)
@@ -215,7 +219,7 @@ def _run_subgraph(
 
 def _watches() -> bool:
     """True if a NaN guard watches what is run."""
-    return bool(nans.guard.kinds) and recording() is None
+    return bool(nans.guarded.value) and recording.value is None
 
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:

@@ -45,22 +45,22 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     With several processes a read that starts a sync is one of all of them, and waits until all have come. together:
     they have. The caller does not hold LOCK: the sync may be another thread's, which needs it.
     """
-    if type(storage.value) is not DeviceData and body.names():
+    if type(storage.value) is not DeviceData and body.names.value:
         if body.on_stand_ins([storage.value]):
-            body.refuse(
+            raise body.refused(
                 call,
                 f"{storage.meta!r} has another value in each iteration (or on each shard) and none while the body is "
-                "recorded; "
-                "choose with torch.where or spmd.cond, or return it and read it after the loop",
+                "recorded; choose "
+                "with torch.where or spmd.cond, or return it and read it after the loop",
             )
         return _run_needed(storage)
     # A sync is a program of all processes: a read by one alone would hang in it.
-    if type(storage.value) is not DeviceData and processes.several() and not together and recording() is None:
+    if type(storage.value) is not DeviceData and processes.several() and not together and recording.value is None:
         _come_together(storage, call)
     # A counter that a script prints is known to the host: a program for it would be compiled, and cut the step in two.
     if type(storage.value) is not DeviceData and storage.meta.numel == 1:
         _settle_by_host(storage)
-    plan = recording()
+    plan = recording.value
     if type(storage.value) is not DeviceData and plan is not None:
         node = origin(storage.value)
         assert node is not None, "only device data has none"
@@ -126,7 +126,7 @@ def _settle_by_host(storage: Storage) -> None:
     """Gives the storage its value where the host can compute it from data, so that no program is compiled for it."""
     with LOCK:
         # In a plan a value may be larger: nothing runs, so that only the host can know it.
-        largest = on_host.LARGEST if recording() is None else on_host.LARGEST_IN_A_PLAN
+        largest = on_host.LARGEST if recording.value is None else on_host.LARGEST_IN_A_PLAN
         nodes = on_host.constant(storage.value) or on_host.few_small(storage.value, largest)
         if nodes is not None:
             storage.settle(on_host.known(storage.value, nodes))
@@ -156,7 +156,7 @@ def leased(
     on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
     `host_value`.
     """
-    observing = active_observation()
+    observing = active_observation.value
     if observing is not None and (storage.meta.numel > 1 or on_host.constant(storage.value) is None):
         observing.reads.append(f"{call} at {user_line()}")
     lease = None
@@ -192,7 +192,7 @@ def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lea
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
     """The data, or in a recording what stands for it; raises the error of data that cannot be read."""
     if device_data.is_abstract:
-        plan = recording()
+        plan = recording.value
         why = "it has a shape, a layout and no data" if plan is None else _IN_A_PLAN
         error = AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
         if plan is None:

@@ -43,7 +43,7 @@ def initialize_state(
     if not initial:
         return False
     initialized: dict[Value, DeviceData] = {}
-    plan = recording()
+    plan = recording.value
     for mesh, values_here in _by_mesh(initial, storages):
         check_here(mesh)
         computed: list[Initial] = []
@@ -59,7 +59,7 @@ def initialize_state(
                 continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
             initialized[node] = DeviceData(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
-            observing = active_observation()
+            observing = active_observation.value
             if observing is not None:
                 observing.filled[initialized[node]] = constant
         for part in _programs(computed, mesh):

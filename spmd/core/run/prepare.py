@@ -40,7 +40,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
 
     left: the roots that have not run; where a pass replaces values, those of the roots and of `flow` are replaced.
     """
-    is_plan = recording() is not None
+    is_plan = recording.value is not None
     # A plan runs the passes in any case: it says what they do.
     program = None if is_plan else cache.find(graph)
     if program is not None or subgraph.is_final:

@@ -8,7 +8,6 @@ those of a run. Afterwards storages, device data and the list of live storages a
 # one of another program, and its figures those of no step.
 
 import contextlib
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..base import counters, in_flight
 from ..base.counters import pace
+from ..base.state import PerThread
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
 from ..graph.op import OpSpec
@@ -67,13 +67,8 @@ class Recording:
         """Is called at the end of each sync."""
 
 
-_active: Recording | None = None
-_owner = 0  # the thread whose programs it keeps
-
-
-def recording() -> Recording | None:
-    """The recording that takes the programs of this thread instead of the devices; None: they run."""
-    return _active if _active is not None and _owner == threading.get_ident() else None
+# Takes the programs of the thread instead of the devices; None: they run.
+recording = PerThread[Recording | None](None)
 
 
 @contextlib.contextmanager
@@ -83,10 +78,9 @@ def recorded(into: Recording) -> Iterator[None]:
 
     Other threads wait with their recording. Raises RuntimeError inside itself.
     """
-    global _active, _owner
     with SYNC_LOCK, LOCK, counters.unchanged(), pace.unchanged():
         # A plan inside a plan would take the programs of the outer one's step.
-        if _active is not None:
+        if recording.value is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
@@ -94,11 +88,11 @@ def recorded(into: Recording) -> Iterator[None]:
         before = _noted([*live, *aside], log)
         # Views keep values for the next read; in here they would be values of the step that is planned.
         READ.clear()
-        _active, _owner = into, threading.get_ident()
+        recording.value = into
         try:
             yield
         finally:
-            _active = None
+            recording.value = None
             UNDO.remove(log)
             forget_reads()
             log.undo()

@@ -246,18 +246,18 @@ def meshes_met(
         sharding = wanted(device_data)
         if sharding is not None:
             mesh_of.setdefault(sharding.devices, sharding)
-    default = devices.default_sharding()
-    # A scalar made without a mesh must not make a second program of a step on a mesh.
-    if len(mesh_of) > 1:
-        mesh_of.pop(default.devices, None)  # unannotated data on the first device joins the mesh
-    if not mesh_of:
-        return {default.devices: default}
+    if len(mesh_of) != 1:
+        default = devices.default_sharding()
+        if not mesh_of:
+            return {default.devices: default}
+        # Unannotated data on the first device joins the mesh: a scalar made without one must not make a second program.
+        mesh_of.pop(default.devices, None)
     return {ids: sharding.replicated() for ids, sharding in mesh_of.items()}
 
 
 def check_here(mesh: Sharding) -> None:
     """Raises AbstractError where a program would run on devices that are not here."""
-    if mesh.target is not None and recording() is None:
+    if mesh.target is not None and recording.value is None:
         raise AbstractError(
             f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
             "for them are only lowered and compiled"
@@ -305,7 +305,7 @@ def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
 
 def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
     """The same data on another mesh."""
-    if device_data.is_abstract or (recording() is not None and device_data.host is None):
+    if device_data.is_abstract or (recording.value is not None and device_data.host is None):
         return DeviceData(device_data.meta, sharding=target, is_abstract=True)
     device_data.check()
     if device_data.host is not None:

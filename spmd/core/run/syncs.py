@@ -3,20 +3,18 @@
 # Why a sync returns while its programs run: PJRT is asynchronous, and the host records the next step meanwhile. Only a
 # read waits; errors of a program that runs are raised by a later sync or read.
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..base import counters, in_flight, interrupt
 from ..base.counters import pace
-from ..base.state import held
+from ..base.state import PerThread
 from ..graph.graph import DeviceData, Graph, is_data, topological
 from ..graph.source import ends_at_user_line, user_line
 from ..programs import compiler
-from ..record import recorders
+from ..record import body, recorders
 from ..record.annotations import unmarked_op
-from ..record.body import refuse
 from ..record.record import NOWHERE, record
 from ..record.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending
 from ..record.tensor import XlaTensor
@@ -50,18 +48,14 @@ class Synced:
 AFTER: "OrderedDict[int, Callable[[Synced], object]]" = OrderedDict()
 
 
-class _Notifying(threading.local):
-    is_notifying = False  # whether this thread calls them; syncs that they start are not reported
-
-
-_thread = _Notifying()
+_notifies = PerThread(False)  # whether the thread calls them; syncs that they start are not reported
 
 
 class Watch:
     """Counts the programs run and compiled since it was made, for the functions in `AFTER`."""
 
     def __init__(self) -> None:
-        self.is_on = bool(AFTER) and recording() is None and not _thread.is_notifying
+        self.is_on = bool(AFTER) and recording.value is None and not _notifies.value
         if self.is_on:
             self.num_runs, self.last = counters.counter("runs"), counters.last_compile()
 
@@ -71,7 +65,7 @@ class Watch:
             return
         num_programs = max(counters.counter("runs") - self.num_runs, 0)
         done = Synced(str(user_line()), num_tensors, num_programs, counters.compiled_since(self.last))
-        with held(_thread, is_notifying=True):
+        with _notifies.held(True):
             for function in [*AFTER.values()]:
                 function(done)
 
@@ -84,7 +78,8 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     depends on constants and random keys alone (initialization) runs first, as a program of its own. With `wait` it
     returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
     """
-    refuse("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
+    if body.names.value:
+        raise body.refused("spmd.sync()", "ops recorded there run only as part of the loop; call it outside")
     # The trace shows recording and sync as two rows; recording has no end of its own.
     counters.end_recording()
     with counters.span("sync"):
@@ -103,13 +98,13 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         processes.collect_garbage()
     with SYNC_LOCK, LOCK, interrupt.later():
         watch = Watch()
-        storages = pending() if recording() is not None else [each for each in pending() if not _is_far_state(each)]
+        storages = pending() if recording.value is not None else [each for each in pending() if not _is_far_state(each)]
         num_iterations, num_ops, num_nodes = counters.counter("loop_iterations"), pace.recorded_ops, 0
         if storages:
             counters.add("syncs")
             try:
                 num_nodes = run(storages, user_line(), for_read=for_read)
-                if recording() is None:
+                if recording.value is None:
                     counters.add_sample("TensorsGraphSize", num_nodes)
             except Exception as error:
                 give_up(storages, error)
@@ -126,7 +121,7 @@ def _sync(*, wait: bool, for_read: bool) -> None:
         for note in after_wait:
             note()
     watch.notify(len(storages))
-    if (plan := recording()) is not None:
+    if (plan := recording.value) is not None:
         # After all programs of the sync, as a recording may end the script that is recorded here.
         plan.synced()
 

@@ -1,6 +1,5 @@
 """The sharding of a value inside a program: the constraint, and the padding of dims that a mesh does not divide."""
 
-import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..base.state import held
+from ..base.state import PerThread
 from ..ops import sharded
 from .value import DEVICE, HOST, Sharding
 
@@ -39,16 +38,12 @@ def space_of(array: jax.Array) -> str:
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
-class _BodyThread(threading.local):
-    is_body = False  # whether this thread traces the body of a loop
-
-
-_thread = _BodyThread()
+_is_body = PerThread(False)  # whether the thread traces the body of a loop
 
 
 def body() -> AbstractContextManager[None]:
     """Marks the ops traced inside as the body of a loop or a branch."""
-    return held(_thread, is_body=True)
+    return _is_body.held(True)
 
 
 def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -57,7 +52,7 @@ def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a small loop, aborts
     the process at an optimization barrier in it (jaxlib 0.10.2).
     """
-    return arrays if _thread.is_body else jax.lax.optimization_barrier(arrays)
+    return arrays if _is_body.value else jax.lax.optimization_barrier(arrays)
 
 
 def on_device(array: jax.Array) -> jax.Array:

@@ -94,7 +94,7 @@ mlir.register_lowering(_report_p, _lower_report)
 
 def as_chosen(chosen: xla_client.HloSharding, mesh: Sharding) -> jax.sharding.Sharding:
     """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
-    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)
+    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in.value)), chosen)
 
 
 # --- two values of one sharding ---------------------------------------------------------------------------------------

@@ -22,28 +22,20 @@ from jax.experimental import topologies
 
 from ..base.config import config, loading_plugins, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
-from ..base.state import held
+from ..base.state import PerThread, held
 from .gpus import description, names
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
 
-class _TargetThread(threading.local):
-    target: Target = None  # whose devices stand for those here
-
-
-_thread = _TargetThread()
+# The target whose devices stand for those of this machine, in the thread (see `standing_in`).
+stand_in = PerThread[Target](None)
 
 
 def standing_in(target: Target) -> AbstractContextManager[None]:
     """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a sharding names
     those of this machine. None: for those themselves."""
-    return held(_thread, target=target)
-
-
-def stand_in() -> Target:
-    """The target whose devices stand for those of this machine (see `standing_in`)."""
-    return _thread.target
+    return stand_in.held(target)
 
 
 @functools.cache

@@ -181,7 +181,7 @@ class Sharding:
         """
         first_mesh = next(iter(meshes), None)
         target = None if first_mesh is None else first_mesh.target
-        device_target = target if target is not None else stand_in()
+        device_target = target if target is not None else stand_in.value
         memory = memory_of(chosen)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
@@ -235,7 +235,7 @@ class Sharding:
 
     @property
     def jax(self) -> NamedSharding:
-        if self.target is None and stand_in() is not None:
+        if self.target is None and stand_in.value is not None:
             return self._stand_in().jax
         if self._jax is None:
             devices = grid(self.device_ids, self.mesh_shape, self.target)
@@ -255,7 +255,8 @@ class Sharding:
 
     def _stand_in(self) -> "Sharding":
         """The same over the devices that replace those here (see `topology.standing_in`)."""
-        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, target=stand_in())
+        mesh = self.device_ids, self.mesh_shape, self.axis_names
+        return Sharding.of(*mesh, self.spec, self.memory, target=stand_in.value)
 
     def _kind(self) -> str | None:
         """The memory kind as jax names it."""
@@ -267,7 +268,7 @@ class Sharding:
         There all of them are one mesh with an axis per prime factor of the number of devices; a mesh's own order of the
         devices is an attribute of the jax sharding.
         """
-        if self.target is None and stand_in() is not None:
+        if self.target is None and stand_in.value is not None:
             return self._stand_in().over(order)
         sharding = self._over.get(order)
         if sharding is not None:

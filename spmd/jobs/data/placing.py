@@ -220,7 +220,7 @@ def tensors(tree: Any) -> Any:
         parts = ", ".join(f"{placed.meta!r} as {placed.sharding!r}" for placed in _all_placed(tree))
         call = f"a loader's batch of {parts}"
         processes.agree_once(call, call.encode(), user_line())
-    plan = recording()
+    plan = recording.value
 
     def tensor(_: Path, placed: Upload) -> torch.Tensor:
         if plan is not None and not plan.has_values:

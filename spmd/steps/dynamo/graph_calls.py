@@ -38,7 +38,7 @@ class GraphCall:
         """Records the graph's results for these inputs."""
         tensors = [value for value in inputs if type(value) is XlaTensor]
         # Data with a dim that is marked as dynamic stays padded from op to op, so one program has all lengths.
-        if self._why_not or body.names() or any(is_unpadded(storage_of(tensor).value) for tensor in tensors):
+        if self._why_not or body.names.value or any(is_unpadded(storage_of(tensor).value) for tensor in tensors):
             return self._op_by_op(inputs)
         key = settings(), *map(_key, inputs)
         call = self._calls.get(key)

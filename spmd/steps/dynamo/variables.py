@@ -115,8 +115,8 @@ class _Arguments:
 
     def call(self, kind: type[GraphedCall], args: Sequence[Any], kwargs: dict[str, Any]) -> GraphedCall:
         """Returns the call, which has a `GraphTensor` for each tensor, a `Body` for each function that is traced."""
-        if recording.names():
-            _break(self.function, f"the compiled function is called inside the body of {recording.names()[-1]}")
+        if recording.names.value:
+            _break(self.function, f"the compiled function is called inside the body of {recording.names.value[-1]}")
         signature = inspect.signature(self.function)
         try:
             bound = signature.bind(*args, **kwargs).arguments

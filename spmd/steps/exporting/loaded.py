@@ -196,7 +196,7 @@ class LoadedProgram:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""
-        if recording() is not None:
+        if recording.value is not None:
             raise AbstractError(f"a loaded program is called at {user_line()}, in a step that is recorded and not run")
         inputs = self.manifest["inputs"]
         passed = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]

@@ -177,7 +177,9 @@ class CompiledFunction(Generic[P, R]):
         return True
 
     def _parts_of(self, item: Any) -> ObjectParts | None:
-        return None if type(item) in self._whole else parts_of(item)
+        if isinstance(item, torch.Tensor) or type(item) in self._whole:
+            return None
+        return parts_of(item)
 
     def _bind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         assert self._signature is not None
@@ -329,7 +331,8 @@ class _StaticArgument:
 
 def is_recorded() -> bool:
     """True while this thread records a call, a body or a plan, of which what it calls is a part."""
-    return recording() is not None or bool(body.names()) or observation.active() is not None or is_compiling()
+    is_kept = recording.value is not None or observation.active.value is not None
+    return is_kept or bool(body.names.value) or is_compiling()
 
 
 def _is_pending() -> bool:

@@ -146,7 +146,7 @@ def modes() -> dict[str, Any]:
         "dispatch modes": _len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
         "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
-        "NaN guard": nans.guard.kinds,
+        "NaN guard": nans.guarded.value,
         "mesh": get_global_mesh(),
         "config": tuple(vars(config).values()),
     }

@@ -134,7 +134,7 @@ class ObservedCall:
         self.uses = HostUses(self.formulas)
         streams = _streams()
         self.first = walks.next_serial()
-        with observation.observed(self.observation):
+        with observation.active.held(self.observation):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(watched(tensors, self.counters, self.uses))
                 self._enter_groups()

@@ -22,7 +22,7 @@ def join_stream_capture() -> None:
 
 def _join(import_utils: Any) -> None:
     is_capturing = import_utils.is_cuda_stream_capturing
-    import_utils.is_cuda_stream_capturing = lambda: observation.active() is not None or is_capturing()
+    import_utils.is_cuda_stream_capturing = lambda: observation.active.value is not None or is_capturing()
 
 
 def _look_at_constants(masking_utils: Any) -> None:
@@ -31,5 +31,5 @@ def _look_at_constants(masking_utils: Any) -> None:
 
 
 def _is_constant(tensor: Any) -> bool:
-    is_recorded = observation.active() is not None and type(tensor) is XlaTensor
+    is_recorded = observation.active.value is not None and type(tensor) is XlaTensor
     return is_recorded and dynamic.constant(storage_of(tensor).value) is not None

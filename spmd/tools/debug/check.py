@@ -39,7 +39,7 @@ def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _run_own_op() -> None:
     """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
-    if storages.watcher() is _run_now:
+    if storages.watcher.value is _run_now:
         syncs.sync(wait=True)
 
 
@@ -72,13 +72,9 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     ...
     spmd.core.passes.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
     """
-    kinds = nans.guard.kinds
-    nans.guard.kinds = nans.NAN | nans.INFINITE if inf else nans.NAN
-    try:
+    with nans.guarded.held(nans.NAN | nans.INFINITE if inf else nans.NAN):
         yield
         syncs.sync()
-    finally:
-        nans.guard.kinds = kinds
 
 
 # By dtype: the largest difference of an op's result from the CPU's, relative to its largest element, and absolute.

@@ -1,15 +1,14 @@
 """`allow`: the context in which a program with a collective that is not named raises before it runs."""
 
 import contextlib
-import threading
 from collections.abc import Iterable
 from typing import Any
 
 from ...core import Collective, points
-from ...core.extend import Program, RefusedError
+from ...core.extend import PerThread, Program, RefusedError
 from ..hlo.hlo_collectives import KINDS
 
-_thread = threading.local()  # .limits: the contexts that this thread is in, the innermost last
+_limits = PerThread[tuple["Limit", ...]](())  # the contexts that the thread is in, the innermost last
 
 Axes = str | Iterable[str] | bool
 
@@ -38,15 +37,13 @@ class Limit(contextlib.ContextDecorator):
         self.kinds = kinds
 
     def __enter__(self) -> "Limit":
-        if not hasattr(_thread, "limits"):
-            _thread.limits = []
         if _refuse not in points.before_run:  # before the first of them, no run pays for it
             points.before_run.append(_refuse)
-        _thread.limits.append(self)
+        _limits.value += (self,)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _thread.limits.remove(self)
+        _limits.value = tuple(limit for limit in _limits.value if limit is not self)
 
     def allows(self, row: Collective) -> bool:
         """True for a collective that is named, or too small to count."""
@@ -98,7 +95,7 @@ def _axes(name: str, axes: Any) -> frozenset[str] | bool:
 
 def _refuse(program: Program) -> None:
     """Raises CollectiveError if this thread is in a context that does not allow a collective of a program."""
-    limits = getattr(_thread, "limits", None)
+    limits = _limits.value
     if not limits or program.record is None:
         return
     rows = tuple(row for row in program.record.traffic if not all(limit.allows(row) for limit in limits))

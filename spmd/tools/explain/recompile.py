@@ -1,16 +1,15 @@
 """`no_recompile`: the context in which a graph that has no program raises before XLA compiles it."""
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ...core import points
-from ...core.extend import Graph, Line, RefusedError
+from ...core.extend import Graph, Line, PerThread, RefusedError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_thread = threading.local()  # .guards: the contexts that this thread is in, the innermost last
+_guards = PerThread[tuple["Guard", ...]](())  # the contexts that the thread is in, the innermost last
 
 
 class RecompileError(RefusedError):
@@ -41,15 +40,13 @@ class Guard(contextlib.ContextDecorator):
         self.compiled = 0
 
     def __enter__(self) -> "Guard":
-        if not hasattr(_thread, "guards"):
-            _thread.guards = []
         if _refuse not in points.before_compiling:
             points.before_compiling.append(_refuse)
-        _thread.guards.append(self)
+        _guards.value += (self,)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _thread.guards.remove(self)
+        _guards.value = tuple(guard for guard in _guards.value if guard is not self)
 
 
 @overload
@@ -97,7 +94,7 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
 
 def _refuse(graph: Graph, name: str, line: Line, cause: str, is_first: bool) -> None:
     """Raises RecompileError, before a graph is compiled, if this thread is in a context that does not allow it."""
-    counting = [guard for guard in getattr(_thread, "guards", ()) if not (is_first and guard.allow_first)]
+    counting = [guard for guard in _guards.value if not (is_first and guard.allow_first)]
     for guard in counting:
         if guard.compiled >= guard.max_programs:
             had = f" ({guard.compiled} were before, max_programs={guard.max_programs})" if guard.max_programs else ""

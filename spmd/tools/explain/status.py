@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from ...core import config, messages, variables
+from ...core import config, counters, messages, variables
+from ...core.extend import Line, executables
+from .difference import is_of_shapes
 
 _EVERY = 0.5  # seconds between two updates of a status
 _EVERY_IN_A_FILE = 30.0  # the same, where each is a line
 _SHORTEST = 0.2  # seconds of a status that is shown
+_LONG = 2_000  # ops from which a program counts as long
 
 _busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
 _open: list[Callable[[], str]] = []  # the statuses that are shown, the newest last
@@ -42,6 +45,33 @@ def status(kind: str, describe: Callable[[], str], *, together: bool = False) ->
         ended.set()
         shown.join()
         _busy[kind] = since, time.monotonic()
+
+
+@contextlib.contextmanager
+def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
+    """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
+    process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
+    count = counters.counter("programs_compiled") + counters.num_loaded() + 1
+    number, parts = executables.part.value
+    facts = [f"{number:,} of {parts:,}"] if parts > 1 else []
+    facts += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
+    of = f" ({'; '.join(facts)})" if facts else ""
+    head = f"compiling program {count:,}{of}, {num_ops:,} ops"
+    started = time.monotonic()
+
+    def describe() -> str:
+        why = f"{line.short()}: {executables.short(cause)}{_advice(num_ops, cause)}"
+        seconds = time.monotonic() - started
+        return f"{head}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{head}, {why}"
+
+    with status("compiling", describe, together=True):
+        yield
+
+
+def _advice(num_ops: int, cause: str) -> str:
+    if is_of_shapes(cause):
+        return " (a program per shape: pad)"
+    return " (spmd.sync() in the middle makes shorter programs)" if num_ops > _LONG else ""
 
 
 def forget() -> None:

@@ -330,7 +330,7 @@ def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, 
     """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
     meshes = list(meshes)
     order = meshes[0].device_ids
-    target = meshes[0].target if meshes[0].target is not None else topology.stand_in()
+    target = meshes[0].target if meshes[0].target is not None else topology.stand_in.value
     devices = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
     size = max((len(group) for group in devices), default=1)
     pairs = text.startswith("source") or "->" in text

@@ -102,7 +102,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     kernel_flops, unknown_kernels = kernels(module)
     mesh = graph.mesh
     chip = chip_of(next(iter(mesh.jax.device_set)))
-    target = mesh.target if mesh.target is not None else topology.stand_in()
+    target = mesh.target if mesh.target is not None else topology.stand_in.value
     nodes, devices = topology.slices(target), topology.all_devices(target)
     of_device = tuple(nodes[device] for device in mesh.device_ids)
     terms: tuple[Term, ...] = ()

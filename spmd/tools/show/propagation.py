@@ -27,7 +27,7 @@ from ...core.extend import storages as recorders
 
 def is_unknown() -> bool:
     """True if the compiler cannot choose now: the recording is part of a plan, or of a loop's body."""
-    return recording() is not None or bool(body.names())
+    return recording.value is not None or bool(body.names.value)
 
 
 def propagated(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:

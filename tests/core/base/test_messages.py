@@ -16,7 +16,7 @@ from support import ROOT
 import spmd
 from spmd.core.base import messages
 from spmd.core.programs import cache
-from spmd.tools.explain import slow_compiles, status
+from spmd.tools.explain import status
 
 # libtpu, if installed, says on stderr that it finds no TPU.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -128,11 +128,11 @@ class TestLines:
         monkeypatch.setitem(status._busy, "compiling", (0.0, messages.time.monotonic()))
         spmd.metrics.clear()
         for _ in range(2):
-            slow_compiles.counters.add("programs_loaded")
+            status.counters.add("programs_loaded")
         waited = threading.Event()
         monkeypatch.setattr(spmd.core.messages, "print_line", lambda text, kind: (print(text), waited.set()))
-        line = slow_compiles.Line(None, 0)
-        with cache.in_part(3, 12), slow_compiles.while_compiling(2_500, line, "first program of this sync; more"):
+        line = status.Line(None, 0)
+        with cache.part.held((3, 12)), status.while_compiling(2_500, line, "first program of this sync; more"):
             assert waited.wait(10)
         said = capsys.readouterr().out
         assert said.startswith("compiling program 3 (3 of 12; 2 from disk), 2,500 ops, no line of yours: first program")
@@ -141,8 +141,8 @@ class TestLines:
     def test_a_sync_states_its_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "max_program_ops", 20)
         seen = []
-        part = cache.in_part
-        monkeypatch.setattr(cache, "in_part", lambda *given: (seen.append(given), part(*given))[1])
+        held = cache.part.held
+        monkeypatch.setattr(cache.part, "held", lambda given: (seen.append(given), held(given))[1])
         value = torch.ones(3, device="xla")
         for number in range(60):
             value = value.sin() * number + value.roll(number)

@@ -17,8 +17,8 @@ from torch import nn
 import spmd
 from spmd.checkpoint import DamagedError, SaveError
 from spmd.jobs.checkpoint import lease
-from spmd.jobs.checkpoint.stored_objects import StepObjects
 from spmd.jobs.checkpoint.places import UrlPath, place_of
+from spmd.jobs.checkpoint.stored_objects import StepObjects
 
 from .object_store import ObjectStore
 from .states import MESHES, Run

@@ -11,7 +11,7 @@ import spmd
 from spmd.core.programs import cache
 from spmd.core.run.execute import graph_of, roots_of
 from spmd.core.run.pjrt.devices import default_sharding
-from spmd.tools.explain import slow_compiles
+from spmd.tools.explain import status
 from spmd.tools.explain.difference import Requested, difference
 
 
@@ -113,14 +113,14 @@ class TestInputs:
     def test_shapes(self) -> None:
         """The advice to pad is for a cause that is the shape of an input alone."""
         changed = "an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w"
-        assert slow_compiles._advice(10, changed) == " (a program per shape: pad)"
+        assert status._advice(10, changed) == " (a program per shape: pad)"
         for other in (
             f"first program of this sync; compared with the nearest program, of a.py:3 in step: x: {changed}",
             f"{changed}; the graph has 30 ops, before 20",
             changed.replace("an input", "a parameter or buffer"),
             changed.replace("now float32", "now bfloat16"),
         ):
-            assert not slow_compiles._advice(10, other), other
+            assert not status._advice(10, other), other
 
     def test_a_dtype(self, x: torch.Tensor) -> None:
         found = cause(lambda dtype: torch.ones(8, 8, dtype=dtype).to("xla").tanh(), torch.float32, torch.bfloat16)

@@ -1,20 +1,14 @@
 """Transfers to the host: the check before a read or an op on the host, and the context that forbids both."""
 
 import sys
-import threading
 from contextlib import AbstractContextManager
 from types import FrameType
 
 from ...base import forking
-from ...base.state import held
+from ...base.state import PerThread
 from ...graph.source import is_library, user_line
 
-
-class _Transfers(threading.local):
-    is_forbidden = False  # whether this thread is in a `no_host_transfer` block
-
-
-_thread = _Transfers()
+is_forbidden = PerThread(False)  # whether the thread is in a `no_host_transfer` block
 
 
 def no_host_transfer() -> AbstractContextManager[None]:
@@ -32,18 +26,13 @@ def no_host_transfer() -> AbstractContextManager[None]:
     >>> total.item()
     3.0
     """
-    return held(_thread, is_forbidden=True)
-
-
-def is_forbidden() -> bool:
-    """True if this thread is inside `no_host_transfer`."""
-    return _thread.is_forbidden
+    return is_forbidden.held(True)
 
 
 def leaving(call: str, what: str) -> None:
     """Checks that `call` may take `what` to the host; raises RuntimeError inside `no_host_transfer`."""
     forking.check()
-    if is_forbidden():
+    if is_forbidden.value:
         raise RuntimeError(
             f"no_host_transfer: {_method() or call} would take {what} to the host, at {user_line()}. Keep it on the "
             "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move "
