@@ -73,7 +73,7 @@ from .programs.program import Requested as Requested
 from .record.lowerings import Call as Call
 from .record.lowerings import DynamicStart as DynamicStart
 from .record.lowerings import Fill as Fill
-from .record.lowerings import Operand as Operand
+from .record.overloads import Operand as Operand
 from .record.reads import Read as Read
 from .record.record import Place as Place
 from .record.storage import SYNC_LOCK as SYNC_LOCK

@@ -54,7 +54,6 @@ from .propagation import walk as _walk
 from .record import body as _body
 from .record import call as _call
 from .record import host_lists as _host_lists
-from .record import lowerings as _lowerings
 from .record import overloads as _overloads
 from .record import reads as _reads
 from .record import record as _record
@@ -159,7 +158,7 @@ class calls:  # used as a module is
     no_rule = _resolve.no_rule
     HOST_HANDLERS = _copies.HOST_HANDLERS
     dispatch = _call.dispatch
-    fill = _lowerings.fill
+    fill = _overloads.fill
 
 
 class stretches:  # used as a module is

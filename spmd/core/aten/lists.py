@@ -23,9 +23,9 @@ from ..lower.stack_rows import Made, StackRow, StackRows, fetched, plain, rows
 from ..ops import base_name
 from ..ops.floats import cast
 from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
-from ..record.lowerings import Call, Large, Number, Operand, fill
+from ..record.lowerings import Call
 from ..record.overlap import check_targets
-from ..record.overloads import MUTATION, Args, Kwargs, Plan, is_foreach
+from ..record.overloads import MUTATION, Args, Kwargs, Large, Number, Operand, Plan, fill, is_foreach
 from ..record.resolve import plan_of
 from ..record.tensor import XlaTensor
 from ..record.views import ViewRule

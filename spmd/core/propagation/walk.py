@@ -23,7 +23,8 @@ from ..lower.lower import known_of
 from ..lower.region import Branches, Called, Region, While
 from ..ops import sharded
 from ..ops.sharded import Dims, Factors, Values
-from ..record.lowerings import Call, Operand, fill
+from ..record.lowerings import Call
+from ..record.overloads import Operand, fill
 
 Shape = Sequence[int]
 Word = Hashable | None  # of a dim; None: it becomes no dim

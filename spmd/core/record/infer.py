@@ -7,8 +7,9 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 # Why torch's meta device and not shapes of our own: its kernels decide strides, promotion and errors, and change with
 # its versions. They run once for each op spec, so that what they cost does not matter.
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,21 +27,24 @@ from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
 from ..ops.registry import LARGEST, is_one_number
-from .lowerings import Call, Fill, Large, Number, Operand, fill
+from .lowerings import Call, Fill
 from .overlap import check_targets
 from .overloads import (
     MUTATION,
     VIEW,
     Args,
     Kwargs,
+    Large,
+    Number,
+    Operand,
     Plan,
     TorchValue,
     args_have_tensor,
     constant_of,
+    fill,
     is_foreach,
     makes_tensors,
 )
-from .settings import without_errors
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -98,6 +102,21 @@ def _place(value: TorchValue, is_scalar_argument: bool, binding: _Binding) -> To
     return value
 
 
+@contextlib.contextmanager
+def _without_errors() -> Iterator[None]:
+    """A context without torch's errors about determinism: meta tensors raise them for ops that only CUDA runs in
+    any order."""
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
 def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
 
@@ -120,7 +139,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     if check is not None:
         check(*arguments, **keywords)
     try:
-        with without_errors():
+        with _without_errors():
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             result = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), result)

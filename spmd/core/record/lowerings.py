@@ -1,7 +1,7 @@
 """Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -18,35 +18,15 @@ from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
 from ..ops.shape import Move, move_of
-from .overloads import Kwargs, TorchValue, makes_tensors
-
-
-class Operand(int):
-    """The index of a tensor operand in a rule's arguments."""
-
-
-class Number(int):
-    """The index of a scalar argument in a rule's arguments."""
-
-
-class Large(int):
-    """An integer that is too large for a scalar argument, and so is static."""
-
-
-def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
-    """The value with operands and numbers put back by the two functions."""
-    if type(value) is Operand:
-        return operand(int(value))
-    if type(value) is Number:
-        return number(int(value))
-    if type(value) is list:
-        return [fill(item, operand, number) for item in value]
-    return value
-
+from .overloads import Kwargs, Large, Operand, TorchValue, fill, makes_tensors
 
 Results = jax.Array | None | tuple["Results", ...] | list["Results"]  # of a rule
 
 _JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
+
+
+def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    return array if array.dtype == dtype and not array.weak_type else cast(array, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +86,8 @@ class Call(Lowering):
             return op.operands[index].struct if self.shape_only else self._promoted(operands[index])
 
         def put_back(value: TorchValue) -> TorchValue:
+            if type(value) is Operand:
+                return operand(int(value))
             if type(value) is Large:
                 return self._promoted(jnp.asarray(np.uint64(value)))
             return fill(value, operand, lambda index: self._promoted(numbers[index]))
@@ -128,14 +110,14 @@ class Call(Lowering):
                 flat = tuple(_arrays(rule.function(*arguments, **named)))
         # torch's result dtype is the meta kernel's; jax's promotion of the rule may be wider.
         if rule.promote is not None or self.writes:
-            flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
+            flat = tuple(_as(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
         # In place the target's shape stays, though the operands broadcast to it.
         if self.writes:
             flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, op.metas, strict=True))
         return flat
 
     def _promoted(self, array: jax.Array) -> jax.Array:
-        return array if self.compute is None else cast(array, self.compute)
+        return array if self.compute is None else _as(array, self.compute)
 
     def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
         shapes = [meta.shape for meta in op.operands]

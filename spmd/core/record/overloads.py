@@ -46,6 +46,34 @@ FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "
 INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_", "_index_put_impl_"}
 
 
+# The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
+# not among them: torch's settings of precision do not reach those, either.
+_PRODUCTS = frozenset({"matmul", "conv", "attention", "rnn", "distance"})
+
+
+class Operand(int):
+    """The index of a tensor operand in a rule's arguments."""
+
+
+class Number(int):
+    """The index of a scalar argument in a rule's arguments."""
+
+
+class Large(int):
+    """An integer that is too large for a scalar argument, and so is static."""
+
+
+def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
+    """The value with operands and numbers put back by the two functions."""
+    if type(value) is Operand:
+        return operand(int(value))
+    if type(value) is Number:
+        return number(int(value))
+    if type(value) is list:
+        return [fill(item, operand, number) for item in value]
+    return value
+
+
 class Plan:
     """All that dispatch knows of one overload before it sees arguments, and its op table.
 
@@ -84,6 +112,7 @@ class Plan:
         self.handler: Handler | None = None
         self.bounds: Callable[[Args, Kwargs], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
+        self.is_product = self.rule is not None and self.rule.function.__module__.rpartition(".")[2] in _PRODUCTS
 
     def written(self, args: Sequence[TorchValue], kwargs: Mapping[str, TorchValue]) -> list[torch.Tensor]:
         """The tensors that a call writes into; those of a list among them one by one."""

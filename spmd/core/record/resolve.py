@@ -62,7 +62,7 @@ def new_plan(op: Op) -> Plan:
     plan.bounds = DATA_CHECKS.get(f"{base}_" if in_place else base) or DATA_CHECKS.get(base)
     plan.is_plain &= plan.bounds is None
     plan.handler = _handler(plan)
-    if plan.handler is None and settings.is_product(plan):
+    if plan.handler is None and plan.is_product:
         plan.handler = _product
     elif plan.handler is not None and plan.bounds is not None:
         plan.handler = _after(plan.bounds, plan.handler)

@@ -10,8 +10,7 @@ graph may mix settings, its key differs between them, and the compile log names 
 nothing.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -36,21 +35,6 @@ def _put(func: torch._ops.OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
         nothing = torch.zeros(0, device="cpu")
         nothing.put_(nothing.long(), nothing.clone())
     return NotImplemented
-
-
-@contextlib.contextmanager
-def without_errors() -> Iterator[None]:
-    """A context without torch's errors about determinism: meta tensors raise them for ops that only CUDA runs in
-    any order."""
-    if not torch.are_deterministic_algorithms_enabled():
-        yield
-        return
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(True, warn_only=warn_only)
 
 
 def fill_of(dtype: torch.dtype) -> TorchValue:
@@ -86,9 +70,6 @@ HANDLERS: dict[torch._ops.OpOverload, Handler] = {
 }
 
 
-# The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
-# not among them: torch's settings do not reach those, either.
-_FAMILIES = frozenset({"matmul", "conv", "attention", "rnn", "distance"})
 # torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a CPU computes in
 # float32 under any setting.
 _JAX = {"high": "high", "medium": "default"}
@@ -106,11 +87,6 @@ def matmul_precision() -> str:
     """
     allowed = (_read("cuda", "matmul"), _read("mkldnn", "matmul"))
     return "medium" if "bf16" in allowed else "high" if "tf32" in allowed else "highest"
-
-
-def is_product(plan: Plan) -> bool:
-    """True for an op that the settings apply to."""
-    return plan.rule is not None and plan.rule.function.__module__.rpartition(".")[2] in _FAMILIES
 
 
 def reads_float32(args: Args) -> bool:
