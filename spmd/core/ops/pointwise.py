@@ -55,16 +55,25 @@ def _absolute(z):
 
 
 def _erfcx(self):
-    return special.erfcx(self.astype(jnp.float64)).astype(self.dtype)  # jax's is 0 at 9.283 in float32
+    # exp(x^2) erfc(x) is overflow times underflow past 5, where jax's erfcx is 0 in places (26.6 in float64): the
+    # continued fraction of this depth is exact in float64.
+    big = jnp.maximum(self, 5.0)
+    fraction = big
+    for k in range(12, 0, -1):
+        fraction = big + 0.5 * k / fraction
+    return jnp.where(self > 5.0, 1.0 / (fraction * math.sqrt(math.pi)), jnp.exp(self * self) * special.erfc(self))
 
 
 def _incomplete_gamma(function, at_infinity):
-    """An incomplete gamma function of jax's, which loses digits in float32. at_infinity: its value at infinite self."""
+    """An incomplete gamma function of jax's, which loses digits in float32. at_infinity: its limit at infinite self; at
+    0 it is the other of 0 and 1."""
 
     def rule(self, other):
         a, x = self.astype(jnp.float64), other.astype(jnp.float64)
-        limit = jnp.where((x >= 0) & jnp.isfinite(x), at_infinity, jnp.nan)
-        return jnp.where(a == jnp.inf, limit, function(a, x)).astype(self.dtype)
+        limit = jnp.where(a == 0, 1 - at_infinity, at_infinity)
+        has_limit = jnp.where(a == 0, x > 0, (x >= 0) & jnp.isfinite(x))
+        has_none = (a != 0) & (a != jnp.inf)
+        return jnp.where(has_none, function(a, x), jnp.where(has_limit, limit, jnp.nan)).astype(self.dtype)
 
     return rule
 
@@ -352,12 +361,31 @@ def aten_pow_scalar(self, exponent):
     return jnp.power(self, jnp.asarray(exponent, self.dtype))
 
 
+_MOST_TERMS = 4096
+
+
+def _hurwitz_zeta(s, q):
+    """zeta(s, q) for integer s: terms of negative q are summed one by one, up to where JAX's function is defined."""
+
+    def goes_on(state):
+        return jnp.any(state[1] <= 0) & (state[2] < _MOST_TERMS)
+
+    def add(state):
+        total, at, count = state
+        is_left = at <= 0
+        return jnp.where(is_left, total + jnp.power(at, -s), total), jnp.where(is_left, at + 1, at), count + 1
+
+    total, at, _ = lax.while_loop(goes_on, add, (jnp.zeros_like(q), q, 0))
+    return jnp.where(_is_pole(q), jnp.inf, total + special.zeta(s, at))
+
+
 @lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)
 def aten_polygamma(n, self):
     if n == 0:
         return _digamma(self)
     if n > 1:
-        return jnp.where(_is_pole(self), jnp.inf if n % 2 else -jnp.inf, special.polygamma(n, self))
+        order = jnp.asarray(n + 1.0, self.dtype)
+        return (1 if n % 2 else -1) * jnp.exp(lax.lgamma(order)) * _hurwitz_zeta(order, self)
     # Left of 1/2 by reflection, as torch computes it, near the poles too.
     is_left = self < 0.5
     right = special.zeta(jnp.asarray(2.0, self.dtype), jnp.where(is_left, 1 - self, self))

@@ -1,4 +1,4 @@
-"""Modified Bessel functions, erfcx and the incomplete gamma functions against torch on CPU; see also `test_on_cpu`."""
+"""Bessel functions, erfcx, polygamma, incomplete gamma functions against torch on CPU; see also `test_on_cpu`."""
 
 import math
 
@@ -10,7 +10,7 @@ FUNCTIONS = ("modified_bessel_i0", "modified_bessel_i1", "erfcx")
 
 
 def points(dtype: torch.dtype) -> torch.Tensor:
-    edges = torch.tensor([0.0, -0.0, 2.0, 5.0, -2.09, 2.09, 110.0, torch.inf, -torch.inf, torch.nan])
+    edges = torch.tensor([0.0, -0.0, 2.0, 5.0, -2.09, 2.09, 9.283, 26.6, 110.0, torch.inf, -torch.inf, torch.nan])
     return torch.cat([torch.linspace(-12, 12, 54), edges]).to(dtype)
 
 
@@ -23,6 +23,16 @@ class TestFunctions:
         for name in FUNCTIONS:
             batch.case(name, getattr(torch.special, name), points(dtype), gradient=False)
         batch.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_polygamma(dtype: torch.dtype) -> None:
+    """Between the poles too, of every order: the terms of Hurwitz' zeta function change their sign there."""
+    x = torch.cat([torch.arange(-20, 20) + 0.25, torch.arange(-9, 3) - 0.4, torch.tensor([0.01, 30.5])])
+    batch = Batch()
+    for order in range(5):
+        batch.case(f"of order {order}", lambda x, n=order: torch.special.polygamma(n, x), x.to(dtype))
+    batch.check()
 
 
 class TestSharded:
@@ -50,9 +60,9 @@ class TestIncompleteGamma:
             for ratio in (0.5, 0.72, 0.9, 0.999, 1.0, 1.01, 1.28, 1.6)
         ]
         nan, inf = math.nan, math.inf
-        a = [inf, inf, 1.0, 0.0, 0.0, 2.0, -1.0, 1.0, inf]
-        x = [1.0, inf, inf, 2.0, 0.0, 0.0, 1.0, -1.0, 0.0]
-        edges = [1.0, nan, 0.0, 0.0, nan, 1.0, nan, nan, 1.0]
+        a = [inf, inf, 1.0, 0.0, 0.0, 0.0, 2.0, -1.0, 1.0, inf]
+        x = [1.0, inf, inf, 2.0, 1e-6, 0.0, 0.0, 1.0, -1.0, 0.0]
+        edges = [1.0, nan, 0.0, 0.0, 0.0, nan, 1.0, nan, nan, 1.0]
         for dtype in (torch.float64, torch.float32):
             one, other = (
                 torch.tensor([*column, *more], dtype=dtype)
