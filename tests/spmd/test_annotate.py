@@ -144,7 +144,9 @@ class TestWithGradients:
     """mark_sharding_with_gradients: out of place, the gradient lies alike; the input stays as it is."""
 
     @pytest.mark.parametrize(
-        "call", [spmd.torch_xla.mark_sharding_with_gradients, spmd.torch_xla.MarkShardingFunction.apply]
+        "call",
+        [spmd.torch_xla.mark_sharding_with_gradients, spmd.torch_xla.MarkShardingFunction.apply],
+        ids=["mark_sharding_with_gradients", "apply"],
     )
     def test_both_ways(self, call, mesh2x4: Mesh) -> None:
         source = torch.randn(8, 12)

@@ -170,14 +170,14 @@ class OpSpec:
         """Returns the results' arrays (see `Lowering.lower`)."""
         return self.lowering.lower(self, operands, numbers, layouts)
 
-    @property
+    # These are kept, as they are read for each node of each graph that is searched.
+    @functools.cached_property
     def memory(self) -> str:
         """The memory of the op's results: the device's, except for an annotation or `place_to_host`."""
         if self.sharding is not None:
             return self.sharding.memory
         return HOST if self.name == _TO_HOST else DEVICE
 
-    # Both are kept, as they are read for each node of each graph that is searched.
     @functools.cached_property
     def dynamic_start(self) -> "tuple[OpSpec, int] | None":
         """The op with a dynamic start (see `Lowering.dynamic_start`)."""

@@ -24,8 +24,8 @@ of_run: list[Callable[[Program, int], Tables]] = []
 
 
 class Reading:
-    """What is read in the text of a program for its line of the compile log. The text is read when someone reads that
-    line, or when the program leaves the cache: so a line keeps no program alive."""
+    """Reads the text of a program for its line of the compile log, when someone reads that line, or when the program
+    leaves the cache: so a line keeps no program alive."""
 
     __slots__ = ("_above", "_found", "_program")
 

@@ -65,7 +65,8 @@ class Call(Lowering):
             joined = self._joined(op, operands)
             if joined is not None:
                 return (joined,)
-        return self._called(op, list(map(plain, operands)), numbers)
+            operands = list(map(plain, operands))
+        return self._called(op, operands, numbers)  # type: ignore[arg-type]  # arrays
 
     def _joined(self, op: OpSpec, operands: Sequence[Made]) -> jax.Array | None:
         """The result of an op that joins rows of one array, as all layers' logits are: that array, in another shape.
