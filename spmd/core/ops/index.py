@@ -30,10 +30,15 @@ def _grid(index, dim):
     )
 
 
+# jnp.atleast_1d of several arrays is a function of its own in each program.
+def _at_least_1d(*arrays):
+    return tuple(array.reshape(1) if array.ndim == 0 else array for array in arrays)
+
+
 @lower(aten.gather.default, empty=True)  # an index without elements has any number of dims
 def aten_gather(self, dim, index, *, sparse_grad=False):
     shape = index.shape
-    self, index = jnp.atleast_1d(self, index)
+    self, index = _at_least_1d(self, index)
     dim = dim % self.ndim
     # torch lets index be smaller than self in the other dims.
     limits = [self.shape[axis] if axis == dim else index.shape[axis] for axis in range(self.ndim)]
@@ -52,7 +57,7 @@ _COMBINE = {
 @lower(aten.scatter_add.default, reduce="add")
 def aten_scatter(self, dim, index, src, *, reduce=None):
     shape = self.shape
-    self, index, src = jnp.atleast_1d(self, index, src)
+    self, index, src = _at_least_1d(self, index, src)
     if index.size == 0:
         return self.reshape(shape)
     dim = dim % self.ndim
@@ -116,7 +121,7 @@ def _reduce_into(self, write, reduce, include_self):
 @lower(aten.scatter_reduce.two)
 def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     shape = self.shape
-    self, index, src = jnp.atleast_1d(self, index, src)
+    self, index, src = _at_least_1d(self, index, src)
     if index.size == 0:
         return self.reshape(shape)
     src = lax.slice(src, [0] * src.ndim, index.shape)
@@ -138,7 +143,7 @@ def _slices(self, dim, index):
 
 def _write_slices(self, dim, index, source, method):
     shape = self.shape
-    self, source = jnp.atleast_1d(self, source)
+    self, source = _at_least_1d(self, source)
     wide = self.dtype if method == "set" else _accumulator(self.dtype)
     result = write_at(self.astype(wide), _slices(self, dim, index), source.astype(wide), method, _IN_BOUNDS)
     return result.astype(self.dtype).reshape(shape)
@@ -170,7 +175,7 @@ def aten_index_fill(self, dim, index, value):
 @lower(aten.index_reduce.default)
 def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
     shape = self.shape
-    self, source = jnp.atleast_1d(self, source)
+    self, source = _at_least_1d(self, source)
 
     def write(array, value, method):
         values = (source if value is None else jnp.full(source.shape, value)).astype(array.dtype)
