@@ -179,9 +179,9 @@ class _Contents:
         held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
         if held is None or held.kind not in (Kind.DICT, Kind.LIST):
             return is_same(now, before)
-        own = Held(now, "", held.kind)
-        return len(own.keys) == len(held.keys) and all(
-            map(self.same, (*own.keys, *own.values), (*held.keys, *held.values))
+        current = Held(now, "", held.kind)
+        return len(current.keys) == len(held.keys) and all(
+            map(self.same, (*current.keys, *current.values), (*held.keys, *held.values))
         )
 
 
@@ -310,10 +310,10 @@ class Objects:
     def _of_object(self, path: str, thing: object) -> Sequence[tuple[str, object]]:
         kind = type(thing)
         package = kind.__module__.partition(".")[0]
-        own = getattr(thing, "__dict__", None)
+        state = getattr(thing, "__dict__", None)
         # All attributes of any object: a step may count in one that no code is known to read.
         if self.scope is not None:
-            return self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, [*own]) if isinstance(own, dict) else []
+            return self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES, [*state]) if isinstance(state, dict) else []
         # Its position cannot be compared without moving it.
         if hasattr(kind, "__next__"):
             self.iterators.append(path)
@@ -322,11 +322,11 @@ class Objects:
         if package in _CLOSED_PACKAGES:
             return []
         found: list[tuple[str, object]] = []
-        if isinstance(own, dict):
+        if isinstance(state, dict):
             # Dispatch of a module reads these by C code, which names none of them.
             always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
-            names = [name for name in own if self.names is None or name in self.names or name in always]
-            found += self._hold(f"{path}.__dict__", own, Kind.ATTRIBUTES, names)
+            names = [name for name in state if self.names is None or name in self.names or name in always]
+            found += self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ()) if isinstance(name, str)]
         if slots and package not in LIBRARIES:
@@ -358,9 +358,9 @@ class Objects:
         """The attributes of the user's modules that functions name."""
         if module.__name__.partition(".")[0] in LIBRARIES or self.names is None:
             return []
-        own = vars(module)
-        names = [name for name in own if name in self.names and not name.startswith("__")]
-        return self._hold(path, own, Kind.SCOPE, names)
+        variables = vars(module)
+        names = [name for name in variables if name in self.names and not name.startswith("__")]
+        return self._hold(path, variables, Kind.SCOPE, names)
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, object]]:
         # A function that did not run has read nothing.
@@ -411,8 +411,8 @@ def _global_names(code: types.CodeType) -> list[str]:
     inner = [
         name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _global_names(constant)
     ]
-    own = (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS)
-    return [*dict.fromkeys(own), *inner]
+    names = (instruction.argval for instruction in dis.get_instructions(code) if instruction.opname in _OF_GLOBALS)
+    return [*dict.fromkeys(names), *inner]
 
 
 def outermost(modules: Sequence[nn.Module]) -> list[nn.Module]:
