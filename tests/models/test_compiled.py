@@ -16,7 +16,7 @@ import fsdp
 import spmd
 
 NEAR = 1e-4  # as in test_models
-QUICK = ("electra", "mixtral")  # a module with a buffer made inside of it; experts
+QUICK = ("bert", "electra", "mixtral")  # masks that are looked at; a module with a buffer made inside of it; experts
 
 pytestmark = [
     # torch's own lines, in its traces: of a tensor with a history, of a function of transformers that has a cache, of
@@ -31,6 +31,7 @@ pytestmark = [
 def _new_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     torch.manual_seed(0)
+    spmd.compile(torch.neg)  # from here transformers makes its masks for recorded calls, too
     yield
     torch._dynamo.reset()
 

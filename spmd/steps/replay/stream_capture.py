@@ -8,6 +8,8 @@ kernel of attention takes.
 import functools
 from typing import Any
 
+import torch
+
 from ...core import XlaTensor, observation, patch_when_imported, storage_of
 from ...core.extend import dynamic
 
@@ -27,7 +29,13 @@ def _join(import_utils: Any) -> None:
 
 def _look_at_constants(masking_utils: Any) -> None:
     is_tracing = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda tensor=None: is_tracing(tensor) and not _is_constant(tensor)
+
+    def may_not_look(tensor: Any = None) -> bool:
+        return is_tracing(tensor) and (torch.compiler.is_compiling() or not _is_constant(tensor))
+
+    # Dynamo follows no function of this library: to it this one is transformers' own, which it has read through before.
+    may_not_look.__code__ = may_not_look.__code__.replace(co_filename=is_tracing.__code__.co_filename)
+    masking_utils.is_tracing = may_not_look
 
 
 def _is_constant(tensor: Any) -> bool:
