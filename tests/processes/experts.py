@@ -1,4 +1,4 @@
-"""A program of `test_experts.py`'s processes: `python experts.py INDEX PORT EXCHANGE MESH`."""
+"""A program of `test_experts.py`'s processes: `python experts.py INDEX COUNT PORT EXCHANGE MESH`."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ class Training:
 
 
 if __name__ == "__main__":
-    place, port, exchange, mesh = int(sys.argv[1]), *sys.argv[2:]
-    spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4, heartbeat_timeout_seconds=10)
+    place, count, port, exchange, mesh = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+    spmd.initialize(f"127.0.0.1:{port}", count, place, local_device_count=8 // count, heartbeat_timeout_seconds=10)
     numbers = Training(exchange, mesh).numbers()
     print(json.dumps({"numbers": numbers, "exchanges": dict(spmd.metrics.compiles()[-1].passes)["exchange"]}))
