@@ -183,6 +183,8 @@ def loop_in(nodes: Sequence[Node], symbols: Sequence[OpSpec]) -> tuple[RepeatedO
     symbols: the ops, with a dynamic start one for all starts. Starts that differ between its iterations are operands
     from now on.
     """
+    if len(nodes) < 2 * SHORTEST:
+        return None
     start = stop = period = 0
     shares = False
     equal = stretches.repeated(

@@ -159,7 +159,7 @@ class annotations:  # used as a module is
 class grad_shardings:  # used as a module is
     """Shardings of gradients, as of their parameters."""
 
-    follow, leave, may_follow = _grad_shardings.follow, _grad_shardings.leave, _grad_shardings.may_follow
+    PINNED, follow, leave = _grad_shardings.PINNED, _grad_shardings.follow, _grad_shardings.leave
 
 
 class syncs:  # used as a module is

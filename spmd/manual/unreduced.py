@@ -113,7 +113,7 @@ class _Each(Lowering):
             return partitioning.in_front(stack, mesh, names)
 
         def summand(*arrays: jax.Array) -> jax.Array:
-            result = self.inner.lower(arrays, numbers, [None] * len(arrays))[self.index]
+            result = self.inner.lowering.lower(self.inner, arrays, numbers, [None] * len(arrays))[self.index]
             return result / self.rows.count if self.is_mean else result
 
         stacks = list(map(apart, operands, self.cuts))
@@ -123,7 +123,7 @@ class _Each(Lowering):
         others = tuple(name for name in every if name not in names)
 
         def summand(*arrays: jax.Array) -> jax.Array:
-            result = self.inner.lower(arrays, (), [None] * len(arrays))[self.index]
+            result = self.inner.lowering.lower(self.inner, arrays, (), [None] * len(arrays))[self.index]
             return (jax.lax.psum(result, others) if others else result)[None]
 
         ins = tuple(PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, every) for cut in self.cuts)

@@ -224,7 +224,7 @@ class RowBody:
         result = dense_meta(shape, step.dtype)
         call = OpSpec.of(op.name, lowering, (result,), metas, numbers=op.numbers, constant=op.constant)
         with jax.default_matmul_precision(step.precision):
-            return call.lower(operands, group.numbers.get(index, ()), [None] * len(operands))[0]
+            return lowering.lower(call, operands, group.numbers.get(index, ()), [None] * len(operands))[0]
 
 
 def reassociated(body: RowBody) -> RowBody:

@@ -86,11 +86,10 @@ CHECKS: list[Callable[[torch.Tensor, Sharding], None]] = []
 def marked(tensor: XlaTensor, layout: Sharding, *, gradient: bool = True) -> XlaTensor:
     """Sets the sharding of a tensor, and of its gradient, in place; returns the tensor."""
     annotations.annotate(tensor, layout)
-    if gradient:
-        grad_shardings.may_follow(tensor)
-        grad_shardings.follow(tensor)
-    else:
+    if not gradient:
         grad_shardings.leave(tensor)
+    elif tensor.requires_grad or hasattr(tensor, grad_shardings.PINNED):
+        grad_shardings.follow(tensor, again=True)
     return tensor
 
 

@@ -55,8 +55,10 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     if pace.decodes or observation.active.value is not None or dynamic.is_forbidden.value:
         return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
+    if not nodes:
+        return ""
     nodes |= _host_only(nodes)
-    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers") if nodes else ""
+    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers")
 
 
 def dims(graph: Graph, sync: Sync) -> Outcome:

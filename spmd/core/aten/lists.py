@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -51,6 +52,7 @@ class EachElement(Lowering):
     """The lowering of a list op: the element's op for every element."""
 
     parts: tuple[Part, ...]
+    takes_rows: ClassVar[bool] = True
 
     @property
     def elements(self) -> tuple[Part, ...]:
@@ -78,11 +80,14 @@ class EachElement(Lowering):
         """The groups of elements: those of the same op on the same stacks together, row by row."""
         by_op: dict[tuple, list[int]] = {}
         for i, part in enumerate(self.parts):
-            metas = tuple([op.metas[index] for index in part.results])
-            taken = [operands[index] for index in part.operands]
+            metas = tuple(map(op.metas.__getitem__, part.results))
+            taken = map(operands.__getitem__, part.operands)
             stacks = tuple([id(operand.stack if isinstance(operand, StackRow) else operand) for operand in taken])
             by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
         for (_, metas, _, _), members in by_op.items():
+            if len(members) == 1:
+                yield _ElementGroup(members, self.parts[members[0]], metas)
+                continue
             at = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: at[i])
             start = 0
@@ -103,16 +108,17 @@ def _is_next(some: list[int], others: list[int]) -> bool:
 
 def _single(group: _ElementGroup, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
-    result = part.op.lower(
+    result = part.op.lowering.lower(
+        part.op,
         [plain(operands[place]) for place in part.operands],
-        [numbers[place] for place in part.numbers],
-        [layouts[place] for place in part.operands],
+        list(map(numbers.__getitem__, part.numbers)),
+        list(map(layouts.__getitem__, part.operands)),
     )
     return _cast(result, group)
 
 
 def _cast(arrays: Arrays, group: _ElementGroup) -> tuple[jax.Array, ...]:
-    dtypes = [meta.struct.dtype for meta in group.metas]
+    dtypes = map(attrgetter("struct.dtype"), group.metas)
     return tuple([x if x.dtype == dtype else cast(x, dtype) for x, dtype in zip(arrays, dtypes, strict=True)])
 
 
@@ -127,7 +133,7 @@ def _together(
     shardings = [layouts[index] for index in part.operands]
 
     def element(arrays: list[jax.Array], scalar_args: list[jax.Array]) -> tuple[jax.Array, ...]:
-        return _cast(part.op.lower(arrays, scalar_args, shardings), group)
+        return _cast(part.op.lowering.lower(part.op, arrays, scalar_args, shardings), group)
 
     return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in scalar_args]))(
         arrays, scalar_args

@@ -47,7 +47,7 @@ class _Press(NamedTuple):
 
 
 _names = itertools.count()
-_held: list[_Press] = []  # not handled yet
+HELD: list[_Press] = []  # not handled yet
 _due: list[_Press] = []  # those of them that have waited for `PATIENCE`
 
 
@@ -67,14 +67,14 @@ class _Patient:
 
 
 def _hold(press: _Press) -> None:
-    _held.append(press)
+    HELD.append(press)
     pace.look_at = -1  # the next op looks, and finds it
     # A threading.Thread would wait for its start.
     _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
 
 
 def _forget(presses: list[_Press]) -> None:
-    for waiting in (_held, _due):
+    for waiting in (HELD, _due):
         waiting[:] = [press for press in waiting if press not in presses]
 
 
@@ -87,12 +87,12 @@ def _press_again(name: int, number: int, num_ops: int) -> None:
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
     assert main is not None
-    while any(press.name == name for press in _held):
+    while any(press.name == name for press in HELD):
         if pace.recorded_ops != num_ops:
             num_ops, pace.look_at = pace.recorded_ops, -1
         else:
             if all(press.name != name for press in _due):
-                _due.extend(press for press in _held if press.name == name)
+                _due.extend(press for press in HELD if press.name == name)
             _sent.add(number)
             signal.pthread_kill(main, number)
         time.sleep(PATIENCE)
@@ -105,7 +105,7 @@ def _take(number: int) -> tuple[bool, list[_Press]]:
     """Returns whether a signal is one that `_press_again` sent, and the presses that are due by now."""
     is_ours = number in _sent
     _sent.discard(number)
-    return is_ours, [press for press in _due if press.number == number and press in _held]
+    return is_ours, [press for press in _due if press.number == number and press in HELD]
 
 
 # The files of weak dictionaries' callbacks, which run when a key or value is freed.
@@ -151,8 +151,8 @@ def watch() -> None:
 
 def raise_held() -> None:
     """Handles the signals that wait, and those that their handlers send; between two ops these may raise."""
-    while _held and _is_main():
-        presses = list(_held)
+    while HELD and _is_main():
+        presses = list(HELD)
         _forget(presses)
         pace.look_at = 0
         _call(presses)
@@ -173,14 +173,14 @@ def _call(presses: list[_Press]) -> None:
 # --- putting off ------------------------------------------------------------------------------------------------------
 
 _put_off: dict[int, Handler] = {}  # inside `later`: number -> its handler; empty outside
-_noted: list[_Press] = []
+NOTED: list[_Press] = []
 
 
 def _note(number: int, frame: FrameType | None) -> None:
     is_ours, _ = _take(number)
     handler = None if is_ours else _put_off.get(number)  # ours is delivered with those that are due
     if handler is not None:
-        _noted.append(_Press(next(_names), number, handler.handler if type(handler) is _Patient else handler))
+        NOTED.append(_Press(next(_names), number, handler.handler if type(handler) is _Patient else handler))
 
 
 @contextlib.contextmanager
@@ -205,8 +205,8 @@ def later() -> Iterator[None]:
 
 def _deliver() -> None:
     """Handles the signals that were put off, and those that their handlers send: an alarm's may send Ctrl-C."""
-    while presses := [*_held, *_noted]:
-        _noted.clear()
+    while presses := [*HELD, *NOTED]:
+        NOTED.clear()
         _forget(presses)
         _call(presses)
 
@@ -274,7 +274,7 @@ def between_ops() -> Iterator[None]:
 
 def poll() -> None:
     """Handles the signals that `between_ops` delays; called where an exception may leave what jax is tracing."""
-    if (_held or _noted) and _put_off:
+    if (HELD or NOTED) and _put_off:
         try:
             with soon():
                 pass

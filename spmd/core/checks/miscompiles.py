@@ -162,20 +162,20 @@ MISCOMPILES = (
 def compile_right(lowered: Lowered, options: Options, platform: str) -> tuple[Executable, tuple[tuple[str, str], ...]]:
     """Compiles a program with the options that avoid the miscompiles whose pattern it has; returns these, too, as
     (name, words) for the compile log. An option that `config.compiler_options` names stays as it is there."""
-    named = {word.partition("=")[0] for word in config.compiler_options.split()}
     rows = [row for row in MISCOMPILES if row.applies(platform, options)]
     text = lowered.as_text()
     early = [row for row in rows if row.in_lowered(lowered, text)]
     if early:
-        options = _avoiding(early, named, options)
+        options = _avoiding(early, options)
     executable = compile_lowered(lowered, options)
     late = [row for row in rows if row not in early and row.in_optimized(executable)]
     if late:
-        executable = compile_lowered(lowered, _avoiding(late, named, options))
+        executable = compile_lowered(lowered, _avoiding(late, options))
     return executable, tuple((row.name, str(row)) for row in (*early, *late))
 
 
-def _avoiding(rows: list[Miscompile], named: set[str], options: Options) -> Options:
+def _avoiding(rows: list[Miscompile], options: Options) -> Options:
+    named = {word.partition("=")[0] for word in config.compiler_options.split()}
     return options | {name: value for row in rows for name, value in row.avoided_by.items() if name not in named}
 
 

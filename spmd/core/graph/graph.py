@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import CodeType
 from typing import NamedTuple, TypeGuard
 
@@ -15,6 +16,7 @@ from .store import SERIALS, DeviceData, StackGroup
 
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
+settings = attrgetter(*SETTINGS)
 
 
 class Node:
@@ -48,7 +50,7 @@ class Node:
     def meta(self) -> Meta:
         return self.op.metas[0]
 
-    def with_operands(self, operands: "Sequence[Value]") -> "Node":
+    def with_operands(self, operands: "Iterable[Value]") -> "Node":
         """Returns a copy of the op with other operands, recorded now."""
         return Node(self.op, tuple(operands), self.numbers, self.code, self.instruction, self.sequence)
 
@@ -156,8 +158,7 @@ def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     return floats, integers
 
 
-def _serial(node: Node) -> float:
-    return node.serial
+_serial = attrgetter("serial")
 
 
 class Port(NamedTuple):
@@ -209,24 +210,34 @@ class Graph:
 
     def arguments(self) -> list[Port]:
         """Returns the program's arguments: the stack groups, then the other inputs."""
-        return [
-            self._port(places, self.inputs, self.shardings)._replace(
-                is_donated=any(self.donated[i] for i in _each(places))
-            )
-            for places in _together(len(self.inputs), self.stack_groups)
-        ]
+        return self._ports(self.inputs, self.shardings, self.stack_groups, self.donated)
 
     def results(self) -> list[Port]:
         """Returns the program's results: the stack groups, then the other roots."""
-        return [self._port(places, self.roots, self.pinned) for places in _together(len(self.roots), self.stacked)]
+        return self._ports(self.roots, self.pinned, self.stacked)
 
-    def _port(self, places: int | StackGroup, values: Sequence[Value], shardings: Sequence[Sharding | None]) -> Port:
-        if isinstance(places, int):
-            return Port(places, values[places].meta, shardings[places])
-        first = max(places)  # inputs among the roots have places below 0
-        meta, sharding = values[first].meta, shardings[first]
-        assert sharding is not None, "a stack group has the sharding that its rows are pinned to"
-        return Port(places, dense_meta((len(places), *meta.shape), meta.dtype), sharding.behind_rows())
+    @staticmethod
+    def _ports(
+        values: Sequence[Value],
+        shardings: Sequence[Sharding | None],
+        groups: Sequence[StackGroup],
+        donated: Sequence[bool] = (),
+    ) -> list[Port]:
+        # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones with results in
+        # order.
+        ports = []
+        for places in groups:
+            first = max(places)  # inputs among the roots have places below 0
+            meta, sharding = values[first].meta, shardings[first]
+            assert sharding is not None, "a stack group has the sharding that its rows are pinned to"
+            stack = dense_meta((len(places), *meta.shape), meta.dtype)
+            is_donated = bool(donated) and any(map(donated.__getitem__, places))
+            ports.append(Port(places, stack, sharding.behind_rows(), is_donated))
+        taken = set().union(*groups)
+        for place, value in enumerate(values):
+            if place not in taken:
+                ports.append(Port(place, value.meta, shardings[place], bool(donated) and donated[place]))
+        return ports
 
     def meshes(self) -> list[Sharding]:
         """Returns the meshes of inputs, annotations and results, as replicated shardings; the program's mesh first."""
@@ -240,8 +251,7 @@ class Graph:
         The scalar arguments are not in it. Op specs and metas are interned, so the key compares by identity.
         """
         # The partition rules by name, too: with those of one more package the same graph lowers to another program.
-        settings = [getattr(config, name) for name in SETTINGS]
-        key: list[Hashable] = [*settings, *NAMES, stand_in.value, self.donated, self.mesh]
+        key: list[Hashable] = [*settings(config), *NAMES, stand_in.value, self.donated, self.mesh]
         key.extend(self.shardings)
         key.extend(_wiring(self.nodes, self.inputs, self.roots))
         key += [tuple(self.pinned), self.stack_groups, self.stacked]
@@ -251,17 +261,6 @@ class Graph:
     def encoded(self) -> str:
         """The key as text that is the same in every process (see `op.encode`)."""
         return digest(self.key())
-
-
-def _each(places: int | StackGroup) -> StackGroup:
-    return (places,) if isinstance(places, int) else places
-
-
-def _together(count: int, stack_groups: Sequence[StackGroup]) -> list[int | StackGroup]:
-    """Returns the places below a count, those of each stack group as one item."""
-    # Groups first: an argument of a program is a stack or one input, and jax pairs donated ones with results in order.
-    taken = {place for group in stack_groups for place in group}
-    return [*stack_groups, *(place for place in range(count) if place not in taken)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +299,8 @@ class Region:
             return TupleElement(copies[maker], value.index) if isinstance(value, TupleElement) else copies[maker]
 
         for node in between(roots, given):
-            copies[node] = node.with_operands([copied(operand) for operand in node.operands])
-        return Region(list(copies.values()), inputs, [copied(root) for root in roots])
+            copies[node] = node.with_operands(map(copied, node.operands))
+        return Region(list(copies.values()), inputs, list(map(copied, roots)))
 
     @property
     def encoded(self) -> str:

@@ -50,14 +50,11 @@ class Lowering:
 
     regions: ClassVar[Any] = ()
     any_memory: ClassVar[bool] = False
+    takes_rows: ClassVar[bool] = False
 
     @property
     def elements(self) -> "tuple[Part, ...]":
         return ()
-
-    @property
-    def takes_rows(self) -> bool:
-        return bool(self.elements)
 
     @property
     def opaque(self) -> bool:
@@ -165,10 +162,6 @@ class OpSpec:
         # Two threads that meet an op at once would else have two specs of it, and so two programs of one graph.
         with _lock:
             return _alive.setdefault(result.encoded, result)
-
-    def lower(self, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        """Returns the results' arrays (see `Lowering.lower`)."""
-        return self.lowering.lower(self, operands, numbers, layouts)
 
     # These are kept, as they are read for each node of each graph that is searched.
     @functools.cached_property

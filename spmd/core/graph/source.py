@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -233,9 +234,9 @@ def line_of(node: Node, nodes: Sequence[Node]) -> Line:
 
 def lines_of(nodes: Sequence[Node]) -> list[Line]:
     """Returns the user's line of each op; for an op that FSDP records by itself, that of its result's first reader."""
-    lines = {node: node_line(node) for node in nodes}
+    lines = dict(zip(nodes, map(node_line, nodes), strict=True))
     of_readers: dict[Node, Line] = {}
-    for node in reversed(nodes) if any(line.code is None for line in lines.values()) else ():
+    for node in reversed(nodes) if None in map(attrgetter("code"), lines.values()) else ():
         line = lines[node]
         if line.code is None and (source := source_of(node)) is not node:
             line = node_line(source)
@@ -244,7 +245,7 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
             maker = origin(operand)
             if maker is not None:
                 of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
-    return [lines[node] for node in nodes]
+    return list(lines.values())
 
 
 def forward_line(sequence: int) -> Line | None:

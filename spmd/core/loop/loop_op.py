@@ -85,10 +85,7 @@ class Loop(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
 
-    @property
-    def takes_rows(self) -> bool:
-        return True
-
+    takes_rows: ClassVar[bool] = True
     any_memory: ClassVar[bool] = True
 
     @property

@@ -31,9 +31,7 @@ class PutRow(Lowering):
     row: int
     place: int
 
-    @property
-    def takes_rows(self) -> bool:
-        return True
+    takes_rows: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         *others, new = operands
@@ -73,10 +71,7 @@ class TakeRows(Lowering):
 class WaitForAll(Lowering):
     """Returns the operands, no array on the device available before all are; rows and what is on the host as it is."""
 
-    @property
-    def takes_rows(self) -> bool:
-        return True
-
+    takes_rows: ClassVar[bool] = True
     any_memory: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_index, results, value_name
 from ..graph.op import Part
 from ..lower.build import lists_of
-from ..lower.lower import Layout, Lists, PackedNumbers, Values
-from ..lower.stack_rows import Made, StackRow, fetched, made_of, move_rows, plain
+from ..lower.lower import Layout, Lists, PackedNumbers, Values, made_of
+from ..lower.stack_rows import Made, StackRow, fetched, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import HOST
 from .found_loop import Candidate, Over, Result, candidate_of, found_loop, written_over

@@ -1,6 +1,7 @@
 """A graph as one JAX function: arguments taken in, ops lowered, results given out; paddings removed and added."""
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import jax
 
@@ -8,8 +9,8 @@ from ..graph.graph import DeviceData, Graph, Node, Port, walk
 from ..ops import sharded
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, reports_to
-from .stack_rows import StackRow, as_stack, find_stretch, joined, made_of, plain
+from .lower import Chosen, Lists, Reporting, Values, known_in, lower_nodes, made_of, reports_to
+from .stack_rows import StackRow, as_stack, find_stretch, joined, plain
 
 # What lowers the list ops of a graph with arrays on the host together (see `lower_nodes`).
 lists_of: list[Callable[[Graph], Lists]] = []
@@ -24,11 +25,13 @@ def build(
     chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    memories = {node.op.memory for node in walk(graph.nodes)} | {sharding.memory for sharding in graph.shardings}
+    memories = {*map(attrgetter("op.memory"), walk(graph.nodes)), *map(attrgetter("memory"), graph.shardings)}
     lists = lists_of[0](graph) if HOST in memories else None
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
-    reporting = Reporting(describe, chosen, {node: index for index, node in enumerate(recorded.nodes)})
+    reporting = Reporting(
+        describe, chosen, {node: index for index, node in enumerate(recorded.nodes)}, lists is not None
+    )
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,7 +22,6 @@ from ..sharding.value import DEVICE, Sharding
 from .stack_rows import (
     Made,
     StackRow,
-    made_of,
     move_rows,
     plain,
     rows_on_device,
@@ -69,6 +69,13 @@ class PackedNumbers:
 
 
 Values = dict[Value, Sequence[Made]]
+
+
+def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
+    """Returns the array or row of a program for a value of its graph."""
+    return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
+
+
 Layout = Callable[[Value], Sharding | None]
 # Lowers list ops from a place on together, with (ops, place, values, scalar arguments left, `apply`, known shardings);
 # returns their number.
@@ -89,12 +96,14 @@ Chosen = list[tuple[Node, xla_client.HloSharding]]
 class Reporting(NamedTuple):
     """The callbacks while one program is traced (see `build`).
 
-    places: of the recorded ops. found: of a loop that was found, the recorded ops of its body, while it is lowered.
+    places: of the recorded ops. has_host_memory: whether arrays of the program may be in the host's memory. found: of a
+    loop that was found, the recorded ops of its body, while it is lowered.
     """
 
     describe: Callable[[Node], str]
     chosen: Chosen | None
     places: Mapping[Node, int]
+    has_host_memory: bool = True
     found: Sequence[Node] | None = None
 
 
@@ -148,7 +157,7 @@ def lower_nodes(
         lower: Lower | None = None,
         body: Sequence[Node] = (),
     ) -> Sequence[Made]:
-        recorded = [source[one][0] for one in body] or source[node]
+        recorded = [source[one][0] for one in body] if body else source[node]
         if node.op.name == FOUND_LOOP:
             with reports_to(reporting._replace(found=recorded)):
                 return _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
@@ -160,8 +169,7 @@ def lower_nodes(
             result = (_reported(annotated, plain(result[0]), reporting.chosen),)
         return result
 
-    def layout_of(value: Value) -> Sharding | None:
-        return _known_sharding(value, shardings)
+    layout_of = partial(_known_sharding, shardings=shardings)
 
     def lower_one(node: Node) -> None:
         operands = [made_of(operand, values) for operand in node.operands]
@@ -173,7 +181,8 @@ def lower_nodes(
     end = 0
     for index, node in enumerate(nodes):
         if index >= end:
-            interrupt.poll()
+            if interrupt.HELD or interrupt.NOTED:
+                interrupt.poll()
             count = lists(nodes, index, values, packed, apply, layout_of) if lists is not None else 0
             end = index + count
             if not count:
@@ -235,20 +244,19 @@ def _apply(
     lower: Lower | None = None,
 ) -> Sequence[Made]:
     """Returns the results of an op, by its own rule or by `lower`; errors name the recorded one."""
-    is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
+    is_narrow = any(meta.dtype in _NARROW for meta in node.op.operands)
     try:
         # An accelerator's own default for float32 is less than float32; `core.precision` has the setting for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            takes_rows = node.op.lowering.takes_rows
-            if operands and not node.op.lowering.any_memory:
-                # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
-                operands = rows_on_device(operands if takes_rows else list(map(plain, operands)), layouts)
+            # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
+            arguments = operands if node.op.lowering.takes_rows else list(map(plain, operands))
+            if _thread.reporting.has_host_memory and not node.op.lowering.any_memory:
+                arguments = rows_on_device(arguments, layouts)
             if lower is not None:
-                result = lower(list(map(plain, operands)))
+                result = lower(list(map(plain, arguments)))
             else:
-                arguments = operands if takes_rows else list(map(plain, operands))
                 with _known_call(node, arguments):
-                    result = node.op.lower(arguments, numbers, layouts)  # type: ignore[arg-type]  # it may take rows
+                    result = node.op.lowering.lower(node.op, arguments, numbers, layouts)  # type: ignore[arg-type]  # rows
     except LoweringError as error:  # names the op in a region of this one
         is_found = node.op.name == FOUND_LOOP
         raise LoweringError(str(error), error.node if is_found else recorded) from error

@@ -2,14 +2,14 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..graph.graph import TupleElement, Value
+from ..graph.graph import Value
 from ..graph.op import Layouts
 from ..ops.shape import ElementRun
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
@@ -41,11 +41,6 @@ Made = jax.Array | StackRow
 def plain(made: Made) -> jax.Array:
     """Returns a value as an array of its own."""
     return made.array() if isinstance(made, StackRow) else made
-
-
-def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
-    """Returns the array or row of a program for a value of its graph."""
-    return values[value.node][value.index] if isinstance(value, TupleElement) else values[value][0]
 
 
 class StackRows(NamedTuple):

@@ -51,6 +51,11 @@ def unmerged(array: jax.Array) -> tuple[jax.Array, Groups]:
     return source, merged
 
 
+def _is_whole(array: jax.Array) -> bool:
+    """True if no reshape has merged dims of an array."""
+    return unmerged(array)[0] is array
+
+
 def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:
     """The array with these dims as they were before a merge, and for each of its own dims the sizes of its parts."""
     source, groups = unmerged(array)
@@ -91,6 +96,8 @@ def called(
 ) -> jax.Array:
     """`elementwise` of a rule with all its arguments; a rule that only looks elementwise is called as it is."""
     arrays = [value for value in arguments if isinstance(value, jax.Array)]
+    if all(map(_is_whole, arrays)):
+        return rule(*arguments, **keywords)
 
     def function(*arrays: jax.Array) -> jax.Array:
         remaining = iter(arrays)

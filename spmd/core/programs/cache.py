@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 import jax
@@ -66,7 +67,7 @@ def grouped(graph: Graph, form: Form, *, may_scan: bool = True) -> tuple[Graph, 
     """Returns the graph with its stack groups; the places of the inputs that `form` leaves alone, and the groups among
     these that are all the rows of a store."""
     formed = form(graph, may_scan)
-    taken = {place for group in formed.stack_groups for place in group}
+    taken = set().union(*formed.stack_groups)
     single = [place for place in range(len(graph.inputs)) if place not in taken]
     stores = full_stores(graph.inputs, single)
     if stores or formed.stack_groups or formed.stacked:
@@ -160,11 +161,11 @@ class _Known:
         return None
 
     def __iter__(self) -> Iterator[Program]:
-        return (program for programs in self.programs.values() for program in programs.values())
+        return itertools.chain.from_iterable(map(dict.values, self.programs.values()))
 
     def is_run(self) -> bool:
         """True if a run has needed one of them."""
-        return not all(program.is_planned for program in self)
+        return not all(map(attrgetter("is_planned"), self))
 
 
 # What other packages do about a compilation: before it, where one may raise RefusedError, with the graph, the program's
@@ -253,7 +254,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = ungrouped, why
         taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
         if program.is_loaded:  # the plan's own work is not counted
             counters.add("programs_loaded")
-    program.requested = Requested(graph, _num_runs)
+    program.requested = Requested(dataclasses.replace(program.graph, donated=graph.donated), _num_runs)
     for tell in after_compiling:
         tell(program, graph, f"{name} at {line}, {cause}")
     with _lock:
@@ -286,7 +287,7 @@ def _formed_and_made(
 ) -> Program:
     """Compiles or loads a program that the cache does not have, its layers scanned unless that costs copies."""
     key = graph.key()
-    is_given_up = any(program.is_unrolled for program in _programs.get(key, _NONE))
+    is_given_up = any(map(attrgetter("is_unrolled"), _programs.get(key, _NONE)))
     is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = grouped(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + _group_summary(formed), is_planned=is_planned)
@@ -303,9 +304,10 @@ def _formed_and_made(
         of_stores = _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})
         _read_log(filter(None, [of_stores.get(stores)]))  # one that another thread has compiled meanwhile
         of_stores[stores] = program
-        planned = [key for key, known in _programs.items() if not known.is_run()]
-        for key in planned[:-_PLANNED]:
-            del _programs[key]
+        if is_planned:
+            planned = [key for key, known in _programs.items() if not known.is_run()]
+            for key in planned[:-_PLANNED]:
+                del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
         if next(_count) % _MAPS_COUNTED_EVERY == 0 and are_scarce():
             _drop(len(_programs) // 2)
@@ -391,7 +393,7 @@ def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
 
 
 def _ops(graph: Graph) -> Counter[OpSpec]:
-    return Counter(node.op for node in graph.nodes)
+    return Counter(map(attrgetter("op"), graph.nodes))
 
 
 def _has_most(program: Program, graph: Graph) -> bool:

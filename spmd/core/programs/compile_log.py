@@ -5,13 +5,14 @@ import re
 import weakref
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ..base import counters
 from ..base.compile_record import Collective, CompileRecord, Move, TextFacts
 from ..base.config import config
 from ..graph.graph import Graph
-from ..graph.source import Line, lines_of
+from ..graph.source import Line
 from .program import Program, without_data
 
 # In a cause: what stands behind the first statement, and the lines of the user.
@@ -67,7 +68,7 @@ def _of_run(program: Program, name: str, cause: str, line: Line) -> dict[str, An
     codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
     return {
         "name": name, "cause": cause, "line": str(line),
-        "loops": tuple((iterations, period) for _, iterations, period in program.loops),
+        "loops": tuple(map(itemgetter(1, 2), program.loops)),
         "functions": tuple(map(counters.place_of_code, codes)),
         "read": Reading(program),
     }  # fmt: skip
@@ -79,7 +80,7 @@ def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> 
     assert program.record is not None, "it was compiled"
     graph = graph.recorded or graph
     program.name, program.line, program.is_planned = name, line, False
-    program.graph, program.lines = without_data(graph), lines_of(graph.nodes)
+    program.graph = without_data(graph)
     program.record = dataclasses.replace(program.record, **_of_run(program, name, cause, line))
     counters.record_compile(program.record)
 

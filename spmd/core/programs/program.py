@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import torch
 from ..base.compile_record import Collective, CompileRecord, Move
 from ..base.config import config, is_known_to_libtpu
 from ..base.state import held
-from ..graph.graph import SETTINGS, DeviceData, Graph, Node, Port, TupleElement, Value, origin, pack_numbers, walk
+from ..graph.graph import SETTINGS, Graph, Node, Port, Region, TupleElement, Value, origin, pack_numbers, settings, walk
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..graph.source import Line, describe, lines_of, node_line
@@ -61,8 +62,7 @@ class Program:
         self.results = results
         recorded = graph.recorded or graph
         self.graph = without_data(recorded)
-        self.entries = [node.op for node in recorded.nodes]
-        self.lines = lines_of(recorded.nodes)
+        self.entries = list(map(attrgetter("op"), recorded.nodes))
         at: dict[Node | None, int] = {node: index for index, node in enumerate(recorded.nodes)}
         self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
         self.numbers: tuple[np.ndarray, ...] | None = None
@@ -102,6 +102,11 @@ class Program:
             self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
         )
 
+    @property
+    def lines(self) -> list[Line]:
+        """The user's line of each op."""
+        return lines_of(self.graph.nodes)
+
     @functools.cached_property
     def facts(self) -> ProgramFacts:
         """The facts in its text. It is read at the first use, as a compilation needs none of them."""
@@ -125,46 +130,57 @@ def num_flops(executable: Any) -> float:
 
 def without_data(graph: Graph) -> Graph:
     """Returns a copy of a recorded graph that keeps no buffer: its inputs are abstract. Each op has its line."""
-    inputs = {data: DeviceData(data.meta, is_abstract=True) for data in graph.inputs}
-    nodes: dict[Node, Node] = {}
-
-    def copied(value: Value) -> Value:
-        if isinstance(value, TupleElement):
-            return TupleElement(nodes[value.node], value.index)
-        return nodes[value] if isinstance(value, Node) else inputs[value]
-
-    for node in graph.nodes:
+    region = Region.of(graph.roots, graph.inputs)
+    for node, copy in zip(graph.nodes, region.nodes, strict=True):
         line = node_line(node)  # the line of a forward op is not known for long
-        nodes[node] = copy = node.with_operands([*map(copied, node.operands)])
         copy.code, copy.instruction = line.code, line.instruction
-    roots = [*map(copied, graph.roots)]
-    return dataclasses.replace(graph, nodes=[*nodes.values()], inputs=[*inputs.values()], roots=roots, free=())
+    return dataclasses.replace(graph, nodes=region.nodes, inputs=region.inputs, roots=region.roots, free=())
 
 
 Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
 
 
 class Requested:
-    """The graph for which a program was compiled: ops and their lines, inputs (meta, sharding), the places of the
-    operands of each op and of the results (roots), the shardings requested for the results, the donated inputs, the
-    flags.
+    """The graph for which a program was compiled, as facts that are compared with those of another graph: ops and their
+    lines, inputs (meta, sharding), the places of the operands of each op and of the results (roots), the flags.
 
     run: the number of the run that needed it first.
     """
 
-    __slots__ = ("donated", "entries", "inputs", "lines", "pinned", "roots", "run", "settings", "wiring")
-
     def __init__(self, graph: Graph, run: int):
-        self.entries = [node.op for node in graph.nodes]
-        self.lines = [node_line(node) for node in graph.nodes]
-        self.inputs = list(zip((data.meta for data in graph.inputs), graph.shardings, strict=True))
-        place_of = _places(graph)
-        self.wiring = [tuple(map(place_of, node.operands)) for node in graph.nodes]
-        self.roots = list(map(place_of, graph.roots))
-        self.pinned = list(graph.pinned)
-        self.donated = graph.donated
-        self.settings = {name: getattr(config, name) for name in SETTINGS}
+        self.graph = graph
         self.run = run
+        self.settings = dict(zip(SETTINGS, settings(config), strict=True))
+
+    @functools.cached_property
+    def entries(self) -> list[OpSpec]:
+        return list(map(attrgetter("op"), self.graph.nodes))
+
+    @functools.cached_property
+    def lines(self) -> list[Line]:
+        return [node_line(node) for node in self.graph.nodes]
+
+    @functools.cached_property
+    def inputs(self) -> list[tuple[Meta, Sharding]]:
+        return list(zip((data.meta for data in self.graph.inputs), self.graph.shardings, strict=True))
+
+    @functools.cached_property
+    def wiring(self) -> list[tuple[Place, ...]]:
+        return [tuple(map(self._place, node.operands)) for node in self.graph.nodes]
+
+    @functools.cached_property
+    def roots(self) -> list[Place]:
+        return list(map(self._place, self.graph.roots))
+
+    @functools.cached_property
+    def _positions(self) -> dict[Value, int]:
+        positions: dict[Value, int] = {data: ~i for i, data in enumerate(self.graph.inputs)}
+        return positions | {node: i for i, node in enumerate(self.graph.nodes)}
+
+    def _place(self, value: Value) -> Place:
+        if type(value) is TupleElement:
+            return self._positions[value.node], value.index
+        return self._positions[value], 0
 
     def value(self, place: Place) -> str:
         """Describes a value by its place."""
@@ -172,13 +188,6 @@ class Requested:
         if at < 0:
             return f"input {~at} ({self.inputs[~at][0]!r})"
         return f"the result of {self.entries[at].name} at {self.lines[at]}"
-
-
-def _places(graph: Graph) -> Callable[[Value], Place]:
-    """Returns the function from a value of a graph to its place."""
-    position: dict[Value, int] = {device_data: ~i for i, device_data in enumerate(graph.inputs)}
-    position |= {node: i for i, node in enumerate(graph.nodes)}
-    return lambda value: (position[value.node], value.index) if type(value) is TupleElement else (position[value], 0)
 
 
 def listing(requested: Requested, program: Program | None = None) -> dict[str, Any]:
@@ -191,9 +200,9 @@ def listing(requested: Requested, program: Program | None = None) -> dict[str, A
         "wiring": [[list(place) for place in places] for places in requested.wiring],
         "results": [
             [list(place), None if sharding is None else repr(sharding)]
-            for place, sharding in zip(requested.roots, requested.pinned, strict=True)
+            for place, sharding in zip(requested.roots, requested.graph.pinned, strict=True)
         ],
-        "donated": list(requested.donated),
+        "donated": list(requested.graph.donated),
     }
     if program is not None and program.record is not None:
         facts["bytes"] = {"arguments": program.record.argument_bytes, "temporaries": program.record.temp_bytes}
@@ -303,6 +312,8 @@ def options_of(graph: Graph) -> dict[str, str | float]:
     """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
     needs, of which an option named there as well takes the place."""
     words = config.compiler_options.split()
+    if words == [_NEEDED]:
+        return _needed(graph)
     options = dict(_parsed(word) for word in words if word != _NEEDED)
     return {**_needed(graph), **options} if _NEEDED in words else options
 
@@ -424,7 +435,6 @@ def refusal(error: Exception, platform: str) -> ValueError | None:
 
 def has_complex(graph: Graph) -> bool:
     """True if a program is over several devices and has a complex array."""
-    metas = [device_data.meta for device_data in graph.inputs] + [
-        meta for node in walk(graph.nodes) for meta in node.op.metas
-    ]
-    return len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas)
+    if len(graph.mesh.device_ids) == 1:
+        return False
+    return any(meta.dtype.is_complex for node in walk(graph.nodes) for meta in (*node.op.metas, *node.op.operands))

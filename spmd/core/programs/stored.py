@@ -22,13 +22,8 @@ from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
 from .compile_log import taken
 from .persistent import disk
-from .persistent.disk import setting
-from .persistent.small_programs import executable_of
+from .persistent.disk import executable_of, setting
 from .program import Program, is_here
-
-
-def _is_kept(graph: Graph) -> bool:
-    return disk.is_read() and not why_not_kept(graph)
 
 
 def why_not_kept(graph: Graph) -> str:
@@ -42,7 +37,7 @@ def why_not_kept(graph: Graph) -> str:
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
     """Returns the program of a graph from the disk and adds its line to the compile log; None if there is no usable
     one."""
-    if not _is_kept(graph):
+    if not disk.is_read() or why_not_kept(graph):
         return None
     started = counters.now()
     header = setting(graph.mesh.device_ids)
@@ -60,7 +55,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
 
 def keep(program: Program, graph: Graph) -> None:
     """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
-    if not disk.is_on() or not _is_kept(graph) or program.calls_host:
+    if not disk.is_on() or why_not_kept(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
     disk.keep(digest((graph, sorted(header.items()))), header, partial(_encoded, program))

@@ -24,7 +24,7 @@ from ..lower.region import Branches, Called, Region, While
 from ..ops import sharded
 from ..ops.sharded import Dims, Factors, Values
 from ..record.lowerings import Call
-from ..record.overloads import Operand, fill
+from ..record.overloads import Operand
 
 Shape = Sequence[int]
 Word = Hashable | None  # of a dim; None: it becomes no dim
@@ -355,7 +355,7 @@ def _shapes_of(node: Node) -> OpShapes:
     places, static = dict[str, Any](), dict[str, Any]()
     for name, value in call.arguments:
         if _has_operand(value):
-            places[name] = fill(value, int, float)
+            places[name] = value
         else:
             static[name] = value
     return OpShapes(places, static, operands, results, call.rule.promote is not None)

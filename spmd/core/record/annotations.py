@@ -11,17 +11,17 @@ from typing import Any, Protocol
 
 import jax
 
-from ..base import forking
 from ..base.tables import Interned
 from ..graph.graph import DeviceData, Node, Value, origin
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, OpSpec
-from ..graph.source import user_frame
+from ..graph.source import THREADS, user_frame
 from ..run.pjrt import transfer
 from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
 from .record import record
 from .storage import LOCK, Storage, may_change, note_layout, take_up
+from .threads import enter_thread
 
 
 class Annotated(Protocol):
@@ -84,7 +84,8 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None)
     """
     if not tensor._meta.numel:
         sharding = sharding.replicated()  # there is nothing to shard, and the compiler would not
-    forking.check()
+    if not hasattr(THREADS, "ring"):
+        enter_thread()  # as at a recorded op; raises in a forked process
     with LOCK:
         storage, view = tensor._storage, tensor._view
         if view is not None:
@@ -117,7 +118,8 @@ def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
     if tensor._view is not None or not tensor._meta.numel:
         annotate(tensor, sharding)
         return
-    forking.check()
+    if not hasattr(THREADS, "ring"):
+        enter_thread()
     with LOCK:
         storage, value = tensor._storage, tensor._storage.value
         if type(value) is not DeviceData or value.host is not None or value.is_abstract:

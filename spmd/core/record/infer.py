@@ -27,7 +27,7 @@ from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
 from ..ops.registry import LARGEST, is_one_number
-from .lowerings import Call, Fill
+from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
 from .overloads import (
     MUTATION,
@@ -217,7 +217,7 @@ def _check_takes(plan: Plan, op: OpSpec) -> None:
     numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
     try:
         with jax.enable_x64(True):
-            lower = functools.partial(op.lower, layouts=[None] * len(op.operands))
+            lower = functools.partial(op.lowering.lower, op, layouts=[None] * len(op.operands))
             jax.eval_shape(lower, [meta.struct for meta in op.operands], numbers)
     except (TypeError, ValueError) as error:
         kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in op.operands))
@@ -270,7 +270,7 @@ def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> Vi
 
 def _call(plan: Plan, binding: _Binding) -> Call:
     assert plan.rule is not None and plan.twin is not None
-    return Call(
+    return CALLS.get(plan.twin, Call)(
         plan.twin,
         tuple(binding.arguments.items()),
         compute=_compute_dtype(plan.twin, plan.rule, binding),

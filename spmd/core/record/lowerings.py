@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +20,9 @@ from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
 from ..ops.shape import Move, move_of
-from .overloads import Kwargs, Large, Operand, TorchValue, fill, makes_tensors
+from .overloads import Kwargs, Large, Number, Operand, TorchValue, fill, makes_tensors
 
 Results = jax.Array | None | tuple["Results", ...] | list["Results"]  # of a rule
-
-_JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
 
 
 def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -55,57 +55,35 @@ class Call(Lowering):
         # A rule of another package travels with the call, so that a program file needs no table of it.
         return self.foreign or RULES[self.overload]
 
-    @property
-    def takes_rows(self) -> bool:
-        return self.overload in _JOINS
-
-    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        # A loop's stack is an array already; joining its rows again would copy it.
-        if self.takes_rows:
-            joined = self._joined(op, operands)
-            if joined is not None:
-                return (joined,)
-            operands = list(map(plain, operands))
-        return self._called(op, operands, numbers)  # type: ignore[arg-type]  # arrays
-
-    def _joined(self, op: OpSpec, operands: Sequence[Made]) -> jax.Array | None:
-        """The result of an op that joins rows of one array, as all layers' logits are: that array, in another shape.
-        None where they are no such rows."""
-        (meta,), shape = op.metas, op.operands[0].shape
-        if not shape and any(isinstance(operand, StackRow) for operand in operands):
-            return scalars(operands)
-        stretch = find_stretch(operands) if len(operands) > 1 else None
-        if stretch is None:
-            return None
-        dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
-        return jnp.moveaxis(cast(rows(stretch, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
-
-    def _called(self, op: OpSpec, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         rule = self.rule
-
-        def operand(index: int) -> jax.Array | jax.ShapeDtypeStruct:
-            return op.operands[index].struct if self.shape_only else self._promoted(operands[index])
 
         def put_back(value: TorchValue) -> TorchValue:
             if type(value) is Operand:
-                return operand(int(value))
+                return op.operands[value].struct if self.shape_only else self._promoted(operands[value])
+            if type(value) is Number:
+                return self._promoted(numbers[value])
             if type(value) is Large:
                 return self._promoted(jnp.asarray(np.uint64(value)))
-            return fill(value, operand, lambda index: self._promoted(numbers[index]))
+            return list(map(put_back, value)) if type(value) is list else value
 
-        positional, keywords = _rule_arguments(self.overload, dict(self.arguments))
-        arguments = [put_back(value) for value in positional]
-        named = {name: put_back(value) for name, value in keywords.items()}
+        given = dict(self.arguments)
+        positional, keywords = _rule_arguments(self.overload, given)
+        arguments = list(map(put_back, positional))
+        named = dict(zip(keywords, map(put_back, keywords.values()), strict=True))
         if rule.wants_returns:
             named["returns"] = _returns(op)
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
+        # A call that goes along a dim, takes its result's shape or draws needs the array in torch's shape.
+        depends_on_place = rule.wants_returns or rule.wants_draw or "dim" in given
+        is_elementwise = rule.promote is not None and len(op.metas) == 1 and not depends_on_place
         # Per call, since one graph may mix settings.
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
             answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
             if answer is not None:
                 flat: tuple[jax.Array, ...] = tuple(_arrays(answer))
-            elif rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
+            elif is_elementwise:
                 flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
                 flat = tuple(_arrays(rule.function(*arguments, **named)))
@@ -157,6 +135,29 @@ class Call(Lowering):
 
 
 @dataclass(frozen=True, slots=True)
+class Join(Call):
+    """A call that joins tensors: rows of one array, as all layers' logits are, are that array in another shape."""
+
+    takes_rows: ClassVar[bool] = True
+
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        # A loop's stack is an array already; joining its rows again would copy it.
+        (meta,), shape = op.metas, op.operands[0].shape
+        if not shape and any(isinstance(operand, StackRow) for operand in operands):
+            return (scalars(operands),)
+        stretch = find_stretch(operands) if len(operands) > 1 else None
+        if stretch is None:
+            # The zero-argument super() does not work in a dataclass with slots, which is made twice.
+            return Call.lower(self, op, list(map(plain, operands)), numbers, layouts)
+        dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
+        joined = jnp.moveaxis(cast(rows(stretch, len(operands)), meta.struct.dtype), 0, dim)
+        return (joined.reshape(meta.shape),)
+
+
+CALLS: dict[OpOverload, type[Call]] = {torch.ops.aten.cat.default: Join, torch.ops.aten.stack.default: Join}
+
+
+@dataclass(frozen=True, slots=True)
 class Fill(Lowering):
     """A result filled with the op's constant."""
 
@@ -191,11 +192,6 @@ class DynamicStart(Lowering):
         return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
-def _depends_on_place(call: Call) -> bool:
-    """True if a call goes along a dim, takes its result's shape or draws: it needs the array in torch's shape."""
-    return call.rule.wants_returns or call.rule.wants_draw or any(name == "dim" for name, _ in call.arguments)
-
-
 # Ops that compare or move floats, and round none: their results are the same wherever they are computed.
 _EXACT_OF_FLOATS = frozenset(
     getattr(torch.ops.aten, name)
@@ -213,7 +209,7 @@ def _is_exact(op: OpSpec) -> bool:
 
 def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDtypeStruct:
     """The shapes and dtypes of the op's results, as its rule takes them."""
-    structs = [meta.struct for meta in op.metas]
+    structs = list(map(attrgetter("struct"), op.metas))
     if op.layout is not None:
         queue = iter(structs)
         return tuple(next(queue) if item is Slot else None for item in op.layout)

@@ -6,6 +6,7 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,11 +44,14 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     if donate and not _watches():  # a guard must watch the ops of initial values, too
         initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
-    lists = host_lists.left_out(roots) if donate and pace.decodes else []
-    roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
-    # A list that stays recorded reads tokens of this run: these must be results of it, though no storage holds them.
-    read = [operand for node in lists for operand in node.operands if operand not in lists]
-    nodes, inputs = topological([*(value for value, _ in roots), *read])
+    values, lists = list(map(itemgetter(0), roots)), list[Node]()
+    if donate and pace.decodes:
+        lists = host_lists.left_out(roots)
+        roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
+        # A list that stays recorded reads tokens of this run: these are results of it, though no storage holds them.
+        read = [operand for node in lists for operand in node.operands if operand not in lists]
+        values = [*(value for value, _ in roots), *read]
+    nodes, inputs = topological(values)
     if nodes or roots:
         run_schedule(by_mesh(roots, nodes, inputs), lists, roots, line, donate=donate)
     return len(nodes)
@@ -88,11 +92,13 @@ class Ran(NamedTuple):
 
 def roots_of(storages: Iterable[Storage]) -> list[Root]:
     """The roots of these storages, as they are now."""
-    roots = [storage for storage in storages if type(storage.value) is not DeviceData]
-    for storage in roots:
-        if (sharding := storage.sharding) is not None and sharding.is_open:
-            annotate_again(storage, sharding)
-    return [(storage.value, storage) for storage in roots]
+    roots: list[Root] = []
+    for storage in storages:
+        if type(storage.value) is not DeviceData:
+            if (sharding := storage.sharding) is not None and sharding.is_open:
+                annotate_again(storage, sharding)
+            roots.append((storage.value, storage))
+    return roots
 
 
 # Called with the user's line whenever a graph runs.
@@ -224,11 +230,13 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
     """Gives storages and later subgraphs the results of a run."""
-    pairs = [(value, device_data) for (value, _), device_data in zip(roots, outputs, strict=True)]
-    result = [data if data.meta.shape == value.meta.shape else unpadded(data, value) for value, data in pairs]
-    flow.give({value_name(value): data for (value, _), data in zip(roots, result, strict=True)})
-    for (value, storage), data, device_data in zip(roots, result, outputs, strict=True):
-        _take(storage, value, data, device_data.sharding)
+    result: dict[Hashable, DeviceData | Node] = {}
+    for (value, _), device_data in zip(roots, outputs, strict=True):
+        is_whole = device_data.meta.shape == value.meta.shape
+        result[value_name(value)] = device_data if is_whole else unpadded(device_data, value)
+    flow.give(result)
+    for (value, storage), device_data in zip(roots, outputs, strict=True):
+        _take(storage, value, result[value_name(value)], device_data.sharding)
 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
@@ -325,7 +333,7 @@ def graph_of(
     """The graph of these values over a mesh. Inputs that nothing reads afterwards, for which `dies` is true, give their
     memory to a result, where they are overwritten or were `passed` on by an earlier subgraph."""
     assert mesh is not None, "the host has no programs"
-    values, storages = [value for value, _ in roots], [storage for _, storage in roots]
+    values, storages = list(map(itemgetter(0), roots)), list(map(itemgetter(1), roots))
     nodes, inputs = topological(values)
     for device_data in inputs:
         if device_data.gone is not None:
@@ -346,7 +354,7 @@ def graph_of(
         if is_last and device_data.is_unheld():
             free.add(device_data)
     donated = [place is not None for place in onto]
-    dead = {device_data for device_data in passed if dies(device_data)}
+    dead = set(filter(dies, passed))
     if not dead.isdisjoint(inputs):
         # Data made for a later subgraph has no storage: it is matched to results by shape and sharding.
         _donate_passed(donated, inputs, shardings, dead, values, pinned)

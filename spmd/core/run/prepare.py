@@ -128,6 +128,8 @@ def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) 
 
 def _steps_written(roots: Sequence[Root]) -> set[Node]:
     """The nodes of the values of state that several steps have written since the last sync."""
-    written = [storage for _, storage in roots if storage.is_state and storage.past]
-    values = (value for storage in written for value in (*(storage.past or ()), storage.value))
-    return {result for value in values if (result := origin(value)) is not None}
+    written: set[Node | None] = set()
+    for _, storage in roots:
+        if storage.is_state and storage.past:
+            written.update(map(origin, (*storage.past, storage.value)))
+    return {node for node in written if node is not None}

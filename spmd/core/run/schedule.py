@@ -9,7 +9,9 @@ Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`
 # Why a value written over data without a mark comes back in the data's sharding: with the compiler's choice instead,
 # the results of a step would not fit the next one's program, which would be compiled again for them.
 
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..base.counters import pace
@@ -47,7 +49,7 @@ class Subgraph(NamedTuple):
 def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], inputs: Sequence[DeviceData]) -> list[Subgraph]:
     """A subgraph for each mesh; where `mark_sharding` takes a value from one to another, the ops that read it there are
     a later subgraph."""
-    meshes = meshes_met((storage for _, storage in roots), nodes, inputs)
+    meshes = meshes_met(map(itemgetter(1), roots), nodes, inputs)
     # The common case: no op needs a home, and the graph is not walked again.
     if len(meshes) == 1:
         (mesh,) = meshes.values()
@@ -116,7 +118,7 @@ class Flow:
         self.subgraphs = subgraphs
         self.end = len(subgraphs)
         self.passed = passed
-        self.carried: list[list[Value]] = [[] for _ in subgraphs]  # of each subgraph, the values that later ones read
+        self.carried: defaultdict[int, list[Value]] = defaultdict(list)  # of a subgraph, what later ones read
         self.readers: dict[Hashable, list[Node]] = {}
         self.last: dict[Hashable, int] = {}
         self.others: set[Hashable] = set()  # the values that other threads' ops read
@@ -186,7 +188,8 @@ class Flow:
         for node in readers:
             node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
         # A value that another mesh reads is moved as soon as it is there, while the next program is prepared.
-        self.passed.update(take_across(readers))
+        if readers:
+            self.passed.update(take_across(readers))
 
     def release(self, here: int, kept: Collection[Node]) -> None:
         """Frees the data that a subgraph which has run was the last to read: its ops, but those in `kept`, drop their

@@ -1,6 +1,7 @@
 """The settings of the partitioner while our programs are traced, and its report of the shardings it chose."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +10,10 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..base.config import config, log_level
+from ..base.config import config
 from ..base.forking import survives_fork
 from ..base.jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
-from .topology import grid, stand_in
+from .topology import LOG_LEVEL, grid, stand_in
 from .value import Sharding
 
 if use_shardy_partitioner is None:
@@ -48,7 +49,7 @@ def _without_notice() -> Iterator[None]:
     that the user has set stays.
     """
     global _num_quiet
-    if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
+    if os.environ.get(LOG_LEVEL, "1") != "1" or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
         yield
         return
     with _quiet_lock:
@@ -179,17 +180,18 @@ def mark_manual_sorts(module: ir.Module) -> None:
     Of such a sort whose result is an index of a scatter in a loop, GSPMD loses that by itself, and ends the process
     (`hlo_sharding.cc`: "Check failed: !IsManualLeaf()").
     """
+    sorts = [sort for sort in ops_of(module, "stablehlo.sort") if len(sort.results) > 1]
+    if not sorts:
+        return
     calls = ops_of(module, "func.call")
     manual = {callee_of(call) for call in calls if any(_is_manual_part(operand.owner) for operand in call.operands)}
-    if not manual:
-        return
     while more := {callee_of(call) for call in calls if function_of(call) in manual} - manual:
         manual |= more
     with module.context:
-        for sort in ops_of(module, "stablehlo.sort"):
-            count = len(sort.results)
-            if count > 1 and function_of(sort) in manual:
-                sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{', '.join(['{manual}'] * count)}}}")
+        for sort in sorts:
+            if function_of(sort) in manual:
+                shardings = ", ".join(["{manual}"] * len(sort.results))
+                sort.attributes["mhlo.sharding"] = ir.StringAttr.get(f"{{{shardings}}}")
 
 
 def ops_of(module: ir.Module, *names: str) -> list[ir.Operation]:

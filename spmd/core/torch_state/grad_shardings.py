@@ -13,18 +13,21 @@ from ..record.storage import Storage
 from ..record.tensor import WHEN_PARAMETER, XlaTensor
 
 _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
+PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
 
 
-def follow(tensor: Any) -> None:
+def follow(tensor: Any, *, again: bool = False) -> None:
     """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated, a computed value's
-    when it arrives."""
-    pin = tensor.__dict__.get("_pins_grad")
+    when it arrives. again: also after `leave`."""
+    if again and tensor.__dict__.get(PINNED) is False:
+        del tensor.__dict__[PINNED]
+    pin = tensor.__dict__.get(PINNED)
     if pin is not None or not tensor.requires_grad:
         return
     if tensor.is_leaf:
         _pin_parameter(tensor)
     elif tensor._view is None:  # a view's sharding is not its storage's, and XLA chooses that of its gradient
-        pin = tensor.__dict__["_pins_grad"] = partial(_pin_arriving, tensor._storage.ref)
+        pin = tensor.__dict__[PINNED] = partial(_pin_arriving, tensor._storage.ref)
         if tensor._backward_hooks is None:  # register_hook without its handle, which costs more than the mark
             tensor._backward_hooks = OrderedDict({_PIN: pin})
             tensor.grad_fn._register_hook_dict(tensor)  # else autograd calls none of them
@@ -33,7 +36,7 @@ def follow(tensor: Any) -> None:
 
 
 def _pin_parameter(tensor: torch.Tensor) -> None:
-    tensor.__dict__["_pins_grad"] = pin_gradient
+    tensor.__dict__[PINNED] = pin_gradient
     hooks = tensor._post_accumulate_grad_hooks
     # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set again, autograd sees
     # it again.
@@ -43,20 +46,14 @@ def _pin_parameter(tensor: torch.Tensor) -> None:
 
 
 def leave(tensor: torch.Tensor) -> None:
-    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow` after `may_follow`."""
+    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow(again=True)`."""
     if tensor.is_leaf:
         hooks = tensor._post_accumulate_grad_hooks or {}
         for key in [key for key, hook in hooks.items() if hook is pin_gradient]:
             del hooks[key]
     elif tensor._backward_hooks is not None:
         tensor._backward_hooks.pop(_PIN, None)
-    tensor.__dict__["_pins_grad"] = False
-
-
-def may_follow(tensor: torch.Tensor) -> None:
-    """Undoes `leave`."""
-    if tensor.__dict__.get("_pins_grad") is False:
-        del tensor.__dict__["_pins_grad"]
+    tensor.__dict__[PINNED] = False
 
 
 def pin_gradient(parameter: torch.Tensor) -> None:

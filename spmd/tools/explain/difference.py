@@ -262,7 +262,7 @@ def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
 
 def _changed_results(before: Requested, now: Requested) -> str | None:
     """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
-    new, old = (dict(zip(graph.roots, graph.pinned, strict=True)) for graph in (now, before))
+    new, old = (dict(zip(requested.roots, requested.graph.pinned, strict=True)) for requested in (now, before))
     counts = f"alive at the sync ({len(new)}, before {len(old)})"
     for at in new:
         if at not in old:
@@ -281,7 +281,7 @@ def _requested(sharding: Sharding | None) -> str:
 
 
 def _changed_donation(before: Requested, graph: Graph) -> str | None:
-    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.donated, strict=False):
+    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.graph.donated, strict=False):
         if is_given != was_given:
             now = "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
             at = _read_at(device_data, graph.nodes)

@@ -10,7 +10,7 @@ import pytest
 
 import spmd
 from spmd.core.programs.persistent import disk
-from spmd.core.programs.persistent.small_programs import SmallProgram
+from spmd.core.programs.persistent.disk import SmallProgram
 from spmd.core.run.pjrt import transfer
 from spmd.core.sharding.partitioner import compiler_context
 from spmd.core.sharding.value import Sharding

@@ -22,7 +22,7 @@ from ...base.jax_private import device_order, local_to_global_shape
 from ...graph.errors import AbstractError
 from ...graph.op import encode
 from ...graph.source import user_line
-from ...programs.persistent.small_programs import SmallProgram
+from ...programs.persistent.disk import SmallProgram
 from ...sharding.constrain import cut, pad
 from ...sharding.partitioner import compiler_context
 from ...sharding.topology import program_devices
