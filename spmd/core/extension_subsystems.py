@@ -53,7 +53,6 @@ from .programs.persistent import disk as _disk
 from .propagation import walk as _walk
 from .record import body as _body
 from .record import call as _call
-from .record import host_lists as _host_lists
 from .record import overloads as _overloads
 from .record import reads as _reads
 from .record import record as _record
@@ -133,7 +132,8 @@ class dynamic:  # used as a module is
     START, add, dims_of = _dynamic.START, _dynamic.add, _dynamic.dims_of
     dynamic_start_positions = _dynamic.dynamic_start_positions
     note_dynamic_start = _dynamic.note_dynamic_start
-    constant, has_host_kernel = _on_host.constant, _on_host.has_host_kernel
+    LARGEST, compute, constant = _on_host.LARGEST, _on_host.compute, _on_host.constant
+    has_host_kernel = _on_host.has_host_kernel
     is_forbidden = _host.is_forbidden
     KEPT, unpadded_view = _dynamic.KEPT, _dynamic.unpadded_view
 
@@ -282,8 +282,7 @@ class record_calls:  # used as a module is
     enter_thread = _threads.enter_thread
     read, write = _views.read, _views.write
     keep, renew = _reads.keep, _reads.renew
-    bring_home, set_decoding = _host_lists.bring_home, _host_lists.set_decoding
-    is_list, lists_read = _host_lists.is_list, _host_lists.are_read
+    at_once = _record.at_once
 
 
 class attention:  # used as a module is

@@ -128,7 +128,8 @@ class hardware:  # used as a module is
 class transfer:  # used as a module is
     """Values between the host and the devices, whole and by shards."""
 
-    copied, filled, global_shape = _transfer.copied, _transfer.filled, _transfer.global_shape
+    copied, download = _transfer.copied, _transfer.download
+    filled, global_shape = _transfer.filled, _transfer.global_shape
     host_array, host_tensor, joined = _transfer.host_array, _transfer.host_tensor, _transfer.joined
     move, respelled, shards_here = _transfer.move, _transfer.respelled, _transfer.shards_here
     shards_of, upload_part, upload_shard = _transfer.shards_of, _transfer.upload_part, _transfer.upload_shard

@@ -26,7 +26,7 @@ from ...core.extend import (
     Unpad,
     dynamic,
     executables,
-    pace,
+    record_calls,
     walks,
 )
 from .spread import LENGTHEN, Sources, in_place, pad, padded_on_host
@@ -52,7 +52,7 @@ def on_host(graph: Graph, sync: Sync) -> Outcome:
     A call that is recorded to be replayed has them in its programs: a replay runs programs alone, and its lengths are
     those of the recording. In a thread that decodes, the lists are in no graph.
     """
-    if pace.decodes or observation.active.value is not None or dynamic.is_forbidden.value:
+    if record_calls.at_once.value is not None or observation.active.value is not None or dynamic.is_forbidden.value:
         return ""
     nodes = {node for node in graph.nodes if dynamic.dims_of(node, HOST) is not None and _is_small(node)}
     if not nodes:
@@ -94,7 +94,7 @@ def learn(graph: Graph, sync: Sync) -> Outcome:
             dynamic_start.append(node)
         elif old is not node.op:
             others.append((old, node))
-    small = [node for _, node in others if _is_small(node) and not pace.decodes]
+    small = [node for _, node in others if _is_small(node) and record_calls.at_once.value is None]
     if len(small) < len(others):
         if _is_of_batches(program, graph) and executables.num_equal(graph, sync.line) < BATCHES:
             return ""

@@ -1,11 +1,12 @@
 """The flags of the library, each declared once; the only file that reads the environment."""
 
+import contextlib
 import functools
 import importlib.util
 import mmap
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -280,6 +281,30 @@ def prepare_cuda() -> None:
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
+# The least severity that XLA logs, which it reads when it is loaded: 0: everything, 1: warnings (jax's default), 2:
+# errors.
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+LOGS_WARNINGS = os.environ.get(_LOG_LEVEL, "1") == "1"
+
+
+@contextlib.contextmanager
+def loading_plugins() -> Iterator[None]:
+    """Has the plugins of jax that are loaded inside, on a machine without a GPU, log errors alone.
+
+    CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice on GSPMD at each
+    compile. A level that the user has set stays.
+    """
+    level = os.environ.get(_LOG_LEVEL)
+    if not has_gpu() and LOGS_WARNINGS:
+        os.environ[_LOG_LEVEL] = "2"
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOG_LEVEL, None)
+        if level is not None:
+            os.environ[_LOG_LEVEL] = level
+
+
 def has_gpu() -> bool:
     """True if this machine has a GPU and its driver."""
     return Path("/dev/nvidiactl").exists()
@@ -308,6 +333,11 @@ def unknown_variables() -> dict[str, list[str]]:
     """The variables named as flags of this library that are none, and the names of those that there are."""
     names = [flag.variable for flag in FLAGS]
     return {name: names for name in os.environ if name.startswith(_OWN) and name not in names}
+
+
+def compiler_flags() -> tuple[str | None, ...]:
+    """The flags of XLA's compilers in the environment."""
+    return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
 def is_terminal(file: TextIO) -> bool:

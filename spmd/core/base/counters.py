@@ -28,14 +28,14 @@ class Pace:
     at the last sync. look_at: the number at which the recorder looks. wait: from the last look to this one. longest: of
     the graphs that were synced: a step of this length has no loop in it. has_cut: whether finished iterations of a loop
     have run since the last sync. early: ops of two iterations of the loop found last, 0 since a look found none: so
-    many may be the loop again. decodes: whether a thread decodes tokens (see `record.host_lists`).
+    many may be the loop again.
     """
 
-    __slots__ = ("decodes", "early", "has_cut", "longest", "look_at", "recorded_ops", "synced_ops", "wait")
+    __slots__ = ("early", "has_cut", "longest", "look_at", "recorded_ops", "synced_ops", "wait")
 
     def __init__(self) -> None:
         self.recorded_ops = self.synced_ops = self.look_at = self.wait = self.longest = self.early = 0
-        self.has_cut = self.decodes = False
+        self.has_cut = False
 
     def look_after(self, num_ops: int) -> None:
         """Has the recorder look again after so many ops, at the latest `config.max_pending_ops` after the last sync."""

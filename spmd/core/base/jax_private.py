@@ -59,7 +59,7 @@ backends_are_initialized: Callable[[], bool] = _xla_bridge.backends_are_initiali
 distributed_state: Any = _distributed.global_state
 
 
-# 0.10, 0.11, 0.12. The least severity that XLA logs from now on (see `sharding.topology.LOG_LEVEL`).
+# 0.10, 0.11, 0.12. The least severity that XLA logs from now on (see `config.LOGS_WARNINGS`).
 set_log_level: Callable[[int], None] = _utils.absl_set_min_log_level
 
 

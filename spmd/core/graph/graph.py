@@ -275,8 +275,9 @@ class Region:
     roots: list[Value]
 
     @staticmethod
-    def of(roots: Sequence[Value], given: Sequence[Value]) -> "Region":
-        """Returns the ops between the values `given` and the roots as a region of its own: nodes are copied.
+    def of(roots: Sequence[Value], given: Sequence[Value], nodes: Sequence[Node] | None = None) -> "Region":
+        """Returns the ops between the values `given` and the roots as a region of its own: nodes are copied. nodes:
+        these ops in their order, where that is not the order of recording.
 
         Raises ValueError if the roots need data that is not in `given`. A value of `given` that the roots do not need
         is an input of the region all the same.
@@ -298,7 +299,7 @@ class Region:
                 raise ValueError(f"the region needs {value.meta!r}, which it is not given")
             return TupleElement(copies[maker], value.index) if isinstance(value, TupleElement) else copies[maker]
 
-        for node in between(roots, given):
+        for node in between(roots, given) if nodes is None else nodes:
             copies[node] = node.with_operands(map(copied, node.operands))
         return Region(list(copies.values()), inputs, list(map(copied, roots)))
 

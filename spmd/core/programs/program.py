@@ -130,7 +130,7 @@ def num_flops(executable: Any) -> float:
 
 def without_data(graph: Graph) -> Graph:
     """Returns a copy of a recorded graph that keeps no buffer: its inputs are abstract. Each op has its line."""
-    region = Region.of(graph.roots, graph.inputs)
+    region = Region.of(graph.roots, graph.inputs, graph.nodes)
     for node, copy in zip(graph.nodes, region.nodes, strict=True):
         line = node_line(node)  # the line of a forward op is not known for long
         copy.code, copy.instruction = line.code, line.instruction

@@ -26,14 +26,13 @@ from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
 from ..ops.registry import LARGEST, is_one_number
 from ..run.pjrt.transfer import host_array
-from .host_lists import computed
 from .infer import new_op, op_for, reads_default_dtype
 from .memory_formats import refuse_tensor
 from .overlap import check_operands, elements_meet
 from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
 from .reads import operand, operand_of
 from .rebased import follow
-from .record import NOWHERE, backward_line, graph_task, record, record_here
+from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here
 from .resolve import PLANS, plan_of
 from .storage import LOCK, Storage
 from .tensor import XlaTensor, alias, tensors_of, wrap
@@ -106,7 +105,8 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
             op = _find(plan, signature, args, kwargs or {})
         if not plan.is_plain:
             operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
-        if pace.decodes and plan.kind is FUNCTION and (data := computed(op, operands, numbers)) is not None:
+        lists = at_once.value
+        if lists and plan.kind is FUNCTION and (data := lists.computed(op, operands, numbers)) is not None:
             return wrap(op.metas[0], Storage(data, op.metas[0]))
         # In autograd's own threads there is no caller's frame.
         node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)

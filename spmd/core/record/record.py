@@ -1,21 +1,49 @@
 """Recording: the only way an op gets into the graph, at the user's line or at a known place."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
+from typing import Protocol, TypeGuard
 
 import torch
 
 from ..base.config import config
 from ..base.counters import pace
+from ..base.state import PerThread
 from ..graph import module_paths
-from ..graph.graph import Node, Value
+from ..graph.graph import DeviceData, Node, Value
 from ..graph.op import OpSpec
 from ..graph.source import THREADS, place_of, user_frame
+from .storage import Storage
 
 # The place of an op: the user's code and instruction, and for a backward op autograd's number of its forward op (else
 # -1; see `ir.source`).
 Place = tuple[CodeType | None, int, int]
 NOWHERE: Place = (None, 0, -1)
+
+
+class AtOnce(Protocol):
+    """Values that need no program in a thread that has them: computed as their ops are met, or left recorded."""
+
+    def computed(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> DeviceData | None:
+        """The result of an op, in place of a recorded one; None: it is recorded."""
+
+    def viewed(self, op: OpSpec, base: Value) -> Value | None:
+        """The same of an op that reads a view."""
+
+    def left_out(self, roots: Sequence[tuple[Value, Storage]]) -> list[Node]:
+        """The ops that a sync of these roots leaves recorded. It may settle storages."""
+
+    def is_list(self, value: Value) -> TypeGuard[Node]:
+        """True for a value that may be left out."""
+
+    def finish(self, storage: Storage) -> None:
+        """Settles a storage with such a value, after a sync for a read of it."""
+
+    def reads(self, data: Iterable[DeviceData]) -> bool:
+        """True if an op that was left out reads one of these data."""
+
+
+at_once = PerThread[AtOnce | None](None)
 
 graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node

@@ -7,7 +7,6 @@ from types import CodeType
 import jax
 from torch._ops import OpOverload
 
-from ..base.counters import pace
 from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta
@@ -16,9 +15,8 @@ from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, ElementRun, run_of
 from ..ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
 from .annotations import mark_op
-from .host_lists import viewed
 from .overloads import Kwargs, TorchValue
-from .record import record
+from .record import at_once, record
 from .storage import Storage, note_read
 from .tensor import XlaTensor
 
@@ -88,8 +86,8 @@ def read_view(view: View, storage: Storage) -> Value:
     parent = view.parent
     base = storage.value if parent is None else parent.value_of(storage)
     line = (view.code, view.instruction, -1)
-    # A list of tokens on the host is cut there: a program for it would have another length each time.
-    value = (pace.decodes and viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
+    lists = at_once.value
+    value = (lists and lists.viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
     if view.sharding is not None:
         value = record(mark_op(view.meta.layout, view.sharding), (value,), (), line)
     view.keep(value, storage)

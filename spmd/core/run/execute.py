@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base import counters, state
-from ..base.counters import pace
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
 from ..passes import nans, on_host
 from ..passes.dynamic import unpadded
 from ..programs import cache
-from ..record import host_lists, recorders
+from ..record import recorders
 from ..record.annotations import annotate_again
+from ..record.record import at_once
 from ..record.storage import ASIDE, READ, Storage, pending_elsewhere
 from ..sharding.value import Sharding
 from . import executables
@@ -45,8 +45,8 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
         initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     values, lists = list(map(itemgetter(0), roots)), list[Node]()
-    if donate and pace.decodes:
-        lists = host_lists.left_out(roots)
+    if donate and at_once.value is not None:
+        lists = at_once.value.left_out(roots)
         roots = [root for root in roots if type(root[1].value) is not DeviceData and root[0] not in lists]
         # A list that stays recorded reads tokens of this run: these are results of it, though no storage holds them.
         read = [operand for node in lists for operand in node.operands if operand not in lists]

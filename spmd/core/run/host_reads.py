@@ -15,7 +15,6 @@ import numpy as np
 
 from ..base import counters, interrupt
 from ..base.config import config
-from ..base.counters import pace
 from ..base.state import active_observation
 from ..graph.errors import AbstractError
 from ..graph.graph import DeviceData, is_unpadded, origin
@@ -23,7 +22,8 @@ from ..graph.lent import READERS, Lender
 from ..graph.source import Line, describe, user_line
 from ..passes import on_host
 from ..programs import failing
-from ..record import body, host_lists, recorders
+from ..record import body, recorders
+from ..record.record import at_once
 from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
 from ..sharding.value import Sharding
 from .execute import run
@@ -66,9 +66,10 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
         assert node is not None, "only device data has none"
         # Before the sync, so that a step that is planned ends at the user's read, not at a program behind it.
         plan.read(storage.value, AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}"))
-    if pace.decodes and host_lists.is_list(storage.value):
+    lists = at_once.value
+    if lists is not None and lists.is_list(storage.value):
         sync(for_read=True)
-        host_lists.finish(storage)
+        lists.finish(storage)
     if type(storage.value) is not DeviceData:
         # PyTorch/XLA's way, for scripts that count on it.
         if config.sync_on_read == "needed":

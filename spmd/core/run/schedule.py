@@ -14,7 +14,6 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from ..base.counters import pace
 from ..base.dtypes import is_exact
 from ..base.state import derived
 from ..graph.errors import AbstractError
@@ -23,6 +22,7 @@ from ..graph.source import describe, user_line
 from ..passes.on_host import LARGEST
 from ..record.annotations import current_sharding
 from ..record.constraints import with_sharding
+from ..record.record import at_once
 from ..record.storage import LOCK, Storage, value_serial
 from ..record.tensor import XlaTensor, wrap
 from ..sharding.value import DEVICE, Sharding, Spec
@@ -366,7 +366,7 @@ def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
 def is_handed_over(device_data: DeviceData, sharding: Sharding) -> bool:
     """True for integers of the host that a program takes as they are while tokens are decoded: each has others."""
     meta = device_data.meta
-    is_list = pace.decodes and meta.numel <= LARGEST and is_exact(meta.dtype)
+    is_list = at_once.value is not None and meta.numel <= LARGEST and is_exact(meta.dtype)
     return is_list and device_data.host is not None and sharding.is_replicated() and not device_data.is_state
 
 

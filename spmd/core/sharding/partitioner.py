@@ -1,7 +1,6 @@
 """The settings of the partitioner while our programs are traced, and its report of the shardings it chose."""
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,10 +9,10 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..base.config import config
+from ..base.config import LOGS_WARNINGS, config
 from ..base.forking import survives_fork
 from ..base.jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
-from .topology import LOG_LEVEL, grid, stand_in
+from .topology import grid, stand_in
 from .value import Sharding
 
 if use_shardy_partitioner is None:
@@ -49,7 +48,7 @@ def _without_notice() -> Iterator[None]:
     that the user has set stays.
     """
     global _num_quiet
-    if os.environ.get(LOG_LEVEL, "1") != "1" or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
+    if not LOGS_WARNINGS or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
         yield
         return
     with _quiet_lock:

@@ -9,12 +9,10 @@ of jax compiles; "cpu:2048" are so many CPU devices in addition to those here; "
 two slices, with fast links inside of each and a network between them.
 """
 
-import contextlib
 import functools
-import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ..base.config import config, has_gpu, prepare_cuda, prepare_libtpu
+from ..base.config import config, loading_plugins, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
 from ..base.state import PerThread, held
 from .gpus import description, names
@@ -40,28 +38,6 @@ def standing_in(target: Target) -> AbstractContextManager[None]:
     return stand_in.held(target)
 
 
-# The variable with the least severity that XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors.
-LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-
-
-@contextlib.contextmanager
-def _loading_plugins() -> Iterator[None]:
-    """Has the plugins of jax that are loaded inside, on a machine without a GPU, log errors alone.
-
-    CUDA's has a log of its own, whose level it reads when it is loaded: it would write XLA's notice on GSPMD at each
-    compile. A level that the user has set stays.
-    """
-    level = os.environ.get(LOG_LEVEL)
-    if not has_gpu() and level in (None, "1"):
-        os.environ[LOG_LEVEL] = "2"
-    try:
-        yield
-    finally:
-        os.environ.pop(LOG_LEVEL, None)
-        if level is not None:
-            os.environ[LOG_LEVEL] = level
-
-
 @functools.cache
 def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
     """Every device; a device's ordinal is its place here. Starts jax's backend where there is no target.
@@ -70,7 +46,7 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
     """
     if target is None or not is_simulated(target):
         prepare_libtpu(has_tpu=num_tpu_chips() > 0)  # jax tries it wherever it is installed, for a GPU as well
-    with _loading_plugins():
+    with loading_plugins():
         return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
 
 

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 from ...core import XlaTensor, storage_of, syncs
 from ...core import config as flags
-from ...core.extend import record_calls
 from ..replay.argument_objects import COUNTERS, CountedAttribute
+from .host_lists import bring_home, set_decoding
 from .module_calls import look_at_next
 
 
@@ -48,7 +48,7 @@ def _defer(utils: Any) -> None:
 
         def __call__(self, unfinished_sequences: torch.Tensor, tokens: torch.Tensor, length: int) -> bool:
             if self.is_static:
-                record_calls.set_decoding(True)
+                set_decoding(True)
             # Recorded only: it runs with what the next token needs, while the host reads that of the token before.
             latest = unfinished_sequences.max() == 0, tokens
             if self.latest is not None:
@@ -124,7 +124,7 @@ def _prefill(original: Any, model: Any, ids: torch.Tensor, config: Any, inputs: 
         inputs["attention_mask"] = F.pad(torch.ones_like(ids) if mask is None else mask, (padding, 0))
         inputs["position_ids"] = F.pad(inputs["position_ids"], (padding, 0))
         ids = F.pad(ids, (padding, 0))
-    record_calls.set_decoding(False)
+    set_decoding(False)
     look_at_next(is_generate=True)
     result = original(model, ids, config, inputs, **named)
     _bring_home(prompt, inputs)  # the call has had them uploaded
@@ -135,8 +135,8 @@ def _bring_home(prompt: torch.Tensor, inputs: dict[str, Any]) -> None:
     """Has the host hold the lists of tokens and positions, and compute what is joined to them."""
     for tensor in (prompt, inputs.get("attention_mask"), inputs.get("position_ids")):
         if type(tensor) is XlaTensor:
-            record_calls.bring_home(storage_of(tensor))
-    record_calls.set_decoding(True)
+            bring_home(storage_of(tensor))
+    set_decoding(True)
 
 
 def _masks(

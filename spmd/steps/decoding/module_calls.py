@@ -19,9 +19,10 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ...core import DeviceData, XlaTensor, config, hardware, messages, storage_of, syncs
-from ...core.extend import Bounded, held, record_calls
+from ...core.extend import Bounded, held
 from ..replay.argument_objects import ObjectParts, parts_of
 from ..replay.compiled_function import CallKind, CompiledFunction, is_recorded
+from .host_lists import set_decoding
 
 
 class _Calls(threading.local):
@@ -112,7 +113,7 @@ class ModuleCall(CompiledFunction[..., Any]):
         with held(_thread, is_inside=True):
             result = super().__call__(*args, **kwargs)
         if self.num_replayed > num_replayed:
-            record_calls.set_decoding(True)
+            set_decoding(True)
         return result
 
     def _repeats(self, key: Any) -> bool:

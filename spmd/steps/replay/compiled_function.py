@@ -33,7 +33,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import SYNC_LOCK, Change, body, pace, record_calls, running, storages, walks
+from ...core.extend import SYNC_LOCK, Change, body, record_calls, running, storages, walks
 from ...tensors import closures
 from .argument_objects import ObjectParts, parts_of
 from .guards import Guards
@@ -209,8 +209,9 @@ class CompiledFunction(Generic[P, R]):
                 cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
             else:
                 return None, None, cause
-            if pace.decodes and record_calls.lists_read(entry.replay.overwritten(flat)):
-                record_calls.set_decoding(False)
+            lists = record_calls.at_once.value
+            if lists is not None and lists.reads(entry.replay.overwritten(flat)):
+                record_calls.at_once.value = None
                 syncs.sync()
             watch = running.Watch()
             result = entry.replay.run(flat, vectors)
@@ -336,8 +337,9 @@ def is_recorded() -> bool:
 
 
 def _is_pending() -> bool:
+    lists = record_calls.at_once.value
     values = [storage.value for ref in storages.LIVE if (storage := ref()) is not None]
-    return not all(walks.is_data(value) or (pace.decodes and record_calls.is_list(value)) for value in values)
+    return not all(walks.is_data(value) or (lists is not None and lists.is_list(value)) for value in values)
 
 
 def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ import torch
 from jax.experimental import serialize_executable
 
 from ...base import counters, forking, messages
-from ...base.config import config
+from ...base.config import compiler_flags, config
 from ...base.jax_private import device_order, distributed_state, dump_executable, trace_context, xla_client
 from ...sharding.partitioner import compiler_context
 
@@ -249,11 +249,6 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
         "check_shardings": str(config.check_shardings),
         "flags": _digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
     }
-
-
-def compiler_flags() -> tuple[str | None, ...]:
-    """Returns the flags of XLA's compilers in the environment."""
-    return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
 def process() -> str:

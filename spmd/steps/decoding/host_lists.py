@@ -1,0 +1,131 @@
+"""Integers that the host computes while tokens are decoded: positions, and the list of tokens.
+
+[Note: lists of tokens] A loop that decodes adds a token to a list in each iteration. As ops of a program these would
+be another program for each length. So the host computes ops of integers that it has at once; a list that a token of the
+device is joined to stays recorded, and is computed by a later sync, when the token has come: no sync waits for it. What
+a program reads of such a list is the newest token, which is read where it is.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
+
+import torch
+
+from ...core import DeviceData, Storage, dtypes, observation, processes, transfer
+from ...core.extend import Node, OpSpec, Root, Value, dynamic, record_calls, walks
+
+_MOST = 512
+_SYNCS = 4  # that an iteration has at most
+
+
+def set_decoding(is_on: bool) -> None:
+    """Has the host compute integers in this thread, until a few syncs later."""
+    lists = record_calls.at_once.value
+    if not is_on or processes.several():
+        record_calls.at_once.value = None
+    elif isinstance(lists, HostLists):
+        lists.num_syncs = _SYNCS
+    else:
+        record_calls.at_once.value = HostLists()
+
+
+def bring_home(storage: Storage) -> None:
+    """Moves integers to the host, where a list of them may begin."""
+    data, meta = storage.value, storage.meta
+    is_small = meta.numel <= dynamic.LARGEST and dtypes.is_exact(meta.dtype)
+    if not processes.several() and type(data) is DeviceData and is_small and data.host is None:
+        host = transfer.download(data.placed()[0], meta.shape).copy()
+        storage.settle(DeviceData(meta, host=host, sharding=data.sharding))
+
+
+class HostLists:
+    """The values that the host has in a thread that decodes (see `spmd.core.record.record.AtOnce`).
+
+    num_syncs: so many syncs later it no longer does. lists: the recorded ones. known: results on the host by op,
+    numbers and operands, as an iteration makes most of what the last has made.
+    """
+
+    def __init__(self) -> None:
+        self.num_syncs = _SYNCS
+        self.lists: list[Node] = []
+        self.known: dict[Any, tuple[Any, Any, list[Any]]] = {}
+
+    def computed(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int]) -> DeviceData | None:
+        """The result of an op of integers that the host has; None for other ops."""
+        if not all([type(x) is DeviceData and x.host is not None for x in operands]) or not _is_small(op):  # noqa: C419
+            return None
+        if torch.is_grad_enabled() or observation.active.value is not None:
+            return None
+        data: Any = operands
+        key = op, tuple(numbers), tuple([id(x.host) for x in data])
+        entry = self.known.get(key)
+        if entry is None:
+            if len(self.known) == _MOST:
+                self.known.clear()
+            (result,) = dynamic.compute(op, data, numbers)
+            # The ids of the operands are theirs while these are kept.
+            entry = self.known[key] = result.host, result.sharding, [x.host for x in data]
+        return DeviceData(op.metas[0], host=entry[0], sharding=entry[1])
+
+    def viewed(self, op: OpSpec, base: Value) -> Value | None:
+        """The value of a view of integers that the host has, or of the last part of a list; else None."""
+        if type(base) is DeviceData:
+            return self.computed(op, (base,), ()) if base.host is not None else None
+        if not self.is_list(base) or op.on_host is None or op.metas[0] is not base.operands[-1].meta:
+            return None
+        last, joined = base.operands[-1], base.op.on_host
+        places = [torch.full(value.meta.shape, -1) for value in base.operands[:-1]]
+        places.append(torch.arange(last.meta.numel).view(last.meta.shape))
+        return last if joined and torch.equal(op.on_host(joined(places, base.numbers), ())[0], places[-1]) else None
+
+    def is_list(self, value: Value) -> TypeGuard[Node]:
+        """True for a list that is joined of one of the host and of values of the device."""
+        if type(value) is not Node or value.op.name != "aten.cat" or not _is_small(value.op):
+            return False
+        first = value.operands[0]
+        return first.host is not None if type(first) is DeviceData else self.is_list(first)
+
+    def left_out(self, roots: Sequence[Root]) -> list[Node]:
+        """The lists that a sync leaves recorded, as no other op reads them; those whose values have come get their
+        data. After a few syncs without another token the thread no longer decodes."""
+        self.num_syncs -= observation.active.value is None
+        if self.num_syncs <= 0:
+            record_calls.at_once.value = None
+            return []
+        lists = [(value, storage) for value, storage in roots if self.is_list(value)]
+        for value, storage in lists:
+            data = self._come(value)
+            if data is not None:
+                storage.settle(data)
+        behind = walks.topological([value for value, at in lists if at.value is value])[0]
+        recorded = [node for node in behind if self.is_list(node)]
+        others = walks.topological([value for value, _ in roots if not self.is_list(value)])[0] if recorded else ()
+        self.lists = recorded if {*recorded}.isdisjoint(others) else []
+        return self.lists
+
+    def finish(self, storage: Storage) -> None:
+        """Gives a list its data after a sync, for a read, which waits for its last value."""
+        if (data := self._come(storage.value, waits=True)) is not None:
+            storage.settle(data)
+
+    def _come(self, value: Value, *, waits: bool = False) -> DeviceData | None:
+        """The data of a list whose values have come, or are waited for; None where one is still to come."""
+        if type(value) is DeviceData:
+            is_here = waits or value.host is not None or value.placed()[0].is_ready()  # type: ignore[attr-defined]
+            return value if is_here else None
+        if not self.is_list(value):
+            return None
+        data = [self._come(operand, waits=waits) for operand in value.operands]
+        value.operands = tuple(new or old for new, old in zip(data, value.operands, strict=True))
+        complete = [one for one in data if one is not None]
+        return dynamic.compute(value.op, complete, value.numbers)[0] if len(complete) == len(data) else None
+
+    def reads(self, data: Iterable[DeviceData]) -> bool:
+        """True if a list that is still recorded reads one of these data."""
+        return bool(self.lists) and not {x for node in self.lists for x in node.operands}.isdisjoint(data)
+
+
+def _is_small(op: OpSpec) -> bool:
+    if op.on_host is None or len(op.metas) > 1 or op.layout is not None:
+        return False
+    return all([meta.numel <= dynamic.LARGEST for meta in (*op.metas, *op.operands)])  # noqa: C419
