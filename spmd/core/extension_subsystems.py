@@ -276,7 +276,7 @@ class record_calls:  # used as a module is
     """Ops recorded by hand."""
 
     graph_task, record, record_here = _record.graph_task, _record.record, _record.record_here
-    operand, record_op, shard_gradient = _reads.operand, _reads.record_op, _reads.shard_gradient
+    operand, record_op = _reads.operand, _reads.record_op
     join, latest_generation, next_generation = _reads.join, _reads.latest_generation, _reads.next_generation
     read_in = _reads.read_in
     enter_thread = _threads.enter_thread

@@ -1,5 +1,7 @@
 """Parts of the core as its door shows them: functions of one subject under one name."""
 
+from typing import TypeAlias
+
 from . import passes as _passes
 from .aten import copies as _copies
 from .aten import fallback as _fallback
@@ -80,7 +82,9 @@ class processes:  # used as a module is
     """The processes of a job, and the proof that all do the same."""
 
     client, collect_garbage, count = _processes.client, _processes.collect_garbage, _processes.count
-    find_place, index, polled = _processes.find_place, _processes.index, _processes.polled
+    Place: TypeAlias = _processes.Place
+    detect = _jax_private.ClusterEnv.auto_detect_unset_distributed_params
+    index, polled = _processes.index, _processes.polled
     reached_preemption, several, start = _processes.reached_preemption, _processes.several, _processes.start
     agree, agree_once, digest = _agreement.agree, _agreement.agree_once, _agreement.digest
     join, note = _agreement.join, _agreement.note
@@ -161,6 +165,7 @@ class grad_shardings:  # used as a module is
     """Shardings of gradients, as of their parameters."""
 
     PINNED, follow, leave = _grad_shardings.PINNED, _grad_shardings.follow, _grad_shardings.leave
+    shard_gradient = _grad_shardings.shard_gradient
 
 
 class syncs:  # used as a module is

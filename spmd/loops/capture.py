@@ -10,7 +10,20 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..core import LOCK, DeviceData, Meta, Sharding, Storage, XlaTensor, seed, storage_of, tensor_meta, view_of, wrap
+from ..core import (
+    LOCK,
+    DeviceData,
+    Meta,
+    Sharding,
+    Storage,
+    XlaTensor,
+    grad_shardings,
+    seed,
+    storage_of,
+    tensor_meta,
+    view_of,
+    wrap,
+)
 from ..core.extend import SYNC_LOCK, Node, Value, body, calls, pace, record_calls, storages, walks
 from .closed_over import ClosedOver, aliasing, refuse_write
 
@@ -259,7 +272,7 @@ def sharded_gradient(source: XlaTensor, gradient: Any, *, unsharded: bool = Fals
     if gradient is None:
         gradient = torch.zeros_like(source)
     if view_of(source) is None and not unsharded:
-        record_calls.shard_gradient(storage_of(source), gradient)
+        grad_shardings.shard_gradient(storage_of(source), gradient)
     return record_calls.operand(gradient)
 
 

@@ -1,12 +1,25 @@
 """Several processes of one program: initialization, a batch from each, and full values on the CPU."""
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import PrefixStore, TCPStore
 
-from ..core import XlaTensor, abstract, dense_meta, hardware, processes, recording, tensor_meta, transfer, user_line
+from ..core import (
+    XlaTensor,
+    abstract,
+    dense_meta,
+    hardware,
+    processes,
+    recording,
+    tensor_meta,
+    transfer,
+    user_line,
+    variables,
+)
 from ..mesh.mesh import Mesh
 from .annotate import on_device
 from .shards import tensor_of
@@ -46,7 +59,7 @@ def initialize(
         return
     if hardware.is_running():
         raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
-    address = processes.find_place(coordinator_address, num_processes, process_id)
+    address = _find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
     hardware.prepare()
@@ -56,6 +69,60 @@ def initialize(
         initialization_timeout_seconds=initialization_timeout_seconds,
     )
     processes.join()
+
+
+def _find_place(address: str | None, num_processes: int | None, process_id: int | None) -> processes.Place:
+    """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
+    launchers that jax detects (SLURM, Open MPI, TPU pods). Without any of these a process is a job of one.
+
+    Raises ValueError that names the missing ones.
+    """
+    launcher, local = variables.launched(), None
+    num_processes = launcher.num_processes if num_processes is None else num_processes
+    process_id = launcher.process_id if process_id is None else process_id
+    if address is None and launcher.address is not None and None not in (num_processes, process_id):
+        address = (
+            launcher.address
+            if launcher.restart is None
+            else _port_from_store(launcher.address, launcher.restart, process_id)
+        )
+    if address is None or num_processes is None or process_id is None:
+        address, num_processes, process_id, local = processes.detect(
+            address, num_processes, process_id, None, None, _DETECTION_SECONDS
+        )
+    values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
+    missing = [name for name, value in values.items() if value is None]
+    if len(missing) == len(values):
+        return processes.Place(f"127.0.0.1:{_free_port()}", 1, 0, None)
+    if missing or address is None or num_processes is None or process_id is None:
+        raise ValueError(
+            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with "
+            "`python -m spmd launch` (one machine), torchrun (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or "
+            'mpirun, or call spmd.initialize("host:port", num_processes, process_id) in each process.'
+        )
+    if ":" not in address:
+        raise ValueError(f'initialize: expected coordinator_address as "host:port", got {address!r}')
+    if not 0 <= process_id < num_processes:
+        raise ValueError(f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}")
+    return processes.Place(address, num_processes, process_id, None if local is None else tuple(local))
+
+
+_DETECTION_SECONDS = 60
+
+
+def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
+    """Returns the address for jax, whose port the first process publishes in torchrun's own store at this address."""
+    host, port = address.rsplit(":", 1)
+    store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
+    if process_id == 0:
+        store.set("port", str(_free_port()))
+    return f"{host}:{store.get('port').decode()}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return int(free.getsockname()[1])
 
 
 def process_index() -> int:

@@ -8,12 +8,12 @@ from torch.utils._pytree import tree_map_only
 
 from ..base import counters
 from ..base.state import active_observation
+from ..checks.memory_formats import refuse_layout, refuse_tensor
 from ..graph.graph import DeviceData
 from ..graph.meta import Meta
 from ..graph.source import user_frame
 from ..passes.nans import check_cast, is_integer
 from ..record.constraints import sharding_now, with_sharding
-from ..record.memory_formats import refuse_layout, refuse_tensor
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
 from ..record.settings import filled

@@ -30,8 +30,9 @@ from ..record.overloads import MUTATION, Args, Kwargs, Large, Number, Operand, P
 from ..record.resolve import plan_of
 from ..record.tensor import XlaTensor
 from ..record.views import ViewRule
-from ..sharding.buckets import EvenCut, cut_of, sums_of_squares
-from ..sharding.constrain import near
+from ..sharding.buckets import EvenCut, cut_of, to_rows
+from ..sharding.constrain import constrain, near, on_device, space_of
+from ..sharding.value import HOST
 
 aten = torch.ops.aten
 
@@ -152,6 +153,26 @@ def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
     return numbers[places[0]] if len(set(places)) == 1 else jnp.stack([numbers[place] for place in places])
 
 
+def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
+    """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a vector.
+
+    All cuts have the same rows. Of a stack on the host one row at a time is fetched.
+    """
+    partial = []
+    for array, cut in zip(arrays, cuts, strict=True):
+
+        def by_shard(array: jax.Array, cut: EvenCut = cut) -> jax.Array:
+            return jnp.sum(jnp.square(to_rows(on_device(array), cut)), axis=1)
+
+        if array.ndim == cut.ndim:
+            partial.append(jnp.expand_dims(by_shard(array), 1))
+        elif space_of(array) == HOST:
+            partial.append(jax.lax.map(by_shard, array).T)
+        else:
+            partial.append(jax.vmap(by_shard, out_axes=1)(array))
+    return jnp.sum(constrain(jnp.concatenate(partial, axis=1), cuts[0].rows), axis=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Norms(EachElement):
     """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
@@ -173,7 +194,7 @@ class Norms(EachElement):
                 self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, results)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
-            squares = sums_of_squares(arrays, [cut for _, cut in members])
+            squares = _sums_of_squares(arrays, [cut for _, cut in members])
             norms = jnp.sqrt(squares)
             elements = itertools.chain.from_iterable(group.elements for group, _ in members)
             results.update((i, StackRow(norms, row)) for row, i in enumerate(elements))

@@ -18,7 +18,7 @@ from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.settings import fill_of
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, alias, no_bytes
-from ..record.views import View, check_bounds, refused_rule, shown, strided_rule
+from ..record.views import View, refused_rule, shown, strided_rule
 
 aten = torch.ops.aten
 
@@ -45,7 +45,7 @@ def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int
     with LOCK:
         code, instruction = user_frame(2)
         try:
-            check_bounds(base._storage.meta, meta)
+            _check_bounds(base._storage.meta, meta)
             rule = strided_rule(base._storage.meta, meta, shown(base._view))
         except (RuntimeError, NotImplementedError) as error:
             if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
@@ -55,6 +55,20 @@ def _as_strided(base: XlaTensor, size: Sizes, stride: Sizes, storage_offset: int
         if base.requires_grad:
             rebased.follow(base._storage, result)
         return result
+
+
+def _check_bounds(base: Meta, meta: Meta) -> None:
+    """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets `as_strided` make it, every
+    real device refuses."""
+    reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
+    width, size_held = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    # The bounds are bytes, as a view may show memory in another dtype.
+    if meta.numel and (reach * width > size_held or meta.offset * width < base.offset * base.dtype.itemsize):
+        raise RuntimeError(
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
+            f"itemsize {width} requiring a storage size of {reach * width} are out of bounds for storage of size "
+            f"{size_held}"
+        )
 
 
 def _detach(func: OpOverload, args: Args, kwargs: Kwargs) -> XlaTensor:

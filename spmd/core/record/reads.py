@@ -328,17 +328,6 @@ def _recorded_again(ops: Sequence[OpSpec], value: Value) -> Value:
     return value
 
 
-def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
-    """Gives a gradient the sharding of the storage that it belongs to, where that is annotated."""
-    sharding = storage.sharding
-    if sharding is None or grad._storage.sharding is sharding:
-        return
-    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-        # Backward often ends in a view (a transposed product). The gradient that stays is stored itself, not its base.
-        grad._storage, grad._view = Storage(value_of(grad), grad._meta), None
-    annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
-
-
 def _members(reads: Iterable[Read]) -> dict[Read, Storage]:
     """The reads whose storage still exists and has them, each with its storage."""
     living = {read: storage for read in reads if (storage := read.owner()) is not None}

@@ -9,9 +9,9 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
+from ..checks.memory_formats import refuse_op
 from ..ops import CHECKS, ON_CPU, base_name
 from . import settings
-from .memory_formats import refuse_op
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".

@@ -258,20 +258,6 @@ _STRIDED: Interned[_Place, ViewRule] = Interned(4096)
 _STRIDED_WRITES: Interned[_Place, OpSpec] = Interned(4096)
 
 
-def check_bounds(base: Meta, meta: Meta) -> None:
-    """Raises RuntimeError for a view beyond its base's memory: torch's meta device lets `as_strided` make it, every
-    real device refuses."""
-    reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
-    width, size_held = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
-    # The bounds are bytes, as a view may show memory in another dtype.
-    if meta.numel and (reach * width > size_held or meta.offset * width < base.offset * base.dtype.itemsize):
-        raise RuntimeError(
-            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
-            f"itemsize {width} requiring a storage size of {reach * width} are out of bounds for storage of size "
-            f"{size_held}"
-        )
-
-
 def check_dense(base: Meta) -> None:
     """Raises NotImplementedError unless the base fills its memory without gaps or overlaps: strided access is by
     position in memory."""

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from einops import rearrange
 
-from .constrain import constrain, on_device, space_of
-from .value import DEVICE, HOST, Sharding, Spec
+from .constrain import constrain
+from .value import DEVICE, Sharding, Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,3 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> list[jax.Arr
         result.append(from_rows(flat, cut, array.shape))
         start += width
     return result
-
-
-def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> jax.Array:
-    """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a vector.
-
-    All cuts have the same rows. Of a stack on the host one row at a time is fetched.
-    """
-    partial = []
-    for array, cut in zip(arrays, cuts, strict=True):
-
-        def by_shard(array: jax.Array, cut: EvenCut = cut) -> jax.Array:
-            return jnp.sum(jnp.square(to_rows(on_device(array), cut)), axis=1)
-
-        if array.ndim == cut.ndim:
-            partial.append(jnp.expand_dims(by_shard(array), 1))
-        elif space_of(array) == HOST:
-            partial.append(jax.lax.map(by_shard, array).T)
-        else:
-            partial.append(jax.vmap(by_shard, out_axes=1)(array))
-    return jnp.sum(constrain(jnp.concatenate(partial, axis=1), cuts[0].rows), axis=0)

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ..record.reads import shard_gradient
+from ..record.annotations import annotate
 from ..record.storage import Storage
 from ..record.tensor import WHEN_PARAMETER, XlaTensor
+from ..record.views import read
 
 _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
 PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
@@ -54,6 +55,17 @@ def leave(tensor: torch.Tensor) -> None:
     elif tensor._backward_hooks is not None:
         tensor._backward_hooks.pop(_PIN, None)
     tensor.__dict__[PINNED] = False
+
+
+def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
+    """Gives a gradient the sharding of the storage that it belongs to, where that is annotated."""
+    sharding = storage.sharding
+    if sharding is None or grad._storage.sharding is sharding:
+        return
+    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+        # Backward often ends in a view (a transposed product). The gradient that stays is stored itself, not its base.
+        grad._storage, grad._view = Storage(read(grad), grad._meta), None
+    annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
 
 
 def pin_gradient(parameter: torch.Tensor) -> None:

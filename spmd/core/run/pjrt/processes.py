@@ -5,14 +5,11 @@
 
 import gc
 import itertools
-import socket
 from typing import Any, NamedTuple
 
 import jax
-from torch.distributed import PrefixStore, TCPStore
 
-from ...base.config import launched
-from ...base.jax_private import ClusterEnv, distributed_state
+from ...base.jax_private import distributed_state
 
 
 def several() -> bool:
@@ -53,60 +50,6 @@ class Place(NamedTuple):
     num_processes: int
     process_id: int
     local_device_ids: tuple[int, ...] | None
-
-
-def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> Place:
-    """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
-    launchers that jax detects (SLURM, Open MPI, TPU pods). Without any of these a process is a job of one.
-
-    Raises ValueError that names the missing ones.
-    """
-    launcher, local = launched(), None
-    num_processes = launcher.num_processes if num_processes is None else num_processes
-    process_id = launcher.process_id if process_id is None else process_id
-    if address is None and launcher.address is not None and None not in (num_processes, process_id):
-        address = (
-            launcher.address
-            if launcher.restart is None
-            else _port_from_store(launcher.address, launcher.restart, process_id)
-        )
-    if address is None or num_processes is None or process_id is None:
-        address, num_processes, process_id, local = ClusterEnv.auto_detect_unset_distributed_params(
-            address, num_processes, process_id, None, None, _DETECTION_SECONDS
-        )
-    values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
-    missing = [name for name, value in values.items() if value is None]
-    if len(missing) == len(values):
-        return Place(f"127.0.0.1:{_free_port()}", 1, 0, None)
-    if missing or address is None or num_processes is None or process_id is None:
-        raise ValueError(
-            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with "
-            "`python -m spmd launch` (one machine), torchrun (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or "
-            'mpirun, or call spmd.initialize("host:port", num_processes, process_id) in each process.'
-        )
-    if ":" not in address:
-        raise ValueError(f'initialize: expected coordinator_address as "host:port", got {address!r}')
-    if not 0 <= process_id < num_processes:
-        raise ValueError(f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}")
-    return Place(address, num_processes, process_id, None if local is None else tuple(local))
-
-
-_DETECTION_SECONDS = 60
-
-
-def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
-    """Returns the address for jax, whose port the first process publishes in torchrun's own store at this address."""
-    host, port = address.rsplit(":", 1)
-    store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
-    if process_id == 0:
-        store.set("port", str(_free_port()))
-    return f"{host}:{store.get('port').decode()}"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return int(free.getsockname()[1])
 
 
 def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
