@@ -1,9 +1,10 @@
 """A call recorded as one graph, its arguments, the state that it reads and overwrites, and its random draws."""
 
 import inspect
+import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,9 +37,9 @@ from ...core.extend import (
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import ready
 
-# Two places in the stream of draws: what differs by them between two recordings is a draw's key, else it is a change.
-_SEEDS = 0x3C6EF372FE94F82B, 0x1F83D9ABFB41BD6B
-_FAR = 1 << 40
+# The place in the stream of draws at which a call is recorded: no other numbers are like these, so that integers of the
+# graph that follow from them are keys of draws.
+SEED, FIRST_DRAW = 0x3C6EF372FE94F82B, 1 << 40
 
 
 @dataclass(frozen=True)
@@ -58,22 +59,13 @@ class StepOperand:
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The integers among a graph's scalar arguments that are keys of draws: their places, and for counts the number of
-    draws before it. num: the draws of a call."""
-
-    seeds: tuple[int, ...] = ()
-    counts: dict[int, int] = field(default_factory=dict)
-    num: int = 0
-
-
-@dataclass(frozen=True)
 class ExportedStep:
     """A call as a graph.
 
     inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. operands: the tensors
     among its arguments, in order, then its state. overwrites: by root of the graph, the place of the operand that takes
-    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged.
+    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged. num_draws: the
+    draws of a call.
     """
 
     graph: Graph
@@ -82,7 +74,7 @@ class ExportedStep:
     operands: list[StepOperand]
     overwrites: dict[int, int]
     results: list[int]
-    draws: Draws
+    num_draws: int
 
 
 def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedStep:
@@ -102,23 +94,26 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         with abstract_calls.abstractly(step, None, recording) as reachable:
             names = StateNames(reachable)
             taken: list[_Taken] = []
-            for number in range(_MOST_CALLS):
-                taken.append(_take(step, call["args"], call["kwargs"], recording, number, stand_ins))
-                if number and taken[-2].graph.key() == taken[-1].graph.key():
+            for _ in range(_MOST_CALLS):
+                taken.append(_take(step, call["args"], call["kwargs"], recording, stand_ins))
+                if len(taken) > 1 and taken[-2].graph.key() == taken[-1].graph.key():
                     break
             else:
                 raise ValueError(
                     f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported must "
                     "do the same at each call: pass what changes as an argument"
                 )
+            first, last = taken[-2:]
+            _check_same(first, last)
             paths = _named_as_parameters(step, [path for path, _ in tensors])
-            call_recorded = _read(taken[-2], taken[-1], inputs, paths, stand_ins, names, recording)
-    for operand in call_recorded.operands:
+            arguments = zip(paths, itertools.repeat("argument"), stand_ins, last.values_before, strict=False)
+            operands = [*itertools.starmap(StepOperand, arguments), *_state(first, last, names, recording)]
+    for operand in operands:
         if operand.tensor.is_meta:
             raise ValueError(
                 f"export: {operand.name} is on meta, and a program is exported with its values; load them first"
             )
-    return call_recorded
+    return _exported_step(inputs, operands, last)
 
 
 _MOST_CALLS = 4
@@ -161,12 +156,12 @@ class _Taken:
     storages: list[Storage]
     state: dict[Storage, DeviceData]
     values_before: list[Any]
-    numbers: tuple[list[float], list[int]]
+    numbers: list[Sequence[float | int]]
     num_draws: int
 
 
-def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, given: Sequence[XlaTensor]) -> _Taken:
-    seed.set_state((_SEEDS[number % 2], number % 2 * _FAR))
+def _take(step: Any, args: Any, kwargs: Any, recording: Recording, given: Sequence[XlaTensor]) -> _Taken:
+    seed.set_state((SEED, FIRST_DRAW))
     values_before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
     with seed.noted() as draws:
         result = step(*args, **kwargs)
@@ -197,115 +192,68 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, number: int, 
     graph = schedule.graph_of(roots, mesh)
     taken = _Taken(
         graph, outputs, returned, [storage for _, storage in roots], written, values_before,
-        walks.pack_numbers(graph.nodes), len(draws),
+        [node.numbers for node in graph.nodes], sum(key == SEED for key, _ in draws),
     )  # fmt: skip
     syncs.sync()
     return taken
 
 
-def _read(
-    first: _Taken,
-    last: _Taken,
-    inputs: dict[str, Description],
-    paths: list[str],
-    given: Sequence[XlaTensor],
-    names: StateNames,
-    recording: Recording,
-) -> ExportedStep:
-    """Compares two equal recordings, and reads a call from them."""
-    graph = last.graph
-    if first.outputs != last.outputs:
-        raise ValueError("export: the step returned another structure, or another number in it, at its next call")
-    draws = _draws(first, last)
+def _state(first: _Taken, last: _Taken, names: StateNames, recording: Recording) -> Iterator[StepOperand]:
+    """The values besides the arguments that a call reads or overwrites, with the user's tensors behind them."""
     value_before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
-    computed = set(recording.made)
-    operands = [
-        StepOperand(path, "argument", tensor, value)
-        for path, tensor, value in zip(paths, given, last.values_before, strict=True)
-    ]
-    for value in dict.fromkeys([*graph.inputs, *last.state.values()]):
-        if value not in last.values_before:
-            holder = value.holder() if value.holder is not None else None
-            storage = next((storage for storage, old in last.state.items() if old is value), holder)
-            source = _source(value, storage, value_before.get(value), names, computed, len(operands) - len(given))
-            operands.append(StepOperand(*source, value))
-    place_of = {operand.value: index for index, operand in enumerate(operands)}
-    overwrites = {
-        root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
-    }
-    roots = {storage: root for root, storage in enumerate(last.storages)}
-    results = [
-        roots[storage_of(tensor)] if storage_of(tensor) in roots else _unchanged(tensor, operands)
-        for tensor in last.returned
-    ]
-    return ExportedStep(graph, inputs, last.outputs, operands, overwrites, results, draws)
+    overwritten, computed = {value: storage for storage, value in last.state.items()}, set(recording.made)
+    state = dict.fromkeys(value for value in (*last.graph.inputs, *overwritten) if value not in last.values_before)
+    for place, value in enumerate(state):
+        holder = value.holder() if value.holder is not None else None
+        named = names.of(overwritten.get(value, holder))
+        if named is None:
+            _check_constant(value, value_before.get(value), is_computed=value in computed)
+            named = reached.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
+        yield StepOperand(*named, value)
 
 
-def _unchanged(tensor: Any, operands: Sequence[StepOperand]) -> int:
-    """The ~place of a returned tensor that the call does not compute."""
-    for index, operand in enumerate(operands):
-        if isinstance(operand.tensor, XlaTensor) and storage_of(operand.tensor) is storage_of(tensor):
-            return ~index
-    raise ValueError(
-        "export: the step returns data that it neither computes nor takes as an argument; leave it out of the result"
-    )
-
-
-def _source(
-    value: DeviceData,
-    storage: Storage | None,
-    before: DeviceData | None,
-    names: StateNames,
-    computed: set[Any],
-    place: int,
-) -> reached.Named:
-    """The user's tensor behind an input of the graph, with its name and role."""
-    named = names.of(storage)
-    if named is not None:
-        return named
-    if value in computed or value.is_abstract:
+def _check_constant(value: DeviceData, before: DeviceData | None, *, is_computed: bool) -> None:
+    """Raises ValueError for data behind no tensor of the user's that are not the same at each call."""
+    if is_computed or value.is_abstract:
         raise ValueError(
             f"export: the step reads a value of {value.meta!r} that its first call makes (state that is not there yet, "
             "such as a momentum buffer, or that each call replaces by a new tensor); call the step once before the "
             "export, and write state in place"
         )
-    if value.host is not None and (
-        before is None or before.host is None or value.host.tobytes() != before.host.tobytes()
-    ):
+    host_before = None if before is None else before.host
+    if value.host is not None and (host_before is None or value.host.tobytes() != host_before.tobytes()):
         raise ValueError(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
         )
-    return reached.Named(f"constant.{place}", "constant", wrap(value.meta, Storage(value, value.meta)))
 
 
-def _draws(first: _Taken, last: _Taken) -> Draws:
-    """Which scalar arguments are keys of draws; raises ValueError where another one has changed."""
-    (floats, integers), (floats_after, integers_after) = first.numbers, last.numbers
-    changed = [
-        index for index, pair in enumerate(zip(floats, floats_after, strict=True)) if pair[0].hex() != pair[1].hex()
-    ]
-    if changed:
-        raise _changes(last.graph, "f", changed[0], floats[changed[0]], floats_after[changed[0]])
-    seeds, counts = [], {}
-    for index, (first_integer, other) in enumerate(zip(integers, integers_after, strict=True)):
-        if {first_integer, other} == set(_SEEDS):
-            seeds.append(index)
-        elif abs(other - first_integer) == _FAR:
-            counts[index] = min(first_integer, other)
-        elif first_integer != other:
-            raise _changes(last.graph, "i", index, first_integer, other)
-    return Draws(tuple(seeds), counts, last.num_draws) if seeds or counts else Draws()
+def _exported_step(inputs: dict[str, Description], operands: list[StepOperand], last: _Taken) -> ExportedStep:
+    place_of = {operand.value: place for place, operand in enumerate(operands)}
+    overwrites = {
+        root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
+    }
+    tensors = {~place: operand.tensor for place, operand in enumerate(operands)}
+    result_of = {storage_of(tensor): place for place, tensor in tensors.items() if isinstance(tensor, XlaTensor)}
+    result_of |= {storage: root for root, storage in enumerate(last.storages)}
+    if not result_of.keys() >= {storage_of(tensor) for tensor in last.returned}:
+        raise ValueError(
+            "export: the step returns data that it neither computes nor takes as an argument; leave it out of the "
+            "result"
+        )
+    results = [result_of[storage_of(tensor)] for tensor in last.returned]
+    return ExportedStep(last.graph, inputs, last.outputs, operands, overwrites, results, last.num_draws)
 
 
-def _changes(graph: Graph, kind: str, place: int, one: float, other: float) -> ValueError:
-    """The error about a number that is another one at the next call, with its line."""
-    for node in graph.nodes:
-        count = node.op.numbers.count(kind) if node.numbers else 0
-        if place < count:
-            return ValueError(
-                f"export: a number of {user_lines.describe(node)} was {one!r} in one call and {other!r} in the next; a "
-                "program has one: compute it from tensors, or pass it as an argument (a learning rate as a tensor)"
-            )
-        place -= count
-    raise AssertionError("each number is of an op")
+def _check_same(first: _Taken, last: _Taken) -> None:
+    """Raises ValueError where two calls of one program return another structure, or have another number in it."""
+    if first.outputs != last.outputs:
+        raise ValueError("export: the step returned another structure, or another number in it, at its next call")
+    for node, numbers, numbers_after in zip(last.graph.nodes, first.numbers, last.numbers, strict=True):
+        for number, number_after in zip(numbers, numbers_after, strict=True):
+            if repr(number) != repr(number_after):
+                raise ValueError(
+                    f"export: a number of {user_lines.describe(node)} was {number!r} in one call and {number_after!r} "
+                    "in the next; a program has one: compute it from tensors, or pass it as an argument (a learning "
+                    "rate as a tensor)"
+                )

@@ -15,7 +15,7 @@ from torch import nn
 from ...core import Sharding, compiler_context, config, options, processes, storage_of, user_line
 from ...core.extend import Graph, jax_facts, regions, user_lines, walks
 from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
-from .exported_call import Draws, ExportedStep, record
+from .exported_call import FIRST_DRAW, SEED, ExportedStep, record
 
 
 def export(
@@ -99,30 +99,31 @@ class _ExportArguments:
         order = {operand.value: index for index, operand in enumerate(call.operands)}
         self.of_input = [order[value] for value in graph.inputs]
 
-    def structs(self, draws: Draws) -> list[jax.ShapeDtypeStruct]:
+    def structs(self, num_draws: int) -> list[jax.ShapeDtypeStruct]:
         """Physical shapes, dtypes and shardings, for which jax lowers."""
         result = [
             jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
             for meta, sharding in zip(self.metas, self.shardings, strict=True)
         ]
-        return [*result, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else result
+        return [*result, jax.ShapeDtypeStruct((2,), np.int64)] if num_draws else result
 
 
 def _lowered(
     call: ExportedStep, program: _ExportArguments, platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
-    graph, draws = call.graph, call.draws
+    graph = call.graph
     compute = regions.build(graph, user_lines.describe)
     floats, integers = (
         np.array(numbers, kind) for numbers, kind in zip(walks.pack_numbers(graph.nodes), "dq", strict=True)
     )
+    draws_before = integers - FIRST_DRAW
+    is_count = (draws_before >= 0) & (draws_before < FIRST_DRAW)
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = jnp.asarray(integers)
-        if draws.num:
-            seeds, counts, offsets = _places(draws, len(integers))
+        if call.num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
-            whole = jnp.where(seeds, seed, jnp.where(counts, count + offsets, whole))
+            whole = jnp.where(integers == SEED, seed, jnp.where(is_count, count + draws_before, whole))
         return compute(*(arrays[place] for place in program.of_input), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
@@ -130,18 +131,9 @@ def _lowered(
         out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
-        structs = program.structs(draws)
+        structs = program.structs(call.num_draws)
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
         return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
-
-
-def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Which integers are a draw's seed, which its count, and the number of draws before it."""
-    seeds, counts, offsets = np.zeros(length, bool), np.zeros(length, bool), np.zeros(length, np.int64)
-    seeds[list(draws.seeds)] = True
-    for index, offset in draws.counts.items():
-        counts[index], offsets[index] = True, offset
-    return seeds, counts, offsets
 
 
 def _manifest(
@@ -153,7 +145,7 @@ def _manifest(
         {"role": operand.role, "name": operand.name, **array_facts(meta), "sharding": meshes.text(sharding)}
         for operand, meta, sharding in zip(call.operands, program.metas, program.shardings, strict=True)
     ]
-    if call.draws.num:
+    if call.num_draws:
         arguments.append(
             {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
         )
@@ -174,7 +166,7 @@ def _manifest(
             "platforms": list(lowered.platforms),
             "partitioner": config.partitioner,
             "compiler_options": {graph.mesh.platform: options.options_of(graph)},
-            "num_draws": call.draws.num,
+            "num_draws": call.num_draws,
             "has_complex": regions.has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),
