@@ -356,31 +356,16 @@ _KINDS: dict[type[VariableTracker], Iterable[str]] = {
 }
 
 
-@functools.cache
-def _rules() -> dict[int, Any]:
-    """The kind of variable of each function, by its id; the functions are looked up at the first trace."""
-    functions = [(trace_rules.load_object(name), kind) for kind, names in _KINDS.items() for name in names]
-    # None: a function of a folder that cannot be imported, without torch.distributed
-    present = [(function, kind) for function, kind in functions if function is not None]
-    # One that is decorated (`ends_at_user_line`) is called by its decoration, which Dynamo traces.
-    return {id(form): kind for function, kind in present for form in (function, inspect.unwrap(function))}
-
-
 def register() -> None:
     """Has Dynamo find the table's functions, methods and contexts."""
-    torchs_lookup, inlined = trace_rules._lookup_inner, trace_rules.get_legacy_mod_inlinelist
+    # torch looks the names up at the first trace, and skips those of folders that cannot be imported. A function that
+    # is decorated (`ends_at_user_line`) is called by its decoration, which Dynamo traces.
+    forms = {f"{name}{form}": kind for kind, names in _KINDS.items() for name in names for form in ("", "#__wrapped__")}
+    trace_rules.torch_name_rule_map.append(forms)
+    trace_rules.get_torch_obj_rule_map.cache_clear()
+    inlined = trace_rules.get_legacy_mod_inlinelist
     call_method, call_class = variables.TensorVariable.call_method, variables.UserDefinedClassVariable.call_function
     before_with = InstructionTranslatorBase.setup_or_before_with
-
-    def lookup(
-        obj: Any, name: Any = None, filename: Any = None, is_direct_call: bool = True, reasons: Any = None
-    ) -> Any:
-        kind = _rules().get(id(obj))
-        if kind is None:
-            return torchs_lookup(obj, name, filename, is_direct_call, reasons)
-        if reasons is not None:
-            reasons.add("a function of spmd")
-        return kind
 
     def call_our_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in table.METHODS and _fake(self).device.type == "xla":
@@ -399,7 +384,6 @@ def register() -> None:
             self.stack[-1] = ContextVariable(top)
         before_with(self, inst)
 
-    trace_rules._lookup_inner = lookup
     trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
     variables.TensorVariable.call_method = call_our_method  # type: ignore[method-assign]
     variables.UserDefinedClassVariable.call_function = call_our_class  # type: ignore[method-assign]
