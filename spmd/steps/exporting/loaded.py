@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,8 @@ class LoadedProgram:
         self._overwrites = {
             result: one["overwrites"] for result, one in enumerate(manifest["results"]) if "overwrites" in one
         }
+        self._donated = sorted({place for place in self._overwrites.values() if place >= self._num_given})
+        self._meshes = list(dict.fromkeys(one.replicated() for one in self._shardings))
         self._program = self._compiled(platform)
 
     def _sharding(self, text: dict[str, Any] | None) -> Sharding:
@@ -183,16 +185,14 @@ class LoadedProgram:
             for index, meta in enumerate(self._results):
                 if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
                     out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
-            donated = self._donated()
-            jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=donated, keep_unused=True)
+            jitted = jax.jit(
+                self._exported.call, out_shardings=tuple(out), donate_argnums=self._donated, keep_unused=True
+            )
             options = self.manifest["program"]["compiler_options"].get(platform, {})
             lowered = jitted.lower(*self._structs)
             if self.manifest["program"]["has_complex"]:
                 regions.hide(lowered.compiler_ir())
             return jax_facts.compile_lowered(lowered, options)
-
-    def _donated(self) -> list[int]:
-        return sorted({place for place in self._overwrites.values() if place >= self._num_given})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""
@@ -200,8 +200,6 @@ class LoadedProgram:
             raise AbstractError(f"a loaded program is called at {user_line()}, in a step that is recorded and not run")
         inputs = self.manifest["inputs"]
         passed = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
-        for index, tensor in enumerate(passed):
-            self._check(index, tensor)
         with torch.no_grad():
             placed: list[Any] = [self._placed(index, tensor) for index, tensor in enumerate(passed)]
         tensors = [*placed, *self.state.values()]
@@ -209,13 +207,13 @@ class LoadedProgram:
         with contextlib.ExitStack() as leases:
             held = [transfer.leased(storage_of(tensor), "a loaded program", on_device=True) for tensor in tensors]
             buffers = [leases.enter_context(lease).placed()[0] for lease in held]
-        running.spare(buffers, self._donated())
+        running.spare(buffers, self._donated)
         arrays: list[Any] = [
             _spelled(buffer, struct.sharding) for buffer, struct in zip(buffers, self._structs, strict=False)
         ]
-        draw = self._draw() if self._num_draws else ()
-        if draw:
-            arrays.append(np.array(draw, np.int64))
+        # The place in the stream of draws of this call, which takes as many as the exported one.
+        draw = [seed.next_draw() for _ in range(self._num_draws)][:1]
+        arrays += [*np.array(draw, np.int64)]
         if processes.several():
             words = f"a run of a loaded program, its draws {draw}, {processes.digest('program', self._mark)}"
             processes.note(words, self._mark + repr(draw).encode(), user_line())
@@ -237,8 +235,9 @@ class LoadedProgram:
 
         return rebuild(self.manifest["outputs"], returned)
 
-    def _check(self, place: int, tensor: torch.Tensor) -> None:
-        argument, meta = self.manifest["arguments"][place], self._metas[place]
+    def _placed(self, place: int, tensor: Any) -> torch.Tensor:
+        """The argument in the layout of the program."""
+        argument, meta, layout = self.manifest["arguments"][place], self._metas[place], self._shardings[place]
         if type(tensor) is not XlaTensor:
             raise TypeError(
                 f"a loaded program: expected {argument['name']} on xla, got a tensor on {tensor.device}; move it with "
@@ -249,29 +248,15 @@ class LoadedProgram:
                 f"a loaded program: {argument['name']} was exported as {meta.dtype} of shape {list(meta.shape)}, got "
                 f"{tensor.dtype} of shape {list(tensor.shape)}; export the call with these shapes, too"
             )
-
-    def _placed(self, place: int, tensor: Any) -> torch.Tensor:
-        """The argument in the layout of the program."""
-        layout = self._shardings[place]
-        if view_of(tensor) is None and annotations.sharding_now(tensor) is layout:
-            return tensor
-        return reshard(tensor.detach(), layout)
-
-    def _draw(self) -> tuple[int, int]:
-        """The place in the stream of draws of this call, which takes as many as the exported one."""
-        first, *_ = [seed.next_draw() for _ in range(self._num_draws)]
-        return first
+        is_placed = view_of(tensor) is None and annotations.sharding_now(tensor) is layout
+        return tensor if is_placed else reshard(tensor.detach(), layout)
 
     def _taken(self, place: int, array: jax.Array) -> torch.Tensor:
         """A result as a tensor, in its logical shape."""
         meta, pinned = self._results[place], self._pinned[place]
-        sharding = pinned or Sharding.from_jax(array.sharding, len(meta.shape), self._meshes())
+        sharding = pinned or Sharding.from_jax(array.sharding, len(meta.shape), self._meshes)
         data = DeviceData(meta, buffer=_spelled(array, sharding.jax), sharding=sharding, source=user_frame())
         return wrap(meta, Storage(data, meta, pinned))
-
-    def _meshes(self) -> list[Sharding]:
-        """The program's meshes over these devices."""
-        return list(dict.fromkeys(one.replicated() for one in self._shardings))
 
     def save(self, path: str | Path) -> None:
         """Writes the program with its state as it is now, as `Exported.save` does."""
@@ -310,16 +295,16 @@ def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
     num_here = len(hardware.devices())
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
-    if mesh is None:
-        default = get_global_mesh()
-        mesh = default if default is not None and default.size() == count else None
-    if mesh is None and max(manifest["device_ids"]) < num_here:
-        return tuple(manifest["device_ids"])
-    num_mesh = num_here if mesh is None else mesh.size()
-    if num_mesh != count:
+    default = get_global_mesh()
+    if mesh is None and default is not None and default.size() == count:
+        mesh = default
+    device_ids: Sequence[int] = manifest["device_ids"] if mesh is None else mesh.device_ids
+    if mesh is None and max(device_ids) >= num_here:
+        device_ids = range(num_here)
+    if len(device_ids) != count:
         raise ValueError(
             f"load_exported: the program was exported for {count} device{'s' * (count > 1)}, and "
-            f"{'this process sees' if mesh is None else 'the mesh has'} {num_mesh}; export it again on a mesh of "
-            f"{num_mesh}"
+            f"{'this process sees' if mesh is None else 'the mesh has'} {len(device_ids)}; export it again on a mesh "
+            f"of {len(device_ids)}"
         )
-    return tuple(range(count)) if mesh is None else tuple(mesh.device_ids)
+    return tuple(device_ids)
