@@ -1,6 +1,5 @@
 """A reader of `torch.distributed.checkpoint`'s folders that runs no code of theirs and stays in the folder."""
 
-import builtins
 import io
 import os
 import pickle
@@ -15,17 +14,13 @@ from torch.futures import Future
 
 from ...jobs.checkpoint.files import check_archive
 
-_CLASSES: dict[tuple[str, str], Any] = {
-    **{(kind.__module__, kind.__qualname__): kind for kind in vars(metadata).values() if isinstance(kind, type)},
-    (_StorageInfo.__module__, _StorageInfo.__qualname__): _StorageInfo,
-    ("torch", "Size"): torch.Size,
-    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
-    **{
-        (module, name): lambda *parts: os.path.join(*parts)
-        for module in ("pathlib", "pathlib._local")  # the latter in Python 3.13
-        for name in ("Path", "PosixPath", "WindowsPath")
-    },  # of the folder's old name
-    **{("builtins", name): getattr(builtins, name) for name in ("dict", "list", "set", "tuple", "int", "str")},
+_METADATA = [kind for kind in (_StorageInfo, *vars(metadata).values()) if isinstance(kind, type)]
+_NAMES = {
+    *((kind.__module__, kind.__qualname__) for kind in _METADATA),
+    *(("torch", name) for name, value in vars(torch).items() if isinstance(value, (torch.dtype, torch.layout))),
+    *(("builtins", name) for name in ("dict", "list", "set", "tuple", "int", "str")),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
 }
 
 
@@ -33,10 +28,11 @@ class _Unpickler(pickle.Unpickler):
     """Makes the classes of torch's metadata alone."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _CLASSES:
-            return _CLASSES[module, name]
-        if module == "torch" and isinstance(getattr(torch, name, None), (torch.dtype, torch.layout)):
-            return getattr(torch, name)
+        if (module, name) in _NAMES:
+            return super().find_class(module, name)
+        # The folder's old name; the second module is that of Python 3.13.
+        if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
+            return lambda *parts: os.path.join(*parts)
         raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint's metadata")
 
 

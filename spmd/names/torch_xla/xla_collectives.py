@@ -81,7 +81,7 @@ def reduce_scatter(
     if not isinstance(input, torch.Tensor):
         how = scale, scatter_dim, shard_count, groups
         return [reduce_scatter(reduce_type, one, *how, into) for one, into in _pairs(input, output)]
-    axes = _counted(input, groups, shard_count, "reduce_scatter")
+    axes = _axes(input, groups, "reduce_scatter", shard_count)
     result = collectives.reduce_scatter(input, reduce_type, scatter_dim, axes) if axes else input
     result = result if scale == 1 else result * scale
     return result if output is None else output.copy_(result)
@@ -119,7 +119,7 @@ def all_to_all(
     >>> spmd.torch_xla.xla_collectives.all_to_all(torch.ones(2, 3, device="xla"), 0, 1, 1).shape
     torch.Size([2, 3])
     """
-    axes = _counted(value, groups, split_count, "all_to_all")
+    axes = _axes(value, groups, "all_to_all", split_count)
     return collectives.all_to_all(value, split_dimension, concat_dimension, axes) if axes else value
 
 
@@ -160,14 +160,17 @@ def collective_broadcast(tensors: Sequence[torch.Tensor], root_ordinal: int = 0,
 _INSIDE = "; shards exist inside spmd.shard_map, and after enable_manual_sharding"
 
 
-def _axes(tensor: torch.Tensor, groups: Groups, caller: str) -> tuple[str, ...]:
-    """The mesh axes of the shards of these groups; () outside of per-shard code."""
+def _axes(tensor: torch.Tensor, groups: Groups, caller: str, count: int | None = None) -> tuple[str, ...]:
+    """The mesh axes of the shards of these groups; () outside of per-shard code. count: the shards of a group that the
+    caller expects."""
     now = tracker() or untracked(tensor)
-    if now is None:
-        if groups and [list(group) for group in groups] != [[0]]:
-            raise ValueError(f"{caller}: expected groups of the one logical device, [[0]], got {groups!r}{_INSIDE}")
-        return ()
-    return tuple(now.axes) if not groups else _axes_of(now, groups, caller)
+    if now is None and groups and [list(group) for group in groups] != [[0]]:
+        raise ValueError(f"{caller}: expected groups of the one logical device, [[0]], got {groups!r}{_INSIDE}")
+    axes = () if now is None else _axes_of(now, groups, caller) if groups else tuple(now.axes)
+    shards = 1 if now is None else now.size(axes)
+    if count not in (None, shards):
+        raise ValueError(f"{caller}: expected a count of {shards} shard(s) here, got {count}{'' if axes else _INSIDE}")
+    return axes
 
 
 def _axes_of(now: Tracker, groups: Sequence[Sequence[int]], caller: str) -> tuple[str, ...]:
@@ -180,12 +183,3 @@ def _axes_of(now: Tracker, groups: Sequence[Sequence[int]], caller: str) -> tupl
             if sorted(map(list, rows.tolist())) == sorted(wanted):
                 return axes
     raise ValueError(f"{caller}: expected groups of shards along axes of the mesh {dict(now.sizes)}, got {groups!r}")
-
-
-def _counted(tensor: torch.Tensor, groups: Groups, count: int, caller: str) -> tuple[str, ...]:
-    axes = _axes(tensor, groups, caller)
-    now = tracker() or untracked(tensor)
-    shards = now.size(axes) if now is not None else 1
-    if count != shards:
-        raise ValueError(f"{caller}: expected a count of {shards} shard(s) here, got {count}{'' if axes else _INSIDE}")
-    return axes

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import torch
 from jax import export as jax_export
 
-from ...core import XlaTensor, processes, transfer, user_line
+from ...core import Meta, Sharding, XlaTensor, processes, transfer, user_line
 from ...jobs.checkpoint.files import SAFETENSORS
 from ...jobs.checkpoint.safetensors_layout import file_of
 from ...tensors import sealed_json
@@ -84,6 +85,11 @@ def state_names(manifest: dict[str, Any]) -> list[str]:
 def array_facts(array: Any) -> dict[str, Any]:
     """The dtype and the shape of an array, as JSON."""
     return {"dtype": str(array.dtype).removeprefix("torch."), "shape": list(array.shape)}
+
+
+def struct(meta: Meta, sharding: Sharding) -> jax.ShapeDtypeStruct:
+    """The physical shape, the dtype and the sharding in which a program takes a tensor."""
+    return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,9 @@ import torch
 from jax import export as jax_export
 from torch import nn
 
-from ...core import Sharding, compiler_context, config, options, processes, storage_of, user_line
-from ...core.extend import Graph, jax_facts, regions, user_lines, walks
-from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers
+from ...core import Meta, Sharding, compiler_context, config, options, processes, storage_of, user_line
+from ...core.extend import jax_facts, regions, user_lines, walks
+from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers, struct
 from .exported_call import FIRST_DRAW, SEED, ExportedStep, record
 
 
@@ -65,94 +65,81 @@ def export(
         raise TypeError(f"export: expected a module or a function, got {type(step).__name__}")
     if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
         raise TypeError(f"export: expected args as a tuple of the arguments, got a {type(args).__name__}")
-    if isinstance(step, nn.Module):
-        with torch.no_grad():
-            recorded = record(step, args, kwargs or {})
-    else:
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not isinstance(step, nn.Module)):
         recorded = record(step, args, kwargs or {})
-    program = _ExportArguments(recorded)
-    exported = _lowered(recorded, program, platforms, custom_calls)
+    shardings = _shardings(recorded)
+    exported = _lowered(recorded, shardings, platforms, custom_calls)
     if processes.several():
         mark = hashlib.sha256(exported.mlir_module().encode()).digest()
         words = f"spmd.export of {len(recorded.graph.nodes):,} ops, its {processes.digest('program', mark)}"
         processes.agree(words, mark, user_line())
     serialized = bytes(exported.serialize())
     state = [operand.tensor for operand in recorded.operands if operand.role != "argument"]
-    return Exported(serialized, _manifest(recorded, program, exported, serialized), state)
+    return Exported(serialized, _manifest(recorded, shardings, exported, serialized), state)
 
 
-class _ExportArguments:
-    """The arguments of the exported function: those of the call, its state, and the place in the stream of draws."""
-
-    def __init__(self, call: ExportedStep):
-        graph = call.graph
-        placed = dict(zip(graph.inputs, graph.shardings, strict=True))
-        pinned = {index: graph.pinned[root] for root, index in call.overwrites.items()}
-        self.metas = [operand.value.meta for operand in call.operands]
-        self.shardings: list[Sharding] = []
-        for index, operand in enumerate(call.operands):
-            is_argument = operand.role == "argument"
-            unread = storage_of(operand.tensor).sharding if is_argument else pinned.get(index)  # type: ignore[arg-type]
-            sharding = placed.get(operand.value, unread or graph.mesh)
-            is_elsewhere = is_argument and sharding.devices != graph.mesh.devices
-            self.shardings.append(graph.mesh if is_elsewhere else sharding)
-        order = {operand.value: index for index, operand in enumerate(call.operands)}
-        self.of_input = [order[value] for value in graph.inputs]
-
-    def structs(self, num_draws: int) -> list[jax.ShapeDtypeStruct]:
-        """Physical shapes, dtypes and shardings, for which jax lowers."""
-        result = [
-            jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())
-            for meta, sharding in zip(self.metas, self.shardings, strict=True)
-        ]
-        return [*result, jax.ShapeDtypeStruct((2,), np.int64)] if num_draws else result
+def _shardings(call: ExportedStep) -> list[Sharding]:
+    """The sharding in which the program takes each operand."""
+    graph, shardings = call.graph, list[Sharding]()
+    placed = dict(zip(graph.inputs, graph.shardings, strict=True))
+    pinned = {index: graph.pinned[root] for root, index in call.overwrites.items()}
+    for index, operand in enumerate(call.operands):
+        is_argument = operand.role == "argument"
+        unread = storage_of(operand.tensor).sharding if is_argument else pinned.get(index)  # type: ignore[arg-type]
+        sharding = placed.get(operand.value, unread or graph.mesh)
+        is_elsewhere = is_argument and sharding.devices != graph.mesh.devices
+        shardings.append(graph.mesh if is_elsewhere else sharding)
+    return shardings
 
 
 def _lowered(
-    call: ExportedStep, program: _ExportArguments, platforms: Sequence[str] | None, custom: Sequence[str]
+    call: ExportedStep, shardings: Sequence[Sharding], platforms: Sequence[str] | None, custom: Sequence[str]
 ) -> jax_export.Exported:
     graph = call.graph
     compute = regions.build(graph, user_lines.describe)
-    floats, integers = (
-        np.array(numbers, kind) for numbers, kind in zip(walks.pack_numbers(graph.nodes), "dq", strict=True)
-    )
+    floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
     draws_before = integers - FIRST_DRAW
     is_count = (draws_before >= 0) & (draws_before < FIRST_DRAW)
+    place_of = {operand.value: place for place, operand in enumerate(call.operands)}
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = jnp.asarray(integers)
         if call.num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
             whole = jnp.where(integers == SEED, seed, jnp.where(is_count, count + draws_before, whole))
-        return compute(*(arrays[place] for place in program.of_input), jnp.asarray(floats), whole)
+        return compute(*(arrays[place_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
     with jax_facts.program_devices(graph.mesh.device_ids if several else None), compiler_context():
         out = tuple(None if sharding is None else sharding.in_program() for sharding in graph.pinned)
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
-        structs = program.structs(call.num_draws)
+        structs = [*map(struct, (operand.value.meta for operand in call.operands), shardings)]
+        if call.num_draws:
+            structs.append(jax.ShapeDtypeStruct((2,), np.int64))
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
         return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
 
 
 def _manifest(
-    call: ExportedStep, program: _ExportArguments, lowered: jax_export.Exported, serialized: bytes
+    call: ExportedStep, shardings: Sequence[Sharding], lowered: jax_export.Exported, serialized: bytes
 ) -> dict[str, Any]:
     graph = call.graph
-    meshes = _Meshes(graph)
+    meshes: list[dict[str, Any]] = []
+    order = {device: place for place, device in enumerate(graph.mesh.device_ids)}
+
+    def facts(meta: Meta, sharding: Sharding | None) -> dict[str, Any]:
+        return {**array_facts(meta), "sharding": None if sharding is None else _text(sharding, meshes, order)}
+
     arguments = [
-        {"role": operand.role, "name": operand.name, **array_facts(meta), "sharding": meshes.text(sharding)}
-        for operand, meta, sharding in zip(call.operands, program.metas, program.shardings, strict=True)
+        {"role": operand.role, "name": operand.name, **facts(operand.value.meta, sharding)}
+        for operand, sharding in zip(call.operands, shardings, strict=True)
     ]
     if call.num_draws:
         arguments.append(
             {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
         )
-    results = [
-        {**array_facts(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
-        for root, sharding in zip(graph.roots, graph.pinned, strict=True)
-    ]
+    results = [facts(root.meta, sharding) for root, sharding in zip(graph.roots, graph.pinned, strict=True)]
     for root, operand_index in call.overwrites.items():
         results[root]["overwrites"] = operand_index
     versions = {name: importlib.metadata.version(name) for name in ("torch-spmd", "torch", "jax", "jaxlib")}
@@ -171,7 +158,7 @@ def _manifest(
         },
         "num_devices": len(graph.mesh.device_ids),
         "device_ids": list(graph.mesh.device_ids),
-        "meshes": meshes.found,
+        "meshes": meshes,
         "inputs": call.inputs,
         "outputs": call.outputs,
         "returned": call.results,
@@ -180,20 +167,10 @@ def _manifest(
     }
 
 
-class _Meshes:
-    """The meshes of a manifest, each by its axes and its order of the program's devices."""
-
-    def __init__(self, graph: Graph):
-        self._place = {device: index for index, device in enumerate(graph.mesh.device_ids)}
-        self.found: list[dict[str, Any]] = []
-
-    def text(self, sharding: Sharding) -> dict[str, Any]:
-        """A sharding as JSON: its mesh, the axes of each dim, its memory."""
-        mesh = {
-            "axes": dict(sharding.mesh_axes()),
-            "device_order": [self._place[device] for device in sharding.device_ids],
-        }
-        if mesh not in self.found:
-            self.found.append(mesh)
-        dims = [list(dim.axes) for dim in sharding.spec.dims]
-        return {"mesh": self.found.index(mesh), "spec": dims, "memory": sharding.memory}
+def _text(sharding: Sharding, meshes: list[dict[str, Any]], order: dict[int, int]) -> dict[str, Any]:
+    """A sharding as JSON: its mesh, which is added to those met before, the axes of each dim, its memory."""
+    mesh = {"axes": dict(sharding.mesh_axes()), "device_order": [order[device] for device in sharding.device_ids]}
+    if mesh not in meshes:
+        meshes.append(mesh)
+    dims = [list(dim.axes) for dim in sharding.spec.dims]
+    return {"mesh": meshes.index(mesh), "spec": dims, "memory": sharding.memory}

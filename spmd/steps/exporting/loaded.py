@@ -42,7 +42,7 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...tensors import sealed_json
 from ...tensors.annotate import mark_sharding, reshard
-from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host
+from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host, struct
 from .nested_values import matched, rebuild
 
 
@@ -176,10 +176,7 @@ class LoadedProgram:
     def _compiled(self, platform: str) -> Any:
         """The compiled program. Arguments that a result of the same layout replaces are donated, if they are state."""
         with self._context():
-            self._structs = [
-                jax.ShapeDtypeStruct(one.padded_shape(meta.shape), meta.struct.dtype, sharding=one.in_program())
-                for one, meta in zip(self._shardings, self._metas, strict=True)
-            ]
+            self._structs = list(map(struct, self._metas, self._shardings))
             out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
             whole = self._sharding(None)
             for index, meta in enumerate(self._results):
