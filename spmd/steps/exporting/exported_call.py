@@ -10,18 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core import (
-    DeviceData,
-    Storage,
-    XlaTensor,
-    annotations,
-    dense_meta,
-    seed,
-    storage_of,
-    syncs,
-    view_of,
-    wrap,
-)
+from ...core import DeviceData, Storage, XlaTensor, annotations, dense_meta, seed, storage_of, syncs, view_of, wrap
 from ...core.extend import (
     Graph,
     Objects,
