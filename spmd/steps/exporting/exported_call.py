@@ -24,7 +24,7 @@ from ...core.extend import (
     walks,
 )
 from .nested_values import Description, describe, rebuild
-from .optimizer_state import ready
+from .optimizer_state import make_ready
 
 # The place in the stream of draws at which a call is recorded: no other numbers are like these, so that integers of the
 # graph that follow from them are keys of draws.
@@ -76,9 +76,10 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     syncs.sync()
     stand_ins = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
     call = {part: rebuild(description, stand_ins.__getitem__) for part, description in inputs.items()}
-    optimizers = Objects.of_step(step, None).of(torch.optim.Optimizer)
+    objects = Objects.of_step(step, None)
     recording = Recording()
-    with ready(optimizers):
+    with abstract_calls.kept(objects):
+        make_ready(objects.of(torch.optim.Optimizer))
         syncs.sync()
         with abstract_calls.abstractly(step, None, recording) as reachable:
             names = StateNames(reachable)
