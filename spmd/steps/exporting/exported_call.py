@@ -26,9 +26,9 @@ from ...core.extend import (
 from .nested_values import Description, describe, rebuild
 from .optimizer_state import make_ready
 
-# The place in the stream of draws at which a call is recorded: no other numbers are like these, so that integers of the
-# graph that follow from them are keys of draws.
-SEED, FIRST_DRAW = 0x3C6EF372FE94F82B, 1 << 40
+# The places in the stream of draws (seed, draws before) at which calls are recorded, in turn: integers that follow from
+# them in two recordings are keys of draws, and no numbers of the user's.
+_PLACES = (0x3C6EF372FE94F82B, 0x0A09E667F3BCC908), (0x1F83D9ABFB41BD6B, 0x0B67AE8584CAA73B)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class ExportedStep:
 
     inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. operands: the tensors
     among its arguments, in order, then its state. overwrites: by root of the graph, the place of the operand that takes
-    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged. num_draws: the
-    draws of a call.
+    it. results: by returned tensor the root that it is, or ~place of the operand that it is unchanged. draws: the
+    place in the stream at which the graph was recorded, and the number of its draws.
     """
 
     graph: Graph
@@ -63,7 +63,7 @@ class ExportedStep:
     operands: list[StepOperand]
     overwrites: dict[int, int]
     results: list[int]
-    num_draws: int
+    draws: tuple[int, int, int]
 
 
 def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedStep:
@@ -84,8 +84,9 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         with abstract_calls.abstractly(step, None, recording) as reachable:
             names = StateNames(reachable)
             taken: list[_Taken] = []
-            for _ in range(_MOST_CALLS):
-                taken.append(_take(step, call["args"], call["kwargs"], recording, stand_ins))
+            for number in range(_MOST_CALLS):
+                place = _PLACES[number % 2]
+                taken.append(_take(step, call["args"], call["kwargs"], recording, place, stand_ins))
                 if len(taken) > 1 and taken[-2].graph.key() == taken[-1].graph.key():
                     break
             else:
@@ -147,11 +148,19 @@ class _Taken:
     state: dict[Storage, DeviceData]
     values_before: list[Any]
     numbers: list[Sequence[float | int]]
-    num_draws: int
+    draws: tuple[int, int, int]
+
+    def numbers_of(self, place: int) -> list[object]:
+        """The numbers of an op; of keys of draws that they are a seed, or the number of the draw."""
+        start, before, count = self.draws
+        named: dict[object, object] = {start: "seed"} | {before + draw: f"draw {draw}" for draw in range(count)}
+        return [named.get(number, number) if type(number) is int else number for number in self.numbers[place]]
 
 
-def _take(step: Any, args: Any, kwargs: Any, recording: Recording, given: Sequence[XlaTensor]) -> _Taken:
-    seed.set_state((SEED, FIRST_DRAW))
+def _take(
+    step: Any, args: Any, kwargs: Any, recording: Recording, place: tuple[int, int], given: Sequence[XlaTensor]
+) -> _Taken:
+    seed.set_state(place)
     values_before, num_programs = [storage_of(tensor).value for tensor in given], len(recording.programs)
     with seed.noted() as draws:
         result = step(*args, **kwargs)
@@ -182,7 +191,7 @@ def _take(step: Any, args: Any, kwargs: Any, recording: Recording, given: Sequen
     graph = schedule.graph_of(roots, mesh)
     taken = _Taken(
         graph, outputs, returned, [storage for _, storage in roots], written, values_before,
-        [node.numbers for node in graph.nodes], sum(key == SEED for key, _ in draws),
+        [node.numbers for node in graph.nodes], (*place, sum(key == place[0] for key, _ in draws)),
     )  # fmt: skip
     syncs.sync()
     return taken
@@ -232,15 +241,15 @@ def _exported_step(inputs: dict[str, Description], operands: list[StepOperand], 
             "result"
         )
     results = [result_of[storage_of(tensor)] for tensor in last.returned]
-    return ExportedStep(last.graph, inputs, last.outputs, operands, overwrites, results, last.num_draws)
+    return ExportedStep(last.graph, inputs, last.outputs, operands, overwrites, results, last.draws)
 
 
 def _check_same(first: _Taken, last: _Taken) -> None:
     """Raises ValueError where two calls of one program return another structure, or have another number in it."""
     if first.outputs != last.outputs:
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
-    for node, numbers, numbers_after in zip(last.graph.nodes, first.numbers, last.numbers, strict=True):
-        for number, number_after in zip(numbers, numbers_after, strict=True):
+    for place, node in enumerate(last.graph.nodes):
+        for number, number_after in zip(first.numbers_of(place), last.numbers_of(place), strict=True):
             if repr(number) != repr(number_after):
                 raise ValueError(
                     f"export: a number of {user_lines.describe(node)} was {number!r} in one call and {number_after!r} "

@@ -15,7 +15,7 @@ from torch import nn
 from ...core import Meta, Sharding, compiler_context, config, options, processes, storage_of, user_line
 from ...core.extend import jax_facts, regions, user_lines, walks
 from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers, struct
-from .exported_call import FIRST_DRAW, SEED, ExportedStep, record
+from .exported_call import ExportedStep, record
 
 
 def export(
@@ -98,15 +98,16 @@ def _lowered(
     graph = call.graph
     compute = regions.build(graph, user_lines.describe)
     floats, integers = map(np.array, walks.pack_numbers(graph.nodes), "dq")
-    draws_before = integers - FIRST_DRAW
-    is_count = (draws_before >= 0) & (draws_before < FIRST_DRAW)
+    first_seed, first_draw, num_draws = call.draws
+    draws_before = integers - first_draw
+    is_count = (draws_before >= 0) & (draws_before < num_draws)
     place_of = {operand.value: place for place, operand in enumerate(call.operands)}
 
     def spmd_exported(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = jnp.asarray(integers)
-        if call.num_draws:
+        if num_draws:
             seed, count = arrays[-1][0], arrays[-1][1]
-            whole = jnp.where(integers == SEED, seed, jnp.where(is_count, count + draws_before, whole))
+            whole = jnp.where(integers == first_seed, seed, jnp.where(is_count, count + draws_before, whole))
         return compute(*(arrays[place_of[value]] for value in graph.inputs), jnp.asarray(floats), whole)
 
     several = len(graph.meshes()) > 1
@@ -115,7 +116,7 @@ def _lowered(
         jitted = jax.jit(spmd_exported, out_shardings=out, keep_unused=True)
         allowed = [jax_export.DisabledSafetyCheck.custom_call(target) for target in custom]
         structs = [*map(struct, (operand.value.meta for operand in call.operands), shardings)]
-        if call.num_draws:
+        if call.draws[2]:
             structs.append(jax.ShapeDtypeStruct((2,), np.int64))
         exported = jax_export.export(jitted, platforms=platforms, disabled_checks=allowed)(*structs)
         return jax_facts.without_shardings(exported) if config.partitioner == "gspmd" or several else exported
@@ -135,7 +136,7 @@ def _manifest(
         {"role": operand.role, "name": operand.name, **facts(operand.value.meta, sharding)}
         for operand, sharding in zip(call.operands, shardings, strict=True)
     ]
-    if call.num_draws:
+    if call.draws[2]:
         arguments.append(
             {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
         )
@@ -153,7 +154,7 @@ def _manifest(
             "platforms": list(lowered.platforms),
             "partitioner": config.partitioner,
             "compiler_options": {graph.mesh.platform: options.options_of(graph)},
-            "num_draws": call.num_draws,
+            "num_draws": call.draws[2],
             "has_complex": regions.has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),

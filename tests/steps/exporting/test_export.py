@@ -184,6 +184,18 @@ class TestCalls:
         assert loaded(*args).item() == 2
         check(cache, torch.tensor([[0.0, 0], [0, 0], [1, 1], [0, 0]]))
 
+    def test_integers_beside_draws(self) -> None:
+        """A large number of the user's is no key of a draw, whatever its value."""
+        first = 1_764_000_000_000
+
+        def step(times: torch.Tensor) -> torch.Tensor:
+            return (times - first) * (torch.rand(4, device="xla") < 2)
+
+        times = torch.arange(4, device="xla") + first
+        loaded = round_trip(step, times)
+        spmd.manual_seed(5)
+        assert loaded(times).tolist() == [0, 1, 2, 3]
+
     def test_draws_go_on_in_the_stream(self) -> None:
         model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.1))
         x = torch.ones(64, device="xla")
