@@ -1,9 +1,11 @@
 """Actions of a save by all processes, that succeed in all of them or fail in all. Only the standard library."""
 
+import json
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
-Action = Callable[[], Any]
+_T = TypeVar("_T")
+Act = Callable[[], object]
 Failure = BaseException | None
 
 
@@ -40,22 +42,23 @@ class Alone:
 
 
 def by_first(
-    exchange: Channel, name: str, action: Action, form: str, cause: Failure = None, undo: Action = lambda: None
-) -> None:
-    """Has the first process do something; raises in all processes if it fails, with the words in this form.
+    exchange: Channel, name: str, action: Callable[[], _T], form: str, cause: Failure = None, undo: Act = lambda: None
+) -> _T:
+    """Has the first process do something; returns its result, a text or None, in all processes. Raises in all if it
+    fails, with the words in this form.
 
     undo: called in the first process if it fails.
     """
     if exchange.index == 0:
-        failure = failure_of(action)
+        result, failure = _tried(action)
         if failure is not None:
             undo()
-        exchange.publish(name, words_of(failure))
-        cause, words = cause or failure, words_of(failure)
-    else:
-        words = exchange.read(name)
+        exchange.publish(name, json.dumps([result, words_of(failure)]))
+        cause = cause or failure
+    result, words = json.loads(exchange.read(name))
     if words:
         raise SaveError(form.format(words)) from _root(cause)
+    return result
 
 
 def _root(failure: Failure) -> Failure:
@@ -65,31 +68,30 @@ def _root(failure: Failure) -> Failure:
     return failure
 
 
-def after_all(exchange: Channel, name: str, part: Action, action: Action, form: str, undo: Action) -> None:
+def after_all(exchange: Channel, name: str, part: Act, action: Callable[[], _T], form: str, undo: Act) -> _T:
     """Does this process's part, and has the first process do something when all have done theirs; see `by_first`.
 
     The error names the processes whose parts have failed.
     """
-    failure = failure_of(part)
+    _, failure = _tried(part)
     exchange.publish(f"{name}/{exchange.index}", words_of(failure))
 
-    def checked() -> None:
+    def checked() -> _T:
         said = enumerate([exchange.read(f"{name}/{process}") for process in range(exchange.count)])
         failed = [f"process {process}: {words}" if exchange.count > 1 else words for process, words in said if words]
         if failed:
             raise SaveError("; ".join(failed))
-        action()
+        return action()
 
-    by_first(exchange, f"after {name}", checked, form, failure, undo)
+    return by_first(exchange, f"after {name}", checked, form, failure, undo)
 
 
-def failure_of(action: Action) -> Failure:
-    """Does something; returns the error that it raises."""
+def _tried(action: Callable[[], _T]) -> tuple[_T | None, Failure]:
+    """Does something; returns its result, and the error that it raises."""
     try:
-        action()
+        return action(), None
     except BaseException as error:
-        return error
-    return None
+        return None, error
 
 
 def words_of(failure: Failure) -> str:

@@ -20,62 +20,12 @@ from .step_saving import NewFile, Steps, numbers, this_job
 SAVING, DELETING, LOCK = ".saving-", ".deleting-", ".lock"
 
 
-class StepFolder(Steps):
-    """A folder with one folder a step."""
-
-    def begin(self, step: int, under_way: set[str]) -> str:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock(self.folder)
-        for unfinished in self.folder.iterdir():
-            if unfinished.name.startswith((SAVING, DELETING)) and unfinished.name not in under_way:
-                shutil.rmtree(unfinished)
-        name = f"{SAVING}{step}"
-        (self.folder / name).mkdir()
-        return name
-
-    def create(self, place: str, name: str) -> "SyncedFile":
-        return SyncedFile(self.folder / place / name)
-
-    def end_part(self, place: str) -> None:
-        sync_names(self.folder / place)
-
-    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
-        saving = self.folder / place
-        with SyncedFile(saving / manifest.NAME) as written:
-            written.append(memoryview(text.encode()))
-        for name in parts:
-            (saving / name).unlink()
-        sync_names(saving)
-        _, copy = max(filter(None, map(numbers, self.copies().get(step, []))), default=(step, -1))
-        name = f"{step}.{copy + 1}" if copy >= 0 else str(step)
-        os.rename(saving, self.folder / name)
-        sync_names(self.folder)
-        return name
-
-    def discard(self, place: str) -> None:
-        shutil.rmtree(self.folder / place, ignore_errors=True)
-
-    def committed_names(self) -> list[str]:
-        names = os.listdir(self.folder) if self.folder.is_dir() else []
-        return [name for name in names if (self.folder / name / manifest.NAME).is_file()]
-
-    def saved_at(self, place: str) -> int:
-        return (self.folder / place / manifest.NAME).stat().st_mtime_ns
-
-    def remove(self, place: str) -> None:
-        # Renamed first: what is deleted half is no step any more.
-        deleting = self.folder / f"{DELETING}{place}"
-        os.rename(self.folder / place, deleting)
-        sync_names(self.folder)
-        shutil.rmtree(deleting)
-
-
 class SyncedFile(NewFile):
     """A file that is on the disk when the context ends: a new one, or with is_new=False one that several write."""
 
     def __init__(self, path: Path, *, is_new: bool = True) -> None:
-        super().__init__()
-        self._path, self._flags = path, os.O_CREAT | os.O_EXCL if is_new else 0
+        super().__init__(path)
+        self._flags = os.O_CREAT | os.O_EXCL if is_new else 0
 
     def __enter__(self) -> "SyncedFile":
         try:
@@ -91,6 +41,8 @@ class SyncedFile(NewFile):
             if error is None:
                 with self._named(self.size):
                     os.fsync(self._descriptor)
+                if self._flags:
+                    sync_names(self._path.parent)
         finally:
             os.close(self._descriptor)
 
@@ -128,6 +80,52 @@ def sync_names(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class StepFolder(Steps):
+    """A folder with one folder a step."""
+
+    new_file = SyncedFile
+
+    def begin(self, step: int, under_way: set[str]) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock(self.folder)
+        for unfinished in self.folder.iterdir():
+            if unfinished.name.startswith((SAVING, DELETING)) and unfinished.name not in under_way:
+                shutil.rmtree(unfinished)
+        name = f"{SAVING}{step}"
+        (self.folder / name).mkdir()
+        return name
+
+    def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
+        saving = self.folder / place
+        with SyncedFile(saving / manifest.NAME) as written:
+            written.append(memoryview(text.encode()))
+        for name in parts:
+            (saving / name).unlink()
+        sync_names(saving)
+        _, copy = max(filter(None, map(numbers, self.copies().get(step, []))), default=(step, -1))
+        name = f"{step}.{copy + 1}" if copy >= 0 else str(step)
+        os.rename(saving, self.folder / name)
+        sync_names(self.folder)
+        return name
+
+    def discard(self, place: str) -> None:
+        shutil.rmtree(self.folder / place, ignore_errors=True)
+
+    def committed_names(self) -> list[str]:
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return [name for name in names if (self.folder / name / manifest.NAME).is_file()]
+
+    def saved_at(self, place: str) -> int:
+        return (self.folder / place / manifest.NAME).stat().st_mtime_ns
+
+    def remove(self, place: str) -> None:
+        # Renamed first: what is deleted half is no step any more.
+        deleting = self.folder / f"{DELETING}{place}"
+        os.rename(self.folder / place, deleting)
+        sync_names(self.folder)
+        shutil.rmtree(deleting)
 
 
 # --- the lock ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from . import manifest
 from .all_or_none import Channel, SaveError, after_all, by_first
@@ -42,10 +42,10 @@ class Description(NamedTuple):
 
 
 class NewFile(contextlib.AbstractContextManager["NewFile"]):
-    """A new file, which is complete and safe when the context ends without an error."""
+    """A new file, which is complete and safe, with its name, when the context ends without an error."""
 
-    def __init__(self) -> None:
-        self.size = 0
+    def __init__(self, path: Any) -> None:
+        self._path, self.size = path, 0
 
     def write(self, data: memoryview) -> None:
         """Appends bytes, and adds them to `size`."""
@@ -62,23 +62,15 @@ class NewFile(contextlib.AbstractContextManager["NewFile"]):
         return offset, crc
 
 
-class Files(Protocol):
-    """A place in which a process writes files of its own."""
-
-    def create(self, place: str, name: str) -> NewFile:
-        """A new file in a place; raises SaveError where this process does not see the place."""
-
-    def end_part(self, place: str) -> None:
-        """Called by each process when its files are complete."""
-
-
-class Steps(Files, Protocol):
+class Steps(Protocol):
     """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`objects.py`).
 
-    A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`.
+    A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`. new_file: the
+    class of its files, which raises SaveError where this process does not see the place.
     """
 
     folder: Any
+    new_file: ClassVar[type[NewFile]]
 
     def __init__(self, folder: Any) -> None:
         self.folder = folder
@@ -162,18 +154,14 @@ def save_step(
     """
     unsaved = f"CheckpointManager: step {step} was not saved in {storage}: {{}}. Earlier steps are unchanged"
     with _under_way(storage, step) as (others, under_way):
-        by_first(exchange, "begin", lambda: exchange.publish("place", storage.begin(step, others)), unsaved)
-        folder = exchange.read("place")
+        folder = by_first(exchange, "begin", partial(storage.begin, step, others), unsaved)
         under_way[str(storage), step] = folder
-
-        def commit() -> None:
-            exchange.publish("name", _commit(storage, step, folder, exchange.count, description))
-
-        write = partial(write_part, storage, folder, exchange.index, shards, description)
-        after_all(exchange, "written", write, commit, unsaved, partial(storage.discard, folder))
+        commit = partial(_commit, storage, step, folder, exchange.count, description)
+        write = partial(write_part, storage.new_file, storage.folder / folder, exchange.index, shards, description)
+        name = after_all(exchange, "written", write, commit, unsaved, partial(storage.discard, folder))
     undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
-    by_first(exchange, "deleted", lambda: storage.delete_old(step, keep), undeleted)
-    return storage.folder / exchange.read("name")
+    by_first(exchange, "deleted", partial(storage.delete_old, step, keep), undeleted)
+    return storage.folder / name
 
 
 _places: dict[tuple[str, int], str] = {}  # that threads of this process write
@@ -194,11 +182,13 @@ def _under_way(storage: Steps, step: int) -> Iterator[tuple[set[str], dict[tuple
         del _places[key]
 
 
-def write_part(storage: Files, place: str, index: int, shards: Iterable[ShardBytes], description: Description) -> None:
+def write_part(
+    new_file: type[NewFile], folder: Any, index: int, shards: Iterable[ShardBytes], description: Description
+) -> None:
     """Writes a process's shards, and a file that says where each is."""
     tensors = {name: {**tensor, "shards": []} for name, tensor in description.tensors.items()}
     file = f"shards-{index}.bin"
-    with storage.create(place, file) as written:
+    with new_file(folder / file) as written:
         for shard in shards:
             size = shard.data.nbytes
             offset, crc = written.append(shard.data)
@@ -208,9 +198,8 @@ def write_part(storage: Files, place: str, index: int, shards: Iterable[ShardByt
                  "bytes": size, "crc32": f"{crc:08x}"}
             )  # fmt: skip
     part = {"tensors": tensors, "values": description.values, "files": {file: written.size}}
-    with storage.create(place, f"process-{index}.json") as written:
+    with new_file(folder / f"process-{index}.json") as written:
         written.append(memoryview(json.dumps(part).encode()))
-    storage.end_part(place)
 
 
 def _commit(storage: Steps, step: int, place: str, count: int, description: Description) -> str:

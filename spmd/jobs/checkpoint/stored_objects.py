@@ -21,10 +21,35 @@ from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
 from .step_saving import Description, NewFile, ShardBytes, Steps, numbers, write_part
 
 
+class ObjectWritten(NewFile):
+    """A new object, which is there when the context ends without an error."""
+
+    def __enter__(self) -> "ObjectWritten":
+        self._file = self._path.open("wb")
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            self._file.close()
+            return
+        if hasattr(self._file, "discard"):
+            self._file.discard()
+        if isinstance(self._file, AbstractBufferedFile):
+            self._file.closed = True  # else its end would upload what there is
+
+    def write(self, data: memoryview) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise SaveError(f"{error} at byte {self.size:,} of {self._path}") from error
+        self.size += data.nbytes
+
+
 class StepObjects(Steps):
     """A URL with one prefix a step, `STEP.MILLISECONDS`: two saves never write the same object."""
 
     folder: UrlPath
+    new_file = ObjectWritten
 
     def begin(self, step: int, under_way: set[str]) -> str:
         lease.take(self.folder)
@@ -35,12 +60,6 @@ class StepObjects(Steps):
         name = f"{step}.{time.time_ns() // 1_000_000}"
         (self.folder / name).mkdir()
         return name
-
-    def create(self, place: str, name: str) -> "ObjectWritten":
-        return ObjectWritten(self.folder / place / name)
-
-    def end_part(self, place: str) -> None:
-        """Nothing: an object that is closed is safe."""
 
     def commit(self, place: str, step: int, text: str, parts: list[str]) -> str:
         for name in parts:
@@ -68,34 +87,6 @@ class StepObjects(Steps):
         return (numbers(place) or (0, 0))[1]
 
 
-class ObjectWritten(NewFile):
-    """A new object, which is there when the context ends without an error."""
-
-    def __init__(self, path: UrlPath) -> None:
-        super().__init__()
-        self._path = path
-
-    def __enter__(self) -> "ObjectWritten":
-        self._file = self._path.open("wb")
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None:
-            self._file.close()
-            return
-        if hasattr(self._file, "discard"):
-            self._file.discard()
-        if isinstance(self._file, AbstractBufferedFile):
-            self._file.closed = True  # else its end would upload what there is
-
-    def write(self, data: memoryview) -> None:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise SaveError(f"{error} at byte {self.size:,} of {self._path}") from error
-        self.size += data.nbytes
-
-
 _BLOCK = 1 << 24  # bytes, about, of the rows that are joined at once
 
 
@@ -106,15 +97,9 @@ class ModelObjects(ModelStorage):
         self._saving.rmtree()
         self._saving.mkdir()
 
-    def create(self, place: str, name: str) -> NewFile:
-        return ObjectWritten(self._saving / name)
-
-    def end_part(self, place: str) -> None:
-        """Nothing: an object that is closed is safe."""
-
     def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None:
         tensors: dict[str, dict[str, Any]] = {tensor.name: {} for file in self._files for tensor in file.tensors}
-        write_part(self, "", index, shards, Description(tensors, {}, {}))
+        write_part(ObjectWritten, self._saving, index, shards, Description(tensors, {}, {}))
 
     def make_room(self) -> None:
         """Removes earlier files, of which several cannot be replaced at one moment: never some of each."""

@@ -203,13 +203,13 @@ class TestTwoJobs:
 
     def test_lost_while_it_writes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lease, "PERIOD", 60.0)
-        manager, created = spmd.CheckpointManager(f"store://{tmp_path}/job"), StepObjects.create
+        manager, created = spmd.CheckpointManager(f"store://{tmp_path}/job"), StepObjects.new_file
 
         def create(*args: Any) -> Any:
             self.other(tmp_path, 5)
             return created(*args)
 
-        monkeypatch.setattr(StepObjects, "create", create)
+        monkeypatch.setattr(StepObjects, "new_file", staticmethod(create))
         with pytest.raises(SaveError, match=r"step 1 was not saved in .*: .* was taken by another job"):
             manager.save(1, {"n": 1})
         assert manager.all_steps() == []
