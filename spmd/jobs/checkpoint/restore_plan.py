@@ -102,54 +102,40 @@ class _Counting(Restoring):
         if isinstance(target, XlaTensor) and can_fill(target):
             self._count_shards(name, _sharding(target), target.dtype)
             return
-        whole = self._whole(name)
-        if isinstance(target, XlaTensor):
-            self._uploaded += target.numel() * target.element_size()
-            whole += target.numel() * target.element_size()
-        self._peak = max(self._peak, self._kept + whole)
+        uploaded = target.nbytes if isinstance(target, XlaTensor) else 0
+        self._uploaded += uploaded
+        self._count_read(name, others=uploaded)
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
-        stored = self.reader.tensors[name]
-        sharding, dtype = _sharding(parameter), dtype_of(stored["dtype"])
+        sharding = _sharding(parameter)
         if self._is_like(parameter, name):
-            self._count_shards(name, sharding, dtype)
+            self._count_shards(name, sharding, dtype_of(self.reader.tensors[name]["dtype"]))
         else:
-            whole = math.prod(stored["shape"]) * dtype.itemsize
-            self._peak = max(self._peak, self._kept + self._whole(name))
-            self._uploaded += whole * len(transfer.shards_of((), sharding, self._process[0])[0].devices)
+            copies = len(transfer.shards_of((), sharding, self._process[0])[0].devices)
+            self._uploaded += self._count_read(name) * copies
         return torch.empty(0, device="cpu")
 
     def _read(self, name: str) -> torch.Tensor:
-        stored = self.reader.tensors[name]
-        self._peak = max(self._peak, self._kept + self._whole(name))
-        result = torch.empty(
-            stored["shape"], dtype=dtype_of(stored["dtype"]), device="cpu"
-        )  # whose pages are not touched
-        self._kept += result.nbytes
-        return result
-
-    def _whole(self, name: str) -> int:
-        """Counts a read of all of a tensor; returns the host memory that it takes."""
-        stored = self.reader.tensors[name]
-        transient = self._count_read(name, [(0, dim) for dim in stored["shape"]])
-        return math.prod(stored["shape"]) * dtype_of(stored["dtype"]).itemsize + transient
+        self._kept += self._count_read(name)
+        stored = self.reader.tensors[name]  # the pages of a tensor that is not filled are not touched
+        return torch.empty(stored["shape"], dtype=dtype_of(stored["dtype"]), device="cpu")
 
     def _count_shards(self, name: str, sharding: Sharding, dtype: torch.dtype) -> None:
         """Counts a tensor on devices that is filled shard by shard."""
         stored = self.reader.tensors[name]
-        shape, size = tuple(stored["shape"]), dtype_of(stored["dtype"]).itemsize
+        shape = tuple(stored["shape"])
         wide = math.prod(sharding.shard_shape(shape)) * dtype.itemsize
         for shard in transfer.shards_of(shape, sharding, self._process[0]):
-            numel = math.prod(shard.shape)
-            transient = self._count_read(name, [(one.start, one.stop) for one in shard.indices])
-            cast = numel * dtype.itemsize if str(dtype) != f"torch.{stored['dtype']}" else 0
-            padded = wide if wide != numel * dtype.itemsize else 0
-            self._uploaded += numel * dtype.itemsize * len(shard.devices)
-            self._peak = max(self._peak, self._kept + transient + numel * size + cast + padded)
+            size = math.prod(shard.shape) * dtype.itemsize
+            cast = size if dtype != dtype_of(stored["dtype"]) else 0
+            self._uploaded += size * len(shard.devices)
+            self._count_read(name, shard.indices, others=cast + (wide if wide != size else 0))
 
-    def _count_read(self, name: str, bounds: list[tuple[int, int]]) -> int:
-        """Counts a read of some elements; returns the bytes of saved shards that are on the host for it."""
-        is_fetched = isinstance(self.reader.path, UrlPath)
+    def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, others: int = 0) -> int:
+        """Counts a read of some elements (None: all), with `others` bytes on the host besides; returns their bytes."""
+        stored, is_fetched = self.reader.tensors[name], isinstance(self.reader.path, UrlPath)
+        indices = tuple(map(slice, stored["shape"])) if indices is None else indices
+        bounds = [(index.start or 0, index.stop) for index in indices]
         if name != self._name:
             self._fetched.clear()
             self._name = name
@@ -162,9 +148,11 @@ class _Counting(Restoring):
                 self._read_bytes += shard["bytes"]
             self._compared.add(key)
             self._fetched[key] = shard["bytes"]
-        if is_fetched:
-            return sum(self._fetched.values())
-        return max((shard["bytes"] for shard in needed), default=0)
+        # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is in memory at a time.
+        saved = sum(self._fetched.values()) if is_fetched else max((shard["bytes"] for shard in needed), default=0)
+        size = math.prod(stop - start for start, stop in bounds) * dtype_of(stored["dtype"]).itemsize
+        self._peak = max(self._peak, self._kept + saved + size + others)
+        return size
 
 
 def _sharding(tensor: XlaTensor) -> Sharding:
