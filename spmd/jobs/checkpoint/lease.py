@@ -21,7 +21,6 @@ PERIOD = 15.0  # seconds from one renewal to the next
 _PATIENCE = 2.5  # periods without a renewal, after which a job is taken for dead
 
 _leases: dict[tuple[str, int], "_Lease"] = {}  # by folder and process (a fork inherits none)
-_changed = threading.Lock()
 
 
 class _Lease:
@@ -48,6 +47,17 @@ class _Lease:
     def renew(self) -> None:
         self.check()
         self.write()
+
+    def keep(self, key: tuple[str, int]) -> None:
+        """Renews the lease for as long as this process has it."""
+        while True:
+            time.sleep(PERIOD)
+            if self.is_lost or _leases.get(key) is not self:
+                return
+            try:
+                self.renew()
+            except Exception as error:  # the next renewal, or the next save, may succeed; a lost lease is its error
+                messages.say(f"the lease of {self.file.parent} is not renewed: {error}", "lease")
 
 
 def _read(file: UrlPath) -> dict[str, Any] | None:
@@ -83,11 +93,8 @@ def take(folder: UrlPath) -> None:
     result = _Lease(file)
     result.write()
     result.check()  # two jobs that start at the same moment: the later one has written over the other
-    with _changed:
-        is_first = not any(process == os.getpid() and not one.is_lost for (_, process), one in _leases.items())
-        _leases[key] = result
-    if is_first:
-        threading.Thread(target=_renew_all, name="spmd-lease", daemon=True).start()
+    _leases[key] = result
+    threading.Thread(target=result.keep, args=(key,), name="spmd-lease", daemon=True).start()
 
 
 def _wait_for_death(folder: UrlPath, file: UrlPath, seen: dict[str, Any]) -> None:
@@ -110,18 +117,3 @@ def _wait_for_death(folder: UrlPath, file: UrlPath, seen: dict[str, Any]) -> Non
 def check(folder: UrlPath) -> None:
     """Raises SaveError where another job has taken a folder that this process took."""
     _leases[str(folder), os.getpid()].check()
-
-
-def _renew_all() -> None:
-    """Renews the leases of this process for as long as it has some."""
-    while True:
-        time.sleep(PERIOD)
-        with _changed:
-            mine = [lease for (_, process), lease in _leases.items() if process == os.getpid() and not lease.is_lost]
-        if not mine:
-            return
-        for lease in mine:
-            try:
-                lease.renew()
-            except Exception as error:  # the next renewal, or the next save, may succeed; a lost lease is its error
-                messages.say(f"the lease of {lease.file.parent} is not renewed: {error}", "lease")
