@@ -84,7 +84,9 @@ def open_checkpoint(path: str | os.PathLike[str] | UrlPath, key: str | None = No
 
 
 def _file(path: Place, key: str | None) -> Contents:
-    return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
+    with path.open("rb") as file:
+        is_safetensors = file.read(9)[8:] == b"{"
+    return _safetensors(path) if is_safetensors else _torch_file(path, key)
 
 
 def _folder(path: Place, key: str | None) -> Contents:
@@ -151,11 +153,6 @@ def _inside(index: Place, name: str) -> Place:
     if not (index.parent / name).is_file():
         raise FileNotFoundError(f"load_checkpoint: {index} names {name!r}, and there is no such file; fetch it, too")
     return index.parent / name
-
-
-def _is_safetensors(path: Place) -> bool:
-    with path.open("rb") as file:
-        return file.read(9)[8:] == b"{"
 
 
 def _safetensors(path: Place) -> Contents:

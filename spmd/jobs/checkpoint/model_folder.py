@@ -2,7 +2,9 @@
 renames the files when all of them are on the disk."""
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -110,15 +112,10 @@ class ModelFolder(ModelStorage):
 def runs(tensor: FileTensor, shard: ShardBytes) -> Iterator[tuple[int, memoryview]]:
     """Yields the parts of a shard that are contiguous in the file, each with its offset."""
     split = max((dim for dim, size in enumerate(shard.shape) if size != tensor.shape[dim]), default=0)
-    strides = [tensor.itemsize] * len(tensor.shape)  # in bytes
-    for dim in range(len(tensor.shape) - 2, -1, -1):
-        strides[dim] = strides[dim + 1] * tensor.shape[dim + 1]
+    strides = [math.prod(tensor.shape[dim + 1 :]) * tensor.itemsize for dim in range(len(tensor.shape))]  # in bytes
     begin = tensor.begin + sum(at * stride for at, stride in zip(shard.at, strides, strict=True))
     size = strides[split] * shard.shape[split] if shard.shape else tensor.itemsize
-    outer = shard.shape[:split]
-    for number in range(shard.data.nbytes // size if size else 0):
-        offset, remainder = begin, number
-        for dim in range(len(outer) - 1, -1, -1):
-            remainder, index = divmod(remainder, outer[dim])
-            offset += index * strides[dim]
+    outer = itertools.product(*map(range, shard.shape[:split] if size else (0,)))
+    for number, index in enumerate(outer):
+        offset = begin + sum(at * stride for at, stride in zip(index, strides, strict=False))
         yield offset, shard.data[number * size : (number + 1) * size]

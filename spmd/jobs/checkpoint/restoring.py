@@ -148,8 +148,6 @@ class Restoring:
             return value
         if isinstance(value, nn.Module):
             return self._module_state(path, value, entry)
-        if entry["kind"] == "value" or isinstance(value, torch.Generator):
-            return decode(entry["state"], path, lambda name, _: self._read(name))
         return self._decoded(path, value, entry["state"])
 
     def _module_state(self, path: str, module: nn.Module, entry: Entry) -> Any:
