@@ -36,41 +36,40 @@ def mapped(
     All other values are the same objects, containers without an entry included. outer: the objects around the batch, by
     their ids: one that holds itself is not entered twice.
     """
-    around = outer | {id(batch)}
-
-    def inside(key: Any, value: Any) -> Any:
-        return mapped(value, is_leaf, function, (*path, key), around)
-
     if is_leaf(batch):
         return function(path, batch)
+    entries = None if id(batch) in outer else _entries(batch)
+    if entries is None:
+        return batch
+    around = outer | {id(batch)}
+    new = {key: mapped(value, is_leaf, function, (*path, key), around) for key, value in entries.items()}
+    return batch if all(new[key] is value for key, value in entries.items()) else _with_entries(batch, new)
+
+
+def _entries(batch: Any) -> dict[Any, Any] | None:
+    """The values inside of a container by their keys; None for a value that is none."""
     if isinstance(batch, Mapping):
-        items = {key: inside(key, value) for key, value in batch.items()}
-        return batch if all(items[key] is value for key, value in batch.items()) else _mapping(batch, items)
+        return dict(batch.items())
     if isinstance(batch, (tuple, list)):
-        inner = [inside(position, value) for position, value in enumerate(batch)]
-        if all(one is other for one, other in zip(inner, batch, strict=True)):
-            return batch
-        return type(batch)(*inner) if hasattr(batch, "_fields") else type(batch)(inner)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        result = copy.copy(batch)
-        for field in dataclasses.fields(batch):
-            object.__setattr__(result, field.name, inside(field.name, getattr(batch, field.name)))  # may be frozen
-        return result
+        return dict(enumerate(batch))
     if isinstance(batch, (set, frozenset)):
-        items_of_set = {item: inside(item, item) for item in batch}
-        return batch if all(item is new for item, new in items_of_set.items()) else type(batch)(items_of_set.values())
-    if (
-        hasattr(batch, "__dict__")
-        and not callable(batch)
-        and not isinstance(batch, ModuleType)
-        and id(batch) not in outer
-    ):
-        fields = {name: inside(name, value) for name, value in vars(batch).items()}
-        if any(fields[name] is not value for name, value in vars(batch).items()):
-            twin = copy.copy(batch)
-            twin.__dict__.update(fields)
-            return twin
-    return batch
+        return {item: item for item in batch}
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    has_fields = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
+    return dict(vars(batch)) if has_fields else None
+
+
+def _with_entries(batch: Any, entries: dict[Any, Any]) -> Any:
+    """A container of the same type with these entries."""
+    if isinstance(batch, Mapping):
+        return _mapping(batch, entries)
+    if isinstance(batch, (tuple, list, set, frozenset)):
+        return type(batch)(*entries.values()) if hasattr(batch, "_fields") else type(batch)(entries.values())
+    result = copy.copy(batch)
+    for name, value in entries.items():
+        object.__setattr__(result, name, value)  # may be frozen
+    return result
 
 
 def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
