@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,9 +23,9 @@ from .restoring import Restoring
 from .staged_state import StagedState
 from .step_folder import StepFolder
 from .step_reader import StepReader
-from .step_saving import Description, Steps, now
+from .step_saving import Description, Steps, now, save_step
 from .stored_objects import StepObjects
-from .writer import SaveReport, Writer
+from .writer import SaveReport, start_writing
 
 
 class CheckpointManager:
@@ -69,11 +70,8 @@ class CheckpointManager:
         on_preemption: bool = True,
         device_bytes: int | None = None,
     ) -> None:
-        for name, value, least in (
-            ("save_interval", save_interval, 1),
-            ("keep", keep, 1),
-            ("device_bytes", device_bytes, 0),
-        ):
+        numbers = {"save_interval": (save_interval, 1), "keep": (keep, 1), "device_bytes": (device_bytes, 0)}
+        for name, (value, least) in numbers.items():
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(f"CheckpointManager: expected {name} to be {least} or more, got {value!r}")
         self.folder = place_of(folder)
@@ -83,7 +81,7 @@ class CheckpointManager:
         self._room: Callable[[], float] = (
             (lambda: hardware.free_bytes() / 2) if device_bytes is None else (lambda: device_bytes)
         )
-        self._writer: Writer | None = None
+        self._wait: Callable[[], None] | None = None
         self.last_save: SaveReport | None = None
 
     # --- saving -------------------------------------------------------------------------------------------------------
@@ -135,7 +133,10 @@ class CheckpointManager:
             staged.seal()
             description = Description(staged.tensors, values, _facts())
             self.last_save = SaveReport(step)
-            self._writer = Writer(self._kept, staged, description, calls.exchange(), self.keep, self.last_save, began)
+            save = partial(
+                save_step, self._kept, step, description=description, exchange=calls.exchange(), keep=self.keep
+            )
+            self._wait = start_writing(save, staged, self.last_save, began)
         except BaseException:
             staged.close()
             raise
@@ -147,9 +148,9 @@ class CheckpointManager:
 
         A job that saves in a thread ends with it: the end of the program waits, too, and can only print the error.
         """
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.wait()
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait()
 
     # --- restoring ----------------------------------------------------------------------------------------------------
 

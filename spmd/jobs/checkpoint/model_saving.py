@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,6 @@ from .model_folder import ModelFolder
 from .places import UrlPath, place_of
 from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity
-from .step_saving import ShardBytes
 from .stored_objects import ModelObjects
 
 
@@ -83,19 +82,14 @@ def save_checkpoint(
 def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
     exchange, unsaved = calls.exchange(), f"save_checkpoint: {place} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
-    write = partial(storage.write_part, exchange.index, _of_this_process(staged, exchange.index))
+    # The first process writes those of the CPU, too.
+    shards = (shard for shard in staged.shards() if exchange.index == 0 or not staged.tensors[shard.name]["on_host"])
+    write = partial(storage.write_part, exchange.index, shards)
     after_all(exchange, "written", write, storage.make_room, unsaved, storage.discard)
     join = partial(storage.join, exchange.index, exchange.count)
     after_all(exchange, "joined", join, storage.commit, unsaved, storage.discard)
     unremoved = f"save_checkpoint: {place} is saved, and what it replaces is not removed: {{}}"
     by_first(exchange, "clean", storage.clean, unremoved)
-
-
-def _of_this_process(staged: StagedState, index: int) -> Iterator[ShardBytes]:
-    """The shards that this process writes: the first one those of the CPU, too."""
-    for shard in staged.shards():
-        if index == 0 or not staged.tensors[shard.name]["on_host"]:
-            yield shard
 
 
 def _named(state: nn.Module | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

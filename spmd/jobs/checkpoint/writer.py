@@ -2,14 +2,15 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ...core import messages
-from .all_or_none import Channel
 from .places import Place
 from .staged_state import StagedState
-from .step_saving import Description, ShardBytes, Steps, save_step
+from .step_saving import ShardBytes
+
+Save = Callable[[Iterator[ShardBytes]], Place]
 
 
 @dataclass
@@ -34,51 +35,39 @@ class SaveReport:
     num_bytes: int = 0
 
 
-@dataclass
-class Writer:
-    """A save under way. Its thread is no daemon: the end of the program waits for it."""
+def start_writing(save: Save, staged: StagedState, report: SaveReport, began: float) -> Callable[[], None]:
+    """Starts the thread that writes a step; returns what waits for its end, and raises what made it fail.
 
-    storage: Steps
-    staged: StagedState
-    description: Description
-    exchange: Channel
-    keep: int | None
-    report: SaveReport
-    began: float
-    failure: BaseException | None = None
-    _thread: threading.Thread = field(init=False)
+    The thread is no daemon: the end of the program waits for it. save: `save_step`, of the shards.
+    """
+    failures: list[BaseException] = []
 
-    def __post_init__(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="spmd-checkpoint")
-        self._thread.start()
-
-    def _run(self) -> None:
-        used = time.thread_time()
-        try:
-            self.report.path = save_step(
-                self.storage, self.report.step, self._counted(), self.description, self.exchange, self.keep
-            )
-        except BaseException as error:
-            self.failure = error
-            messages.say(f"{str(error).rstrip('.')}. {_advice()}", "failed save", is_error=True)
-        finally:
-            self.staged.close()
-            self.report.seconds_waited = self.staged.lender.waited
-            self.report.seconds_copying = self.staged.lender.copying
-            self.report.processor_seconds = time.thread_time() - used
-            self.report.seconds = time.perf_counter() - self.began
-
-    def _counted(self) -> Iterator[ShardBytes]:
-        for shard in self.staged.shards():
-            self.report.num_bytes += shard.data.nbytes
+    def counted() -> Iterator[ShardBytes]:
+        for shard in staged.shards():
+            report.num_bytes += shard.data.nbytes
             yield shard
 
-    def wait(self) -> None:
-        """Waits for the end; raises what made it fail, once."""
-        self._thread.join()
-        failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+    def write() -> None:
+        used = time.thread_time()
+        try:
+            report.path = save(counted())
+        except BaseException as error:
+            failures.append(error)
+            messages.say(f"{str(error).rstrip('.')}. {_advice()}", "failed save", is_error=True)
+        finally:
+            staged.close()
+            report.seconds_waited, report.seconds_copying = staged.lender.waited, staged.lender.copying
+            report.processor_seconds = time.thread_time() - used
+            report.seconds = time.perf_counter() - began
+
+    def wait() -> None:
+        thread.join()
+        if failures:
+            raise failures.pop()
+
+    thread = threading.Thread(target=write, name="spmd-checkpoint")
+    thread.start()
+    return wait
 
 
 def _advice() -> str:
