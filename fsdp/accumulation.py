@@ -3,9 +3,7 @@
 # Why one loop, and not a Python loop of backward passes: the loop is lowered and compiled once whatever the number of
 # micro-batches, and the activations of one micro-batch are freed before the next one's are made.
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 import spmd
 
 from .gradients import loop_of_passes
+from .outputs import BatchSplit
 from .units import root_of, spec_of_others
 
 
@@ -69,15 +68,15 @@ def accumulate_gradients(
     (torch.Size([]), torch.Size([2, 4]))
     """
     rows = _checked_rows(batch, num_micro_batches)
-    once = _once(model, batch, reduce)
-    if once is not None and rows % once.ways:
+    split, over = _once(model, batch, reduce)
+    if split is not None and over and rows % split.ways:
         raise ValueError(
-            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {once.ways} "
-            f"devices along {', '.join(map(repr, once.batch_axes))}, got {rows} rows; change the batch or "
+            f"accumulate_gradients: with reduce='once' a micro-batch needs equal rows on each of the {split.ways} "
+            f"devices along {', '.join(map(repr, split.axes))}, got {rows} rows; change the batch or "
             "num_micro_batches"
         )
     parts = _parts(model, batch, num_micro_batches)
-    sums = ReducedSums(model) if once is None else UnreducedSums(model, once)
+    sums = UnreducedSums(model, split, over) if split is not None and over else ReducedSums(model)
     return _accumulated("accumulate_gradients", loss_fn, parts, num_micro_batches, carried, sums)
 
 
@@ -171,25 +170,6 @@ def _parts(model: nn.Module, batch: object, count: int) -> object:
     return tree_map_only(torch.Tensor, parts, batch)
 
 
-@dataclass(frozen=True)
-class Once:
-    """The axes over which gradients are reduced once (`over`), among those that shard the batch, in their order."""
-
-    mesh: spmd.Mesh
-    batch_axes: tuple[str, ...]
-    over: tuple[str, ...]
-
-    @property
-    def ways(self) -> int:
-        """The number of devices among which the batch is divided."""
-        return math.prod(self.mesh.shape()[axis] for axis in self.batch_axes)
-
-    @property
-    def count(self) -> int:
-        """The number of summands of a gradient."""
-        return math.prod(self.mesh.shape()[axis] for axis in self.over)
-
-
 # Why zeros stand in `.grad` before the loop: a loop's body adds to tensors that are there before its first iteration. A
 # parameter that no loss reads must have none afterwards, as after a Python loop of backward passes.
 
@@ -234,8 +214,8 @@ class UnreducedSums:
 
     # The stacks are added up without a collective: each device adds its own summand to its own row.
 
-    def __init__(self, model: nn.Module, once: Once):
-        self.once = once
+    def __init__(self, model: nn.Module, split: BatchSplit, over: tuple[str, ...]):
+        self.split, self.over = split, over
         self.parameters = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
 
     def __enter__(self) -> "UnreducedSums":
@@ -258,20 +238,19 @@ class UnreducedSums:
     def _zeros(self, like: torch.Tensor) -> torch.Tensor:
         """A stack of zeros: a row for each device along the axes that reduce once, sharded over them."""
         dtype = like.dtype if like.dtype.itemsize >= 4 else torch.float32  # many summands would round a narrow sum
-        stack = torch.zeros(self.once.count, *like.shape, dtype=dtype, device="xla")
-        spec = spmd.PartitionSpec(self.once.over, *spec_of_others(like, self.once.mesh, *self.once.over))
-        return spmd.mark_sharding(stack, self.once.mesh, spec)
+        mesh = self.split.mesh
+        stack = torch.zeros(BatchSplit(mesh, self.over).ways, *like.shape, dtype=dtype, device="xla")
+        return spmd.mark_sharding(stack, mesh, spmd.PartitionSpec(self.over, *spec_of_others(like, mesh, *self.over)))
 
     def take(self, loss: torch.Tensor) -> torch.Tensor:
         """Adds up what a backward pass has left; returns the loss, or zero where it is added up unreduced, too."""
         named = {name: tensor.grad for name, tensor in self.parameters.items() if tensor.grad is not None}
-        once = self.once
-        *result, of_loss = spmd.unreduced([*named.values(), loss], once.mesh, once.batch_axes, once.over)
+        *result, of_loss = spmd.unreduced([*named.values(), loss], self.split.mesh, self.split.axes, self.over)
         for name, stack in zip(named, result, strict=True):
             if isinstance(stack, NotImplementedError):
                 raise NotImplementedError(
                     f"accumulate_gradients: the gradient of {name} cannot be reduced once over "
-                    f"{', '.join(map(repr, once.over))}; {stack}. Pass reduce='each'"
+                    f"{', '.join(map(repr, self.over))}; {stack}. Pass reduce='each'"
                 )
             self._stacks[name].add_(stack)
             self.parameters[name].grad = None
@@ -291,8 +270,11 @@ class UnreducedSums:
         return loss + self._losses.sum() if self._has_losses else loss
 
 
-def _once(model: nn.Module, batch: object, reduce: str | Mapping[str, str]) -> Once | None:
-    """Returns the axes over which gradients are reduced once, of the argument `reduce`; None: over none."""
+def _once(
+    model: nn.Module, batch: object, reduce: str | Mapping[str, str]
+) -> tuple[BatchSplit | None, tuple[str, ...]]:
+    """Returns how the batch is split, and the axes among its own over which gradients are reduced once, in their order,
+    by the argument `reduce`; (None, ()) for "each"."""
     words = reduce.values() if isinstance(reduce, Mapping) else (reduce,)
     if any(word not in ("once", "each") for word in words):
         raise ValueError(
@@ -300,33 +282,32 @@ def _once(model: nn.Module, batch: object, reduce: str | Mapping[str, str]) -> O
             f"'once'}}; got {reduce!r}"
         )
     if "once" not in words:
-        return None
-    mesh, axes = _of_batch(model, batch)
-    if mesh is None:
+        return None, ()
+    split = _split_of(model, batch)
+    if split is None:
         raise ValueError(
             f"accumulate_gradients: reduce={reduce!r} needs a batch whose dim 0 is sharded over mesh axes; wrap the "
             "model with fsdp, or call spmd.mark_sharding on the batch"
         )
-    wanted = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(axes, reduce)
+    wanted = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(split.axes, reduce)
     for axis in wanted:
-        if axis not in axes:
+        if axis not in split.axes:
             raise ValueError(
                 f"accumulate_gradients: reduce={reduce!r} names {axis!r}, but dim 0 of the batch is sharded over "
-                f"{', '.join(map(repr, axes))}"
+                f"{', '.join(map(repr, split.axes))}"
             )
-    over = tuple(axis for axis in axes if wanted.get(axis) == "once" and mesh.shape()[axis] > 1)
-    return Once(mesh, axes, over) if over else None
+    return split, tuple(axis for axis in split.axes if wanted.get(axis) == "once" and split.mesh.shape()[axis] > 1)
 
 
-def _of_batch(model: nn.Module, batch: object) -> tuple[spmd.Mesh | None, tuple[str, ...]]:
-    """The mesh and the axes that shard dim 0 of the batch: those of the model's units, else by its own annotation."""
+def _split_of(model: nn.Module, batch: object) -> BatchSplit | None:
+    """The split of dim 0 of the batch: that of the model's units, else by its own annotation."""
     root = root_of(model)
     if root is not None:
-        return root.split.mesh, root.split.axes
+        return root.split
     for value in tree_leaves(batch):
         sharding = spmd.get_sharding(value) if isinstance(value, torch.Tensor) and value.dim() else None
         axes = None if sharding is None else sharding.partition_spec(value.dim())[0]
         if sharding is not None and axes is not None:
             mesh = spmd.Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
-            return mesh, axes if isinstance(axes, tuple) else (axes,)
-    return None, ()
+            return BatchSplit(mesh, axes if isinstance(axes, tuple) else (axes,))
+    return None
