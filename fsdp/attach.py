@@ -6,7 +6,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from spmd.tensors.bare_names import bare_name
 
 from .api import Settings
 from .outputs import BatchSplit
-from .units import ATTRIBUTE, Unit, unit_of, units_in, wrapped_units
+from .units import ATTRIBUTE, OWNERS, Unit, unit_of, units_in, wrapped_units
 
 ParamInit = Callable[[nn.Module], None]
 
@@ -58,7 +57,6 @@ def attach(
     for other in above:
         other.release(unit)
         unit.is_root = False
-    _OWNERS.update((id(parameter), unit) for parameter in (*unit.parameters, *unit.ignored))
     for module in modules:
         module.__dict__[ATTRIBUTE] = unit
         module.register_load_state_dict_pre_hook(_take_wrapped_names)
@@ -70,14 +68,9 @@ def attach(
     return unit
 
 
-# id of a parameter -> its unit, for a module that is wrapped after one above it. A unit holds its parameters, so that
-# their ids stay valid.
-_OWNERS: WeakValueDictionary[int, Unit] = WeakValueDictionary()
-
-
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
     """The units above these modules that have parameters of them."""
-    owners = {_OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
+    owners = {OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()}
     # A parameter may be tied to one of a unit that stands elsewhere.
     return [
         unit for unit in owners
@@ -117,7 +110,6 @@ class _Loaded:
         if new:
             move([module])
             self.unit.exchange(new, [module])
-            _OWNERS.update((id(parameter), self.unit) for parameter in self.unit.parameters)
             self.held = present
         if self.unit.is_root and self.unit.is_on_device and self.unit.settings.mesh.target is None:
             spmd.sync()
@@ -143,7 +135,10 @@ def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn
     has_data: False for a plan over devices that are not present; meta tensors then get no initial values.
     """
     # Found first: `_apply` replaces the meta tensors by empty ones, which nothing distinguishes from initialised ones.
-    unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
+    unmade = [
+        child for child in module.modules()
+        if any(tensor.is_meta for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)))
+    ]  # fmt: skip
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
     for child in unmade if has_data else ():
         if param_init_fn is not None:
@@ -163,10 +158,6 @@ def move(modules: Sequence[nn.Module]) -> None:
     for module in modules:
         if not all(tensor.device.type in ("xla", "meta") for tensor in (*module.parameters(), *module.buffers())):
             module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to("xla"))
-
-
-def _own(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 @contextmanager

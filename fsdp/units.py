@@ -74,14 +74,17 @@ class _Pass:
     task: int = -1
 
 
-# The units whose parameters are stored sharded, by a parameter's id.
-_sharding_units: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
+# Units by the ids of their parameters, which they hold, so that the ids stay valid: for a mark of one, and for a module
+# that is wrapped after one above it.
+OWNERS: "weakref.WeakValueDictionary[int, Unit]" = weakref.WeakValueDictionary()
 
 
 def warn_of_dropped_axis(tensor: torch.Tensor, sharding: Any) -> None:
     """Warns before a mark of a unit's parameter that leaves out the axis over which FSDP shards it."""
-    unit, present = _sharding_units.get(id(tensor)), spmd.get_sharding(tensor)
-    if unit is None or present is None or all(tensor is not parameter for parameter in unit.parameters):
+    unit, present = OWNERS.get(id(tensor)), spmd.get_sharding(tensor)
+    if unit is None or present is None or unit._stored is not UnitState.SHARDED:
+        return
+    if all(tensor is not parameter for parameter in unit.parameters):
         return
     axis = unit.settings.shard_axis
     former, new = (spmd.PartitionSpec(*each.partition_spec(tensor.dim())) for each in (present, sharding))
@@ -131,7 +134,7 @@ class Unit:
         self._gathered: spmd.use_sharding | None = None  # the gather of parameters that are not cast; None: not made
         self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
         self._masters: _Held = {}  # the parameters that casts replace during backward
-        self._arrived: tuple[int, _Pass] | None = None  # autograd's graph task, and the pass whose backward runs in it
+        self._arrived: _Pass | None = None  # the pass whose backward runs
         self._stored = UnitState.SHARDED
 
     def __getstate__(self) -> dict[str, object]:
@@ -202,6 +205,7 @@ class Unit:
         which makes new tensors."""
         self._restart()
         self._hooks.forget()
+        OWNERS.update((id(parameter), self) for parameter in (*self.parameters, *self.ignored))
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         if self.is_on_device:  # else on meta, or in a copy on the CPU: `.to("xla")` refreshes again
             self._specs = tuple(map(self._placed, self.parameters))
@@ -228,18 +232,16 @@ class Unit:
         """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is called."""
         axis = self.settings.shard_axis
         self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
-        self._stored = UnitState.UNSHARDED
 
     def reshard(self, *, with_gradients: bool = False) -> None:
         """Stores the parameters sharded."""
         is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
-        _sharding_units.update((id(parameter), self) for parameter in self.parameters)
         self._stored = UnitState.SHARDED
 
     def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
+        self._stored = UnitState.UNSHARDED  # from here on, as its own marks may drop an axis
         for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
-            _sharding_units.pop(id(parameter), None)
             for tensor in (parameter, parameter.grad if with_gradients else None):
                 if tensor is not None:
                     spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
@@ -313,8 +315,8 @@ class Unit:
     def _recomputed_pass(self) -> _Pass | None:
         """The forward pass that recompute around the unit runs again for its backward, or None. The second run reads
         the same casts, which were gathered when the gradient arrived."""
-        task, arrived = self._arrived or (-1, None)
-        return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
+        arrived = self._arrived
+        return arrived if arrived is not None and arrived.task == torch._C._current_graph_task_id() else None
 
     def post_forward(self, module: nn.Module, args: object, output: object) -> object:
         """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
@@ -371,7 +373,7 @@ class Unit:
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}  # not the casts of a nested pass
             _hold(at.held)
-            self._arrived = task, at
+            self._arrived = at
         if (at.held and not self._passes) or at.kept:
             # torch runs it when the whole backward has ended: there is no hook after a module's own part of it.
             torch.autograd.Variable._execution_engine.queue_callback(functools.partial(self.post_backward, at))
