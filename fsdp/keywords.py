@@ -42,7 +42,10 @@ def translate(caller: str, keywords: Keywords, table: Table, own: Mapping[str, o
         if name in ours:
             continue
         if name not in table:
-            raise unknown_keyword(caller, name, (*own, *table))
+            names = sorted((*own, *table))
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(names)}"
+            raise TypeError(f"{caller}: got an unexpected keyword argument {name!r}{hint}")
         meaning = table[name]
         if callable(meaning):
             translated = meaning(value, ours)
@@ -63,14 +66,6 @@ def warn_without_meaning(caller: str, reasons: Mapping[str, str], *, stacklevel:
     if reasons:
         listed = "; ".join(f"{name} ({reason})" for name, reason in reasons.items())
         warnings.warn(f"{caller}: accepted, but changes nothing here: {listed}", UserWarning, stacklevel=stacklevel)
-
-
-def unknown_keyword(caller: str, name: str, known: Iterable[str]) -> TypeError:
-    """The error for a keyword that is neither ours nor another library's."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; expected some of {', '.join(names)}"
-    return TypeError(f"{caller}: got an unexpected keyword argument {name!r}{hint}")
 
 
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:

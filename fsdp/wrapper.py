@@ -1,6 +1,5 @@
 """`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places the collectives."""
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -156,6 +155,8 @@ class FullyShardedDataParallel(nn.Module):
         self.register_state_dict_pre_hook(FullyShardedDataParallel._restore)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
+        if isinstance(type(self), _WithUnits):
+            _CHOSEN.update(unit for _, unit in self.units)
 
     def _wrap_unit(
         self, name: str, unit: nn.Module, settings: Settings, callable_: AutoWrapper, ignored: list[nn.Parameter]
@@ -375,7 +376,6 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnits
     def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, *more: object, **how: object):
         translated = translate(type(self).__name__, {**dict(zip(_ORDER, more, strict=False)), **how}, XLA, _OURS)
         super().__init__(module, reshard_after_forward=reshard_after_forward, **translated)
-        _CHOSEN.update(unit for _, unit in self.units)
 
     @property
     def sharded_params(self) -> list[nn.Parameter]:
@@ -395,11 +395,6 @@ class SpmdFullyShardedDataParallel(FullyShardedDataParallel, metaclass=_WithUnit
     >>> model(torch.ones(3, 4, device="xla")).shape
     torch.Size([3, 2])
     """
-
-    @functools.wraps(FullyShardedDataParallel.__init__)  # type: ignore[misc]  # mypy takes no decorated constructor
-    def __init__(self, *args: object, **how: object):
-        super().__init__(*args, **how)
-        _CHOSEN.update(unit for _, unit in self.units)
 
     @property
     def _orig_module(self) -> nn.Module:
