@@ -153,7 +153,7 @@ class _Taken:
     def numbers_of(self, place: int) -> list[object]:
         """The numbers of an op; of keys of draws that they are a seed, or the number of the draw."""
         start, before, count = self.draws
-        named: dict[object, object] = {start: "seed"} | {before + draw: f"draw {draw}" for draw in range(count)}
+        named = {start: "seed", **{before + draw: f"draw {draw}" for draw in range(count)}}
         return [named.get(number, number) if type(number) is int else number for number in self.numbers[place]]
 
 
