@@ -41,8 +41,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
     left: the roots that have not run; where a pass replaces values, those of the roots and of `flow` are replaced.
     """
     is_plan = recording.value is not None
-    # A plan runs the passes in any case: it says what they do.
-    program = None if is_plan else cache.find(graph)
+    program = cache.find(graph)
     if program is not None or subgraph.is_final:
         return Prepared(graph, program)
     # Counted before the passes: they compare this sync's numbers with those of the last one, by place.
@@ -58,7 +57,7 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
             graph = _checked(graph, result, name=row.name, is_changed=False)
         elif isinstance(result, Changed):
             graph = _checked(result.graph, result.what, name=row.name, is_changed=True)
-            program = None if is_plan else cache.find(graph)
+            program = cache.find(graph)
             if program is not None or result.is_last:
                 break
         else:
