@@ -45,7 +45,7 @@ from .sharding import partitioner as _partitioner
 from .sharding import text as _text
 from .sharding import topology as _topology
 from .sharding import value as _value
-from .torch_state import grad_shardings as _grad_shardings
+from .torch_state import backward as _backward
 from .torch_state import install as _install
 from .torch_state import modules as _modules
 from .torch_state import swap as _swap
@@ -164,8 +164,8 @@ class annotations:  # used as a module is
 class grad_shardings:  # used as a module is
     """Shardings of gradients, as of their parameters."""
 
-    PINNED, follow, leave = _grad_shardings.PINNED, _grad_shardings.follow, _grad_shardings.leave
-    shard_gradient = _grad_shardings.shard_gradient
+    PINNED, follow, leave = _backward.PINNED, _backward.follow, _backward.leave
+    shard_gradient = _backward.shard_gradient
 
 
 class syncs:  # used as a module is

@@ -117,6 +117,18 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
+class Hooks(torch._C._acc.PrivateUse1Hooks):
+    """What torch's C++ calls."""
+
+    def is_available(self) -> bool:
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+    is_built = is_available
+
+
 # -- Synchronization --------------------------------------------------------------------------------------------------
 
 

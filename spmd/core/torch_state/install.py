@@ -16,10 +16,10 @@ from ..record.tensor import XlaTensor, handle_calls_by
 from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
 from ..run.schedule import placed_like
 from .autocast import NAME, register_autocast
-from .device_module import join_accelerator, join_methods, make_module
+from .backward import GUARD, keep_errors_of_backward
+from .device_module import Hooks, join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
-from .guard import GUARD, keep_errors_of_backward
 from .imported import import_dynamo_and_dtensor
 from .modules import keep_annotations, keep_identity, know_buffers
 from .replicas import join_data_parallel, join_fully_shard
@@ -61,16 +61,6 @@ def _claim_name() -> None:
     torch.utils.rename_privateuse1_backend(NAME)
 
 
-class _Hooks(torch._C._acc.PrivateUse1Hooks):
-    def is_available(self) -> bool:
-        return True
-
-    def has_primary_context(self, device_index: int) -> bool:
-        return True
-
-    is_built = is_available
-
-
 def _join_foreach() -> None:
     """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they compare exact classes."""
     for classes in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
@@ -95,7 +85,7 @@ def _shard_loaded_state() -> None:
 def _join_device() -> None:
     runtime_module.XlaTensor = XlaTensor  # type: ignore[attr-defined]  # its `__module__`
     torch._register_device_module(NAME, runtime_module)
-    torch._C._acc.register_python_privateuseone_hook(_Hooks())
+    torch._C._acc.register_python_privateuseone_hook(Hooks())
     torch._C._acc.register_python_privateuseone_device_guard(GUARD)
 
 

@@ -21,7 +21,7 @@ from ..graph.source import outside, warn
 from ..record.annotations import annotate
 from ..record.tensor import XlaTensor
 from ..sharding.value import Sharding
-from . import grad_shardings
+from .backward import follow
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 from .when_imported import replaces
@@ -194,7 +194,7 @@ def keep_annotations() -> None:
             if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
                 if new._storage.sharding is not sharding:
                     annotate(new, sharding)
-                grad_shardings.follow(new)
+                follow(new)
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:

@@ -29,7 +29,7 @@ from ..record.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..run.host_reads import leased
 from ..run.pjrt import devices
 from ..sharding.value import OPEN, Dim, Sharding, Spec
-from . import grad_shardings
+from .backward import follow
 from .when_imported import replaces
 
 _Storage = torch.UntypedStorage | TypedStorage
@@ -246,7 +246,7 @@ def _move_loaded() -> None:
                 _late.value.append((moved[key], tensor.detach()))
         result = moved[key].detach().requires_grad_(tensor.requires_grad)
         if sharding is not None:
-            grad_shardings.follow(result)
+            follow(result)
         return result
 
 

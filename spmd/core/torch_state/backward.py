@@ -1,0 +1,174 @@
+"""Backward passes: gradients with the shardings of their tensors; exceptions and Ctrl-C where torch's C++ allows none.
+
+An annotated leaf tensor's gradient gets the tensor's sharding once it is accumulated, an annotated computed value's
+when it arrives.
+"""
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..base.interrupt import later
+from ..base.state import PerThread, held
+from ..graph.graph import origin
+from ..graph.source import THREADS, Line, Ring, forward_ring
+from ..record.annotations import annotate
+from ..record.storage import Storage
+from ..record.tensor import WHEN_PARAMETER, XlaTensor
+from ..record.threads import enter_thread
+from ..record.views import read
+from .when_imported import replaces
+
+_PIN = -1  # a key among the hooks on a gradient that no handle of torch has
+PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
+
+
+def follow(tensor: Any, *, again: bool = False) -> None:
+    """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated, a computed value's
+    when it arrives. again: also after `leave`."""
+    if again and tensor.__dict__.get(PINNED) is False:
+        del tensor.__dict__[PINNED]
+    pin = tensor.__dict__.get(PINNED)
+    if pin is not None or not tensor.requires_grad:
+        return
+    if tensor.is_leaf:
+        _pin_parameter(tensor)
+    elif tensor._view is None:  # a view's sharding is not its storage's, and XLA chooses that of its gradient
+        pin = tensor.__dict__[PINNED] = partial(_pin_arriving, tensor._storage.ref)
+        if tensor._backward_hooks is None:  # register_hook without its handle, which costs more than the mark
+            tensor._backward_hooks = OrderedDict({_PIN: pin})
+            tensor.grad_fn._register_hook_dict(tensor)  # else autograd calls none of them
+        else:
+            tensor._backward_hooks[_PIN] = pin
+
+
+def _pin_parameter(tensor: torch.Tensor) -> None:
+    tensor.__dict__[PINNED] = pin_gradient
+    hooks = tensor._post_accumulate_grad_hooks
+    # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set again, autograd sees
+    # it again.
+    tensor._post_accumulate_grad_hooks = hooks
+    if hooks is None or pin_gradient not in hooks.values():
+        tensor.register_post_accumulate_grad_hook(pin_gradient)
+
+
+def leave(tensor: torch.Tensor) -> None:
+    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow(again=True)`."""
+    if tensor.is_leaf:
+        hooks = tensor._post_accumulate_grad_hooks or {}
+        for key in [key for key, hook in hooks.items() if hook is pin_gradient]:
+            del hooks[key]
+    elif tensor._backward_hooks is not None:
+        tensor._backward_hooks.pop(_PIN, None)
+    tensor.__dict__[PINNED] = False
+
+
+def shard_gradient(storage: Storage, grad: XlaTensor) -> None:
+    """Gives a gradient the sharding of the storage that it belongs to, where that is annotated."""
+    sharding = storage.sharding
+    if sharding is None or grad._storage.sharding is sharding:
+        return
+    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+        # Backward often ends in a view (a transposed product). The gradient that stays is stored itself, not its base.
+        grad._storage, grad._view = Storage(read(grad), grad._meta), None
+    annotate(grad, sharding, None if storage.reads is None else storage.reads.latest.layout)
+
+
+def pin_gradient(parameter: torch.Tensor) -> None:
+    """The hook on a leaf tensor: gives its gradient, which has been accumulated, the tensor's sharding."""
+    assert isinstance(parameter, XlaTensor)
+    if isinstance(parameter.grad, XlaTensor):
+        shard_gradient(parameter._storage, parameter.grad)
+
+
+def _pin_arriving(ref: "weakref.ref[Storage]", grad: torch.Tensor) -> None:
+    storage = ref()
+    if storage is not None and isinstance(grad, XlaTensor):
+        shard_gradient(storage, grad)
+
+
+WHEN_PARAMETER.append(follow)
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+_TYPE = torch._C._autograd.DeviceType.PrivateUse1
+_interrupted = PerThread[BaseException | None](None)  # the exception raised in this thread's backward pass
+_probe = ().__len__  # the cheapest call that the interpreter does not specialise
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    # torch calls this several times an op, and no exception may come out: it runs no bytecode that Ctrl-C could stop.
+    type_ = itertools.repeat(_TYPE).__next__  # type: ignore[assignment]  # torch's stub has another type
+
+
+def _type_in_backward() -> torch._C._autograd.DeviceType:
+    """Replaces `_Guard.type_` during a backward pass.
+
+    The engine calls it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; a
+    return with that exception still set would abort the process. Python raises a SystemError caused by it for a call
+    made with an exception set: so the exception is found and kept, and `run_backward` raises it.
+    """
+    try:
+        _probe()
+    except SystemError as error:
+        _interrupted.value = error.__cause__
+    return _TYPE
+
+
+GUARD = _Guard()
+_backward_lock = threading.Lock()
+_num_backward = 0
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    global _num_backward
+    with _backward_lock:
+        _num_backward += 1
+        GUARD.type_ = _type_in_backward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        with _backward_lock:
+            _num_backward -= 1
+            if not _num_backward:
+                del GUARD.type_
+
+
+def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
+    """The ring of the thread that recorded the roots of a backward pass."""
+    for root in roots:
+        if type(root) is XlaTensor and root.grad_fn is not None:
+            result: Any = root._view or origin(root._storage.value)
+            line = None if result is None else Line(result.code, result.instruction)
+            return forward_ring(root.grad_fn._sequence_nr(), line)
+    return THREADS.ring
+
+
+def keep_errors_of_backward() -> None:
+    """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by then."""
+
+    @replaces(torch.autograd, "_engine_run_backward")
+    def run_backward(
+        engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
+    ) -> object:
+        enter_thread()
+        if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
+            torch.autograd.set_multithreading_enabled(False)
+        try:
+            # Ctrl-C raised within `_type_in_backward` would abort the process.
+            with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():
+                return engine(roots, *args, **kwargs)
+        except SystemError:
+            error, _interrupted.value = _interrupted.value, None
+            if error is None:
+                raise
+            raise error from None
