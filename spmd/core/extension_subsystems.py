@@ -13,7 +13,6 @@ from .checks import hlo as _hlo
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import meta as _meta
-from .graph import module_paths as _module_paths
 from .graph import op as _op
 from .graph import rewrite as _rewrite
 from .graph import source as _source
@@ -256,7 +255,7 @@ class user_lines:  # used as a module is
     describe, forward_line, is_library = _source.describe, _source.forward_line, _source.is_library
     line_of, lines_of, node_line = _source.line_of, _source.lines_of, _source.node_line
     source_of = _source.source_of
-    plain_name = _module_paths.plain_name
+    plain_name = _source.plain_name
 
 
 class walks:  # used as a module is

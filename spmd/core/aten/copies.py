@@ -183,7 +183,8 @@ def _elsewhere(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
     device = kwargs.get("device")
     if _is_here(device):
-        refuse_layout(kwargs.get("layout"))
+        if (layout := kwargs.get("layout")) is not None:
+            refuse_layout(layout)
         return filled(func, args, kwargs)
     like = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device)
     return func(like, *args[1:], **kwargs)

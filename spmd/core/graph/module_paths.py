@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..base import counters
 from ..base.tables import Bounded
 from .graph import Node, origin
-from .source import THREADS
+from .source import THREADS, plain_name
 
 BACKWARD = " (backward)"
 _CALL = nn.Module._call_impl.__code__
@@ -56,12 +56,6 @@ def _path(frame: FrameType | None) -> str:
     if names is None or id(inner) not in names:
         names = _names[outer] = {id(module): plain_name(outer, name) for name, module in outer.named_modules()}
     return names.get(id(inner), "") or type(inner).__name__
-
-
-def plain_name(root: nn.Module, name: str) -> str:
-    """The name of a module inside another one, without that of a wrapper of one `module`."""
-    modules = root._modules
-    return name.removeprefix("module").removeprefix(".") if [*modules] == ["module"] and not root._parameters else name
 
 
 def paths_of(nodes: Sequence[Node]) -> tuple[str, ...]:

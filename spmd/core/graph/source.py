@@ -20,6 +20,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from ..base.tables import Bounded
 from .graph import Node, Value, origin, result_index
@@ -259,3 +260,9 @@ def describe(node: Node) -> str:
     backward = "the backward of " if node.sequence >= 0 else ""
     operands = ", ".join(repr(operand.meta) for operand in node.operands)
     return f"{node.op.name}({operands}), {backward}{node_line(node)}"
+
+
+def plain_name(root: nn.Module, name: str) -> str:
+    """The name of a module inside another one, without that of a wrapper of one `module`."""
+    modules = root._modules
+    return name.removeprefix("module").removeprefix(".") if [*modules] == ["module"] and not root._parameters else name

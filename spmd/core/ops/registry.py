@@ -6,7 +6,7 @@ Also the results that torch promises, the arguments that are operands of a progr
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,24 +207,6 @@ _BY_ARGUMENTS = {
 SCALAR_ARGUMENTS: dict[str, frozenset[str]] = {
     name: frozenset(arguments.split()) for arguments, names in _BY_ARGUMENTS.items() for name in names.split()
 }
-
-
-def is_one_number(values: Sequence[object]) -> bool:
-    """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
-
-    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
-    """
-    first = values[0] if values else None
-    return (
-        isinstance(first, (float, int))
-        and type(first) is not bool
-        and values.count(first) == len(values)
-        and len(set(map(type, values))) == 1
-    )
-
-
-# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.
-LARGEST = 2**63 - 1
 
 
 def base_name(overload: OpOverload) -> str:

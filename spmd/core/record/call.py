@@ -25,11 +25,10 @@ from ..graph.graph import DeviceData, Node, Value, results
 from ..graph.meta import Meta, dense_meta
 from ..graph.op import OpSpec, Slot
 from ..graph.source import THREADS, at_user_line, place_of
-from ..ops.registry import LARGEST, is_one_number
 from ..run.pjrt.transfer import host_array
 from .infer import new_op, op_for, reads_default_dtype
 from .overlap import check_operands, elements_meet
-from .overloads import FUNCTION, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue
+from .overloads import FUNCTION, LARGEST, MUTATION, VIEW, Args, Kwargs, Plan, TorchValue, is_one_number
 from .reads import operand, operand_of
 from .rebased import follow
 from .record import NOWHERE, at_once, backward_line, graph_task, record, record_here

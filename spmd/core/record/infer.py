@@ -26,10 +26,10 @@ from ..graph.op import OpSpec, Slot
 from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
-from ..ops.registry import LARGEST, is_one_number
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
 from .overloads import (
+    LARGEST,
     MUTATION,
     VIEW,
     Args,
@@ -43,6 +43,7 @@ from .overloads import (
     constant_of,
     fill,
     is_foreach,
+    is_one_number,
     makes_tensors,
 )
 from .tensor import XlaTensor

@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from weakref import ref
 
 import jax
@@ -38,9 +39,7 @@ def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Progr
     return cache.program_for(graph, name, line, form, why_not)
 
 
-def planned_for(graph: Graph, line: Line) -> Program:
-    """The program of a graph that no run needs yet: see `cache.planned_for`."""
-    return cache.planned_for(graph, line, form)
+planned_for = partial(cache.planned_for, form=form)
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ..graph.module_paths import plain_name
+from ..graph.source import plain_name
 from ..record.storage import Storage
 from ..record.tensor import XlaTensor, wrap
 from .objects import Objects, outermost
