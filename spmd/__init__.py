@@ -89,9 +89,9 @@ if typing.TYPE_CHECKING:  # of packages: imported at their first use
     from .tools.explain.recompile import RecompileError as RecompileError
     from .tools.explain.recompile import no_recompile as no_recompile
     from .tools.planning import Plan as Plan
-    from .tools.planning import describe_gpu as describe_gpu
     from .tools.planning import plan as plan
     from .tools.planning import warm as warm
+    from .tools.planning.clock import describe_gpu as describe_gpu
     from .tools.show.inspection import inspect as inspect
     from .tools.show.pictures import show_sharding as show_sharding
     from .tools.suggestions.suggest import suggest as suggest

@@ -71,7 +71,8 @@ NAMES = {
     "tools.explain.allowed_collectives": "CollectiveError allow",
     "tools.explain.given_programs": "load_programs",
     "tools.explain.recompile": "RecompileError no_recompile",
-    "tools.planning": "Plan describe_gpu plan warm",
+    "tools.planning": "Plan plan warm",
+    "tools.planning.clock": "describe_gpu",
     "tools.profiler": "",
     "tools.show.inspection": "inspect",
     "tools.show.pictures": "show_sharding",
@@ -111,8 +112,8 @@ VIEWS = {"table": "spmd.tools.reports.table", "page": "spmd.tools.reports.page"}
 # What joins the points of the core, always or while a flag is on, imported at the first use of the device: torch's
 # profiler must not see an import in a step, as it reads names of code that is freed after it.
 JOINS: tuple[tuple[str, list[Any], str], ...] = (
-    ("", points.of_program, "tools.hlo.of_programs:of_program"),
-    ("", points.of_run, "tools.hlo.of_programs:of_run"),
+    ("", points.of_program, "tools.hlo.program_facts:of_program"),
+    ("", points.of_run, "tools.hlo.program_facts:of_run"),
     ("", points.describe, "tools.explain.difference:described"),
     ("", points.while_compiling, "tools.explain.status:while_compiling"),
     ("", points.names_of, "tools.explain.held_names:held_name"),

@@ -270,8 +270,8 @@ class TestByCall:
         assert ours_by_call - UPWARD_BY_CALL == {
             ("spmd.steps.replay.compiled_function", "spmd.tools.planning.planner"),  # `warm` alone needs a plan
             ("spmd.steps.dynamo.tensors", "spmd.steps.dynamo.variables"),  # with Dynamo, which it imports
-            ("spmd.tools.planning.figures", "spmd.tools.planning.gpu_clock"),  # a CPU's plan needs no clock
-            ("spmd.tools.planning.figures", "spmd.tools.planning.tpu_clock"),
+            ("spmd.tools.planning.figures", "spmd.tools.planning.step_time"),  # a CPU's plan needs no clock
+            ("spmd.tools.planning.report", "spmd.tools.planning.program_files"),  # for `save_program` alone
             ("spmd.tools.planning.figures", "spmd.tools.planning.checked_marks"),  # for `check_marks=True` alone
         }  # fmt: skip
 

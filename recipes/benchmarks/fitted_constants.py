@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from recipes.benchmarks import published_rows as rows
 from spmd.core import topology
 from spmd.core.checks.hlo import Module
-from spmd.tools.planning import figures, gpu_clock, tpu_clock
+from spmd.tools.planning import figures, gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, describe_gpu
 from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuRates
 
@@ -58,7 +58,7 @@ class Keeper:
         self.programs: list[Kept] = []
 
     def __enter__(self) -> "Keeper":
-        self._before = figures.Module, figures.terms_of
+        self._before = figures.Module, step_time.terms_of
         texts: list[str] = []
 
         class Read(Module):
@@ -72,11 +72,11 @@ class Keeper:
             self.programs.append(Kept(texts[-1], devices[0].device_kind, slices, places))
             return self._before[1](module, chip, slices, devices)
 
-        figures.Module, figures.terms_of = Read, terms_of
+        figures.Module, step_time.terms_of = Read, terms_of
         return self
 
     def __exit__(self, *_: object) -> None:
-        figures.Module, figures.terms_of = self._before
+        figures.Module, step_time.terms_of = self._before
 
 
 def keep(programs: Sequence[Kept], path: Path) -> None:

@@ -261,10 +261,9 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
 
     from spmd.core import topology
     from spmd.core.checks.hlo import Module
-    from spmd.tools.hlo.costs import cycles, repeated_flops
     from spmd.tools.hlo.hlo_collectives import collectives
-    from spmd.tools.planning.clock import chip_of
-    from spmd.tools.planning.figures import terms_of
+    from spmd.tools.hlo.program_facts import cycles, repeated_flops
+    from spmd.tools.planning.step_time import chip_of, terms_of
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())

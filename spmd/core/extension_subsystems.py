@@ -41,7 +41,6 @@ from .passes import dynamic as _dynamic
 from .passes import nans as _nans
 from .passes import on_host as _on_host
 from .passes import repeats as _repeats
-from .passes import scan_layers as _scan_layers
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
@@ -167,7 +166,6 @@ class stretches:  # used as a module is
     numbered, repeated, symbol = _repeats.numbered, _repeats.repeated, _repeats.symbol
     carried_bytes, cuts = _cuts.carried_bytes, _cuts.stretches
     is_within_line = _cuts.is_within_line
-    why_not = _scan_layers.why_not
 
 
 class regions:  # used as a module is

@@ -43,11 +43,6 @@ def num_lowered(graph: Graph) -> int:
     return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in _chosen(graph)[1])
 
 
-def why_not(graph: Graph) -> str:
-    """Returns the reason why a graph has no loops of equal layers, in words."""
-    return _chosen(graph)[2]
-
-
 def _loops_of(graph: Graph, least: float) -> tuple[list[Candidate], str]:
     """Returns the loops that a program may have, and the reason why there are none."""
     if config.scan_layers == "never":

@@ -357,16 +357,3 @@ def host_copy(line: Instruction) -> tuple[str, int] | None:
 def ring_bytes(kind: str, size: int, data: int) -> int:
     """The bytes that a device sends in a collective of so many devices and bytes of operands."""
     return Collective(kind, (), size, data * size if kind == "all-gather" else data, 1).moved_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where its constants are
-    (`python -m spmd calibrate`), "compiler", from its own cycles, or "analytic", from counts and the chip's data
-    sheet."""
-
-    name: str
-    seconds: float
-    low: float
-    high: float
-    source: str

@@ -1,28 +1,26 @@
-"""The figures of the programs of a plan: memory, operations, collectives, and the estimated time of a step.
-
-A range of the time is that of the constants in `gpu_clock.py` and `tpu_clock.py`: at best, each unit reaches nearly its
-peak.
-"""
+"""The figures of the programs of a plan: memory, operations, collectives, and the estimated time of a step."""
 
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+import jax
 import torch
 
 from ...core import DEVICE, Collective, Meta, Move, counters, topology
-from ...core.extend import Graph, Line, Module, Node, Program, executables, stretches, user_lines
-from ..hlo.costs import cycles, kernels
+from ...core.extend import Graph, Line, Module, Node, Program, executables, user_lines
 from ..hlo.hlo_collectives import Exchanges, collectives, node_index, scope_of
-from ..hlo.of_programs import exchanges, listed, table
+from ..hlo.program_facts import cycles, exchanges, kernels, listed, table
 from ..hlo.unrequested_moves import Placement
-from .clock import Chip, Clock, Term, calibrated, chip_of
-from .layout import shard_bytes, stage
+from .layout import Term, shard_bytes, stage
+
+if TYPE_CHECKING:  # a plan for CPU devices imports no clock
+    from .clock import Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +80,7 @@ def figures_of(
             replace(
                 figures,
                 compile_seconds=figures.compile_seconds if is_new else 0.0,
-                loops=program.loops,
-                no_loops=_why_no_loops(program, graph),
                 collectives=table(exchanged, graph, paths),
-                unused_axes=() if program.record is None else tuple(filter(_is_finding, program.record.passes)),
                 moves=listed(_moves(program, graph, above, line, check=check), graph, above, paths),
             )
         )
@@ -108,7 +103,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     terms: tuple[Term, ...] = ()
     clock, exchanged = None, program.facts.exchanges
     if chip is not None and (once or chip.is_gpu):
-        terms, clock = terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
+        terms, clock = _step_time().terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
         exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
     peak, used = _peak(memory, is_reported=bool(once)), _used(memory)
     figures = Figures(
@@ -118,7 +113,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         temporary_bytes=min(record.temp_bytes, peak - used),
         peak_bytes=peak,
         host_temporary_bytes=memory.host_temp_size_in_bytes,
-        flops=record.flops,
+        flops=program.facts.flops,
         cycles=iterations,
         cycles_once=once,
         compile_seconds=record.seconds,
@@ -128,9 +123,21 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         ),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
+        loops=program.loops,
+        no_loops=next((words for name, words in record.passes if name == "scan layers" and not program.loops), ""),
         terms=terms,
+        unused_axes=tuple(note for note in record.passes if note[0] in ("unused axis", "exchange")),
     )
     return figures, exchanged
+
+
+def _step_time() -> ModuleType:
+    return import_module("spmd.tools.planning.step_time")
+
+
+def chip_of(device: jax.Device) -> "Chip | None":
+    """The chip of a device; None for one of unknown constants, such as a CPU."""
+    return None if device.platform == "cpu" else _step_time().chip_of(device)
 
 
 def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str, int]]:
@@ -150,16 +157,6 @@ def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: boo
     with stage("compiling with other annotations"):
         moves: tuple[Placement, ...] = checked_marks.checked(graph, program, above, line)
         return moves
-
-
-def _is_finding(note: tuple[str, str]) -> bool:
-    return note[0] in ("unused axis", "exchange")
-
-
-def _why_no_loops(program: Program, graph: Graph) -> str:
-    if program.loops:
-        return ""
-    return "XLA would copy the stacks of their weights" if program.is_unrolled else stretches.why_not(graph)
 
 
 def _peak(memory: Any, is_reported: bool) -> int:
@@ -235,60 +232,6 @@ def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
         how = f"as {sharding.partition_spec(len(meta.shape))}"
     where = line if line.code is not None else user_lines.line_of(node, graph.nodes)
     return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"
-
-
-# --- the time of a step -----------------------------------------------------------------------------------------------
-
-# A measured constant's own spread.
-_SPREAD = 0.1
-
-
-def terms_of(
-    module: Module, chip: Chip, slices: tuple[int, ...], devices: Sequence[Any]
-) -> tuple[tuple[Term, ...], Clock]:
-    """The parts of the time of one run of a program, and the clock with the expected times of its collectives.
-
-    slices, devices: of the program, in its order: the slice (node) of each, and jax's own. Constants are measured ones
-    where `python -m spmd calibrate` has measured this kind of device.
-    """
-    measured = calibrated(devices[0].device_kind) if devices else {}
-    if chip.is_gpu:  # a plan for CPU devices imports neither clock
-        rates = import_module("spmd.tools.planning.gpu_clock")
-        clock = partial(rates.GpuClock, module, chip, slices)
-    else:
-        rates = import_module("spmd.tools.planning.tpu_clock")
-        clock = partial(rates.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
-    clocks = [clock(each) for each in _with(measured, rates.EXPECTED, rates.BEST, rates.WORST)]
-    expected, best, worst = (clock.run() for clock in clocks)
-    terms = tuple(
-        Term(name, seconds, best[name], worst[name], _source(clocks[0].constants[name], measured))
-        for name, seconds in expected.items()
-        if seconds or worst[name]
-    )
-    return terms, clocks[0]
-
-
-def _source(constants: Sequence[str], measured: Container[str]) -> str:
-    if constants and all(one in measured for one in constants):
-        return "measured"
-    return "compiler" if "cycles" in constants else "analytic"
-
-
-# The constants that are seconds or a factor of them: less is better; the others are parts of a peak.
-_SECONDS = {"launch", "latency", "hop", "cycles"}
-
-_Rates = TypeVar("_Rates", bound=Any)
-
-
-def _with(measured: Mapping[str, float], expected: _Rates, best: _Rates, worst: _Rates) -> tuple[_Rates, ...]:
-    """The constants, with the measured ones in place of those of the library."""
-    replaced = {one.name: measured[one.name] for one in fields(expected) if one.name in measured}
-    change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in replaced}
-    return (
-        replace(expected, **replaced),
-        replace(best, **{name: value * change[name] for name, value in replaced.items()}),
-        replace(worst, **{name: value / change[name] for name, value in replaced.items()}),
-    )
 
 
 def summed(programs: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core.extend import Computation, Instruction, Module
-from ..hlo.costs import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from ..hlo.hlo_collectives import groups_of
+from ..hlo.program_facts import ATTENTION, CONVOLUTION, OTHER, PRODUCT, Kernel, kernel_of
 from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 

@@ -1,4 +1,4 @@
-"""A planned step: names, roles and shardings of its tensors, findings on these, its programs as files, its status."""
+"""A planned step: names, roles and shardings of its tensors, findings on these, its status."""
 
 import contextlib
 import math
@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -29,24 +28,20 @@ from ...core.extend import (
     Graph,
     Line,
     Node,
-    Program,
-    Requested,
     StateNames,
     Target,
     Value,
     executables,
     held,
-    persistent,
     reached,
     user_lines,
     walks,
 )
-from ...mesh.partition_spec import PartitionSpec
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from ..explain import program_folder
 from ..explain.status import status
+from ..hlo.unrequested_moves import spec_text
 
 
 class _ProgressThread(threading.local):
@@ -257,7 +252,7 @@ def refuse_sharded(root: nn.Module, caller: str, instead: str) -> None:
         if sharding is not None:
             raise ValueError(
                 f"{caller}: expected a model without shardings, but {path} of the {type(root).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call {caller} before FSDP, rules or "
+                f"{spec_text(sharding.partition_spec(tensor.dim()))}; call {caller} before FSDP, rules or "
                 f"annotations, and {instead}"
             )
 
@@ -272,16 +267,16 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Lay
             of_data = value.sharding if type(value) is DeviceData else None
             sharding = of_data or storage_of(tensor).sharding or hardware.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
-            spec = PartitionSpec(*sharding.partition_spec(rank))
+            spec = sharding.partition_spec(rank)
             size, dtype = shard_bytes(value.meta, sharding), str(tensor.dtype).removeprefix("torch.")
-            rows.append(LayoutRow(path, dtype, shape, repr(spec), size, rules.get(path, ""), is_buffer))
+            rows.append(LayoutRow(path, dtype, shape, spec_text(spec), size, rules.get(path, ""), is_buffer))
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
                 findings.append(PlanFinding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
             for dim, (length, part) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
                 parts = math.prod(sharding.mesh_axes()[axis] for axis in _axes(spec[dim]))
                 if part * parts != length:
-                    text = f"dim {dim} of {length} is padded to {part * parts} for {parts} shards ({spec!r})"
+                    text = f"dim {dim} of {length} is padded to {part * parts} for {parts} shards ({spec_text(spec)})"
                     findings.append(PlanFinding("uneven", path, text))
     return rows, findings
 
@@ -324,7 +319,20 @@ def reshards(moves: Iterable[Move], sites: Container[str]) -> Iterator[PlanFindi
             yield PlanFinding(kind, f"{move.path} {move.op}".strip(), move.text, move.line, move)
 
 
-# --- programs as files ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a step's time. seconds: expected; low, high: the range. source: "measured" where its constants are
+    (`python -m spmd calibrate`), "compiler", from its own cycles, or "analytic", from counts and the chip's data
+    sheet."""
+
+    name: str
+    seconds: float
+    low: float
+    high: float
+    source: str
+
+
+# --- the programs as they were recorded -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -357,48 +365,3 @@ def compile_all(recorded: Recordings) -> int:
     """Compiles what has no program yet; returns the number of different programs."""
     with topology.standing_in(recorded.target), compiled_with(recorded.options):
         return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})
-
-
-def save(recorded: Recordings, path: str | Path) -> int:
-    """Compiles what has no program yet and writes all to a folder; returns the number of files.
-
-    Raises ValueError where a program cannot be a file.
-    """
-    if recorded.why_not:
-        raise ValueError(f"save_program: {recorded.why_not}")
-    files: dict[str, bytes] = {}
-    listings: dict[str, dict[str, Any]] = {}
-    with topology.standing_in(recorded.target), compiled_with(recorded.options):
-        for graph in recorded.graphs:
-            program = executables.planned_for(graph, recorded.line)
-            formed = executables.formed(graph, may_scan=not program.is_unrolled)
-            why_not = executables.why_not_kept(formed) or (
-                "it calls Python while it runs" if program.calls_host else ""
-            )
-            if why_not:
-                raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
-            digest, content = executables.file_of(program, formed)
-            if digest not in files:
-                files[digest] = content
-                listings[digest] = persistent.listing(Requested(graph, 0), program)
-                files |= _stacks(program, formed)
-        setting = persistent.readable()
-    program_folder.write(
-        Path(path) / persistent.process(), files, setting, [{"file": name, **listings[name]} for name in listings]
-    )
-    return len(files)
-
-
-def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
-    """The files of the small programs that stack a program's inputs before its first run."""
-    files = {}
-    for port in program.inputs:
-        if isinstance(port.places, int):
-            continue
-        first = port.places[0]
-        data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
-        if sharding.memory == DEVICE:
-            shape = sharding.padded_shape(data.meta.shape)
-            digest, content = persistent.file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
-            files[digest] = content
-    return files

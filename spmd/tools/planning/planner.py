@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -40,8 +40,7 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from .clock import Chip, chip_of
-from .figures import Figures, error_text, figures_of, largest, summed
+from .figures import Figures, chip_of, error_text, figures_of, largest, summed
 from .layout import (
     Calls,
     LayoutRow,
@@ -55,13 +54,15 @@ from .layout import (
     roots_of,
     rows_of,
     rules_of_nothing,
-    save,
     shard_bytes,
     stage,
     tensors_of,
     unused_axes,
 )
 from .report import Plan, advice, timed
+
+if TYPE_CHECKING:
+    from .clock import Chip
 
 
 @ends_at_user_line
@@ -167,7 +168,7 @@ def warm(
     """
     result = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
     assert result.recorded is not None, "a step was planned"
-    return save(result.recorded, folder) if folder is not None else compile_all(result.recorded)
+    return result.save_program(folder) if folder is not None else compile_all(result.recorded)
 
 
 @dataclass(frozen=True)
@@ -435,7 +436,7 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
     return replace(advice(result, programs), recorded=recordings(recorded.earlier, programs, target, line))
 
 
-def _memory(target: Target, device: Any, chip: Chip | None) -> int | None:
+def _memory(target: Target, device: Any, chip: "Chip | None") -> int | None:
     """The memory of one device; simulated devices share the host's. None: not known."""
     if chip is not None and not chip.is_gpu:
         return chip.usable_bytes
@@ -475,7 +476,7 @@ def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
         )
 
 
-def _notes(figures: Sequence[Figures], device: Any, chip: Chip | None, target: Target) -> Iterator[str]:
+def _notes(figures: Sequence[Figures], device: Any, chip: "Chip | None", target: Target) -> Iterator[str]:
     if chip is not None and chip.is_gpu and target is not None:
         fraction = variables.gpu_memory_fraction()
         yield (

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ except ImportError:  # Windows has not
 
 from ...core import Collective, Move
 from ...core.extend import Graph
-from .clock import Term
-from .layout import LayoutRow, PlanFinding, Recordings, save
+from .layout import LayoutRow, PlanFinding, Recordings, Term
 
 VERSION = 2  # of the JSON
 
@@ -221,7 +221,8 @@ class Plan:
         """
         if self.recorded is None:
             raise ValueError("save_program: expected a plan of a step that this process made; call spmd.plan again")
-        return save(self.recorded, path)
+        num_files: int = import_module("spmd.tools.planning.program_files").save(self.recorded, path)
+        return num_files
 
     def __rich__(self) -> Any:
         return VIEWS["table"]().table_of(self)

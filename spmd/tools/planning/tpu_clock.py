@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core.extend import Computation, Instruction, Module
-from ..hlo.costs import is_attention, kernel_flops, line_cycles
 from ..hlo.hlo_collectives import chain_of, collectives_within, groups_of, key_of, kind_between_slices, links_of
+from ..hlo.program_facts import is_attention, kernel_flops, line_cycles
 from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from spmd import Mesh
 from spmd.core.checks.hlo import Module
-from spmd.tools.hlo.costs import line_cycles
 from spmd.tools.hlo.hlo_collectives import collectives, key_of, start_of
-from spmd.tools.hlo.of_programs import exchanges
+from spmd.tools.hlo.program_facts import exchanges, line_cycles
 from spmd.tools.planning.clock import CHIPS, WAITING
 from spmd.tools.planning.tpu_clock import EXPECTED, TpuClock
 

@@ -10,7 +10,7 @@ import pytest
 import spmd
 from spmd import __main__ as command
 from spmd.core.checks.hlo import Module
-from spmd.tools.planning import figures, gpu_clock, tpu_clock
+from spmd.tools.planning import gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, Chip
 from spmd.tools.profiler import calibration
 from spmd.tools.profiler.calibration import Sizes, calibrate
@@ -57,11 +57,11 @@ class TestMeasured:
 class TestRead:
     """A plan for that kind of device is told by them."""
 
-    def terms(self) -> dict[str, figures.Term]:
+    def terms(self) -> dict[str, step_time.Term]:
         places = [SimpleNamespace(device_kind="TPU v5 lite", coords=(x, y, 0)[:2]) for x in range(2) for y in range(2)]
         lines = f"%y = f32[1024,1024]{{1,0}} negate(%x), {work(0.25)}\n{gather(4)}"
         program = Module(hlo_of_tpu.program(lines))
-        found, _ = figures.terms_of(program, CHIPS["TPU v5 lite"], (0,) * 4, places)
+        found, _ = step_time.terms_of(program, CHIPS["TPU v5 lite"], (0,) * 4, places)
         return {term.name: term for term in found}
 
     def test_measured_ones_first(self, file: Path) -> None:

@@ -11,9 +11,9 @@ import spmd
 from spmd.core.checks.hlo import Module
 from spmd.core.sharding.gpus import GPUS
 from spmd.core.sharding.topology import all_devices, num_devices
-from spmd.tools.hlo import costs
+from spmd.tools.hlo import program_facts
 from spmd.tools.planning.clock import CHIPS, Chip
-from spmd.tools.planning.figures import terms_of
+from spmd.tools.planning.step_time import terms_of
 
 H100 = CHIPS["NVIDIA H100 80GB HBM3"]
 PLUGIN = importlib.util.find_spec("jax_plugins.xla_cuda12") if importlib.util.find_spec("jax_plugins") else None
@@ -77,15 +77,15 @@ class TestCounts:
     """The operations and bytes of a program's kernels."""
 
     def test_operations_of_every_iteration(self) -> None:
-        assert costs.flops_of(Module(PROGRAM)) == 3 * 2 * 4096**3
+        assert program_facts.flops_of(Module(PROGRAM)) == 3 * 2 * 4096**3
 
     def test_bytes_of_a_slice_are_its_own(self) -> None:
         module = Module(PROGRAM)
         main = module.computations[module.entry]
-        kernel = costs.kernel_of(module, main, main.by_name["one"])
+        kernel = program_facts.kernel_of(module, main, main.by_name["one"])
         # The slice is read and written; the index and the zero are 4 bytes.
         assert kernel is not None and kernel.bytes - 2 * 1024 * 4 in (0, 4)
-        assert costs.kernel_of(module, main, main.by_name["loop"]) is None
+        assert program_facts.kernel_of(module, main, main.by_name["loop"]) is None
 
     def test_attention_of_cudnn(self) -> None:
         """Two products of every pair of positions forward, five backward; half of the pairs under a causal mask."""
@@ -100,7 +100,7 @@ class TestCounts:
         for kind, mask, count in (("", "NO_MASK", 2), ("", "CAUSAL", 1), ("Backward", "NO_MASK", 5)):
             module = Module(text.replace("KIND", kind).replace("MASK", mask, 1) if mask == "CAUSAL" else
                             text.replace("KIND", kind).replace('"MASK"', f'"{mask}"'))  # fmt: skip
-            assert costs.flops_of(module) == count * pairs, (kind, mask)
+            assert program_facts.flops_of(module) == count * pairs, (kind, mask)
 
 
 class TestTime:

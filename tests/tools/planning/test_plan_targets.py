@@ -22,7 +22,7 @@ from spmd import AbstractError, Mesh, Plan
 from spmd.core.base import messages
 from spmd.tools.explain import status
 from spmd.tools.planning import layout
-from spmd.tools.planning.clock import Term
+from spmd.tools.planning.layout import Term
 
 
 class TestModulesElsewhere:

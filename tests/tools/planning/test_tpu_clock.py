@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spmd.core.checks.hlo import Module
-from spmd.tools.hlo.costs import kernels, repeated_flops
+from spmd.tools.hlo.program_facts import kernels, repeated_flops
 from spmd.tools.planning.clock import CHIPS, HOST, host_copy
 from spmd.tools.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
 from tests.tools.planning import hlo_of_tpu

@@ -1,0 +1,54 @@
+"""The programs of a plan as files, for the job that runs them."""
+
+from pathlib import Path
+from typing import Any
+
+from ...core import DEVICE, compiled_with, topology
+from ...core.extend import Graph, Program, Requested, executables, persistent
+from ..explain import program_folder
+from .layout import Recordings
+
+
+def save(recorded: Recordings, path: str | Path) -> int:
+    """Compiles what has no program yet and writes all to a folder; returns the number of files.
+
+    Raises ValueError where a program cannot be a file.
+    """
+    if recorded.why_not:
+        raise ValueError(f"save_program: {recorded.why_not}")
+    files: dict[str, bytes] = {}
+    listings: dict[str, dict[str, Any]] = {}
+    with topology.standing_in(recorded.target), compiled_with(recorded.options):
+        for graph in recorded.graphs:
+            program = executables.planned_for(graph, recorded.line)
+            formed = executables.formed(graph, may_scan=not program.is_unrolled)
+            why_not = executables.why_not_kept(formed) or (
+                "it calls Python while it runs" if program.calls_host else ""
+            )
+            if why_not:
+                raise ValueError(f"save_program: a program of {len(graph.nodes):,} ops cannot be a file: {why_not}")
+            digest, content = executables.file_of(program, formed)
+            if digest not in files:
+                files[digest] = content
+                listings[digest] = persistent.listing(Requested(graph, 0), program)
+                files |= _stacks(program, formed)
+        setting = persistent.readable()
+    program_folder.write(
+        Path(path) / persistent.process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+    )
+    return len(files)
+
+
+def _stacks(program: Program, graph: Graph) -> dict[str, bytes]:
+    """The files of the small programs that stack a program's inputs before its first run."""
+    files = {}
+    for port in program.inputs:
+        if isinstance(port.places, int):
+            continue
+        first = port.places[0]
+        data, sharding = (graph.recorded or graph).inputs[first], (graph.recorded or graph).shardings[first]
+        if sharding.memory == DEVICE:
+            shape = sharding.padded_shape(data.meta.shape)
+            digest, content = persistent.file_of_stack(len(port.places), shape, data.meta.struct.dtype, sharding)
+            files[digest] = content
+    return files
