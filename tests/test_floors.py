@@ -295,8 +295,8 @@ class TestOneOwner:
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Node\(", line)
         }
         assert {maker for maker in makers if not maker.startswith(("spmd.core.passes.", "spmd.adaptive."))} == {
-            "spmd.core.graph.graph", "spmd.core.graph.rewrite", "spmd.tools.planning.checked_marks",
-            "spmd.core.record.record", "spmd.core.loop.found_loop", "spmd.core.loop.updates",
+            "spmd.core.graph.graph", "spmd.core.graph.rewrite", "spmd.core.record.record",
+            "spmd.core.loop.found_loop", "spmd.core.loop.updates",
         }  # fmt: skip
 
     def test_only_one_file_makes_plans(self) -> None:

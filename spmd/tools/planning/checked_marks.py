@@ -16,7 +16,7 @@ from ...core.extend import (
     Node,
     OpSpec,
     Program,
-    TupleElement,
+    Rewrite,
     Value,
     executables,
     user_lines,
@@ -297,40 +297,29 @@ def edited(graph: Graph, edits: Edits, mark_op: Callable[[Meta, Sharding | None]
     in its update with the same shape and layout (gradient, moments), follow it.
     """
     edits = {**edits, **_state(graph, edits)}
-    shardings = [edits.get(data) or sharding for data, sharding in zip(graph.inputs, graph.shardings, strict=True)]
-    now: dict[Any, Value] = {}
-    nodes: list[Node] = []
-    places: list[int] = []
+    new, places = Rewrite(graph, is_recorded=True), list[int]()
 
-    def value(one: Value) -> Value:
-        copy = now.get(walks.value_name(one))
-        if copy is not None or type(one) is DeviceData:
-            return one if copy is None else copy
-        maker = now[walks.origin(one)]
-        return TupleElement(maker, one.index) if type(one) is TupleElement else maker  # type: ignore[arg-type]
-
-    def add(op: Any, like: Node, operands: tuple[Value, ...], index: int) -> Node:
-        result = Node(op, operands, like.numbers if index >= 0 else (), like.code, like.instruction, like.sequence)
-        nodes.append(result)
-        places.append(index)
-        return result
+    def mark(value: Value, sharding: Sharding, like: Node, shift: float) -> None:
+        """Adds an annotation of a value before or behind an op; what reads the value reads it."""
+        node = new.add(mark_op(value.meta, sharding), (value,), like)
+        node.serial += shift
+        new.replace([value], node)
+        places.append(-1)
 
     for key, sharding in edits.items():
         if isinstance(key, tuple) and key[0] == "copy" and sharding is not None:
-            data, reader = key[1], graph.nodes[0]
-            now[data] = add(mark_op(data.meta, sharding), reader, (data,), -1)
+            mark(key[1], sharding, graph.nodes[0], -0.5)
     for index, node in enumerate(graph.nodes):
-        op = node.op
-        if node in edits and is_mark(node):
-            op = mark_op(node.meta, edits[node])
-        now[node] = add(op, node, tuple(map(value, node.operands)), index)
+        op = mark_op(node.meta, edits[node]) if node in edits and is_mark(node) else node.op
+        new.put(node, op, node.operands, node.numbers)
+        places.append(index)
         for result in _marked(node, edits):
             sharding = edits[walks.value_name(result)]
             assert sharding is not None, "a value without an annotation has none to take away"
-            now[walks.value_name(result)] = add(mark_op(result.meta, sharding), node, (value(result),), -1)
+            mark(result, sharding, node, 0.5)
+    shardings = [edits.get(data) or sharding for data, sharding in zip(graph.inputs, graph.shardings, strict=True)]
     pinned = [_pinned(graph, index, edits) for index in range(len(graph.roots))]
-    roots = list(map(value, graph.roots))
-    return dataclasses.replace(graph, nodes=nodes, roots=roots, shardings=shardings, pinned=pinned), places
+    return dataclasses.replace(new.graph(), shardings=shardings, pinned=pinned), places
 
 
 def _marked(node: Node, edits: Edits) -> list[Value]:

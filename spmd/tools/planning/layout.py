@@ -12,31 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from ...core import (
-    DEVICE,
-    DeviceData,
-    Meta,
-    Move,
-    Sharding,
-    XlaTensor,
-    compiled_with,
-    hardware,
-    storage_of,
-    topology,
-)
-from ...core.extend import (
-    Graph,
-    Line,
-    Node,
-    StateNames,
-    Target,
-    Value,
-    executables,
-    held,
-    reached,
-    user_lines,
-    walks,
-)
+from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, compiled_with, hardware, storage_of, topology
+from ...core.extend import Graph, Line, Node, StateNames, Target, Value, executables, held, reached, user_lines, walks
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
