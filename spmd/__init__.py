@@ -14,7 +14,7 @@ from .loops import higher_order as _higher_order  # noqa: F401  # torch.cond and
 from .loops.cond import cond as cond
 from .loops.interop.call_jax import call_jax as call_jax
 from .loops.interop.call_jax import register_lowering as register_lowering
-from .loops.layer_match import LayersDifferError as LayersDifferError
+from .loops.layers import LayersDifferError as LayersDifferError
 from .loops.layers import scan_layers as scan_layers
 from .loops.pure import PureModule as PureModule
 from .loops.pure import assume_pure as assume_pure
@@ -83,11 +83,11 @@ if typing.TYPE_CHECKING:  # of packages: imported at their first use
     from .tools.debug.check import check as check
     from .tools.debug.check import eager as eager
     from .tools.debug.check import nan_guard as nan_guard
-    from .tools.explain.allowed_collectives import CollectiveError as CollectiveError
-    from .tools.explain.allowed_collectives import allow as allow
-    from .tools.explain.given_programs import load_programs as load_programs
-    from .tools.explain.recompile import RecompileError as RecompileError
-    from .tools.explain.recompile import no_recompile as no_recompile
+    from .tools.explain.forbidden import CollectiveError as CollectiveError
+    from .tools.explain.forbidden import RecompileError as RecompileError
+    from .tools.explain.forbidden import allow as allow
+    from .tools.explain.forbidden import no_recompile as no_recompile
+    from .tools.explain.program_folder import load_programs as load_programs
     from .tools.planning import Plan as Plan
     from .tools.planning import plan as plan
     from .tools.planning import warm as warm

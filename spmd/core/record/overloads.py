@@ -72,13 +72,9 @@ def is_one_number(values: Sequence[object]) -> bool:
 
     It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
     """
-    first = values[0] if values else None
-    return (
-        isinstance(first, (float, int))
-        and type(first) is not bool
-        and values.count(first) == len(values)
-        and len(set(map(type, values))) == 1
-    )
+    kinds = set(map(type, values))
+    are_numbers = len(kinds) == 1 and bool not in kinds and issubclass(kinds.pop(), (float, int))
+    return are_numbers and values.count(values[0]) == len(values)
 
 
 def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:

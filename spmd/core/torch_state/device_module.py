@@ -118,7 +118,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 class Hooks(torch._C._acc.PrivateUse1Hooks):
-    """What torch's C++ calls."""
+    """The functions that torch's C++ calls."""
 
     def is_available(self) -> bool:
         return True

@@ -8,7 +8,7 @@ from ...core import Synced, compiled_with, config
 from ...core import options as core_options
 from ...tensors.closures import on_sync
 from ...tensors.runtime import sync
-from ...tools.explain.recompile import Guard
+from ...tools.explain.forbidden import Guard
 from .xla_loops import eager_mode_context
 
 

@@ -9,11 +9,37 @@ from typing import Any, overload
 
 import torch
 
-from ...core import LOCK, DeviceData, Sharding, XlaTensor, annotations, module_moves, storage_of, view_of
-from ...core.extend import SYNC_LOCK, Line, user_lines, walks
+from ...core import (
+    LOCK,
+    DeviceData,
+    Sharding,
+    Storage,
+    XlaTensor,
+    annotations,
+    counters,
+    hardware,
+    module_moves,
+    recording,
+    storage_of,
+    syncs,
+    user_line,
+    view_of,
+)
+from ...core.extend import (
+    SYNC_LOCK,
+    Graph,
+    Line,
+    Recording,
+    body,
+    executables,
+    record_calls,
+    recordings,
+    user_lines,
+    walks,
+)
+from ...core.extend import storages as recorders
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
-from . import propagation
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,8 +175,8 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
             )
     with SYNC_LOCK, LOCK:
         open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
-        wanted = [] if propagation.is_unknown() else open_
-        propagated = dict(zip(map(id, wanted), propagation.propagated(wanted) if wanted else (), strict=True))
+        wanted = [] if _is_unknown() else open_
+        propagated = dict(zip(map(id, wanted), _propagated(wanted) if wanted else (), strict=True))
         inspections = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
     return inspections[0] if len(inspections) == 1 else inspections
 
@@ -197,3 +223,76 @@ def _line(tensor: XlaTensor) -> str:
     assert type(value) is DeviceData, "only device data has no op"
     program = None if value.maker is None else value.maker()
     return "" if program is None else str(program.line)
+
+
+# --- shardings as the compiler chooses them ---------------------------------------------------------------------------
+
+# The programs of the next sync are compiled for it. The sync is recorded as a step that never runs, so that storages,
+# counters and the compile log are afterwards what they were. The cache keeps its programs for the run.
+
+
+def _is_unknown() -> bool:
+    """True if the compiler cannot choose now: the recording is part of a plan, or of a loop's body."""
+    return recording.value is not None or bool(body.names.value)
+
+
+def _propagated(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
+    """The shardings that the values of these tensors will have when they have run, chosen in one sync for all that is
+    pending.
+
+    None for a value that is on no devices by then. Raises the errors of a compilation, LoweringError at the first op
+    that has one.
+    """
+    shardings: dict[tuple[int, int], Sharding] = {}
+    with SYNC_LOCK, LOCK, counters.silent(), hardware.unchanged():
+        while True:
+            result, needed = _attempt(tensors, shardings)
+            if not needed:
+                return result
+            shardings |= needed
+
+
+def _attempt(
+    tensors: Sequence[XlaTensor], known: dict[tuple[int, int], Sharding]
+) -> tuple[list[Sharding | None], dict[tuple[int, int], Sharding]]:
+    """The shardings, where those of programs' results are `known`; or else the first ones that must be known, too."""
+    into = Recording(known)
+    with recordings.recorded(into):
+        storages = [_storage_of(tensor) for tensor in tensors]
+        syncs.sync()
+        waiting = [number for storage in storages if (number := _unknown_of(storage, into)) is not None]
+        needed = set(waiting)
+        while waiting:
+            earlier = _read_by(into, waiting.pop()) - needed
+            needed |= earlier
+            waiting += earlier
+        first = min(needed, default=None)
+        if first is None:
+            return [storage.value.sharding if type(storage.value) is DeviceData else None for storage in storages], {}
+        chosen = _chosen(into.programs[first])
+        return [], {(first, place): sharding for place, sharding in chosen.items()}
+
+
+def _storage_of(tensor: XlaTensor) -> Storage:
+    """A storage that the next sync runs and that has the tensor's value."""
+    value = record_calls.read(tensor)
+    if view_of(tensor) is None and storage_of(tensor).listed and recorders.is_run_here()(storage_of(tensor).recorder):
+        return storage_of(tensor)
+    return Storage(value, value.meta)
+
+
+def _unknown_of(storage: Storage, into: Recording) -> int | None:
+    """The program that makes a storage's value, where the compiler chooses its sharding and this is not known."""
+    source = into.unknown.get(storage.value) if type(storage.value) is DeviceData else None
+    return None if source is None else source[0]
+
+
+def _read_by(into: Recording, number: int) -> set[int]:
+    """The programs whose results must have a known sharding before this program's can have one."""
+    return {into.unknown[device_data][0] for device_data in into.programs[number].inputs if device_data in into.unknown}
+
+
+def _chosen(graph: Graph) -> dict[int, Sharding]:
+    """The sharding of each result that is not pinned."""
+    results = executables.planned_for(graph, user_line()).results
+    return {index: sharding for index, sharding in enumerate(results) if graph.pinned[index] is None}
