@@ -158,6 +158,20 @@ def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     return floats, integers
 
 
+# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.
+LARGEST = 2**63 - 1
+
+
+def is_one_number(values: Sequence[object]) -> bool:
+    """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
+
+    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
+    """
+    kinds = set(map(type, values))
+    are_numbers = len(kinds) == 1 and bool not in kinds and issubclass(kinds.pop(), (float, int))
+    return are_numbers and values.count(values[0]) == len(values)
+
+
 _serial = attrgetter("serial")
 
 

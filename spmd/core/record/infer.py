@@ -21,6 +21,7 @@ from torch._prims_common import elementwise_dtypes
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
+from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Slot
 from ..graph.source import at_user_line
@@ -29,7 +30,6 @@ from ..ops.meta_rules import META_FUNCTIONS
 from .lowerings import CALLS, Call, Fill
 from .overlap import check_targets
 from .overloads import (
-    LARGEST,
     MUTATION,
     VIEW,
     Args,
@@ -43,7 +43,6 @@ from .overloads import (
     constant_of,
     fill,
     is_foreach,
-    is_one_number,
     makes_tensors,
 )
 from .tensor import XlaTensor

@@ -63,20 +63,6 @@ class Large(int):
     """An integer that is too large for a scalar argument, and so is static."""
 
 
-# Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.
-LARGEST = 2**63 - 1
-
-
-def is_one_number(values: Sequence[object]) -> bool:
-    """True if a list of scalar arguments is one number many times, as an optimizer's bias corrections are.
-
-    It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
-    """
-    kinds = set(map(type, values))
-    are_numbers = len(kinds) == 1 and bool not in kinds and issubclass(kinds.pop(), (float, int))
-    return are_numbers and values.count(values[0]) == len(values)
-
-
 def fill(value: TorchValue, operand: Callable[[int], TorchValue], number: Callable[[int], TorchValue]) -> TorchValue:
     """The value with operands and numbers put back by the two functions."""
     if type(value) is Operand:
