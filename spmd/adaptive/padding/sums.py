@@ -53,9 +53,8 @@ def reduction(case: Case, neutral: float | str) -> None:
 
 
 _NEUTRAL: dict[Any, float | str] = {
-    aten.sum.default: 0, aten.sum.dim_IntList: 0, aten.nansum.default: 0, aten.count_nonzero.default: 0,
-    aten.count_nonzero.dim_IntList: 0, aten.prod.default: 1, aten.prod.dim_int: 1, aten.any.default: 0, aten.any.dim: 0,
-    aten.any.dims: 0, aten.all.default: 1, aten.all.dim: 1, aten.all.dims: 1, aten.amax.default: LOW,
+    aten.sum.default: 0, aten.sum.dim_IntList: 0, aten.prod.default: 1, aten.prod.dim_int: 1, aten.any.default: 0,
+    aten.any.dim: 0, aten.any.dims: 0, aten.all.default: 1, aten.all.dim: 1, aten.all.dims: 1, aten.amax.default: LOW,
     aten.max.default: LOW, aten.max.dim: LOW, aten.argmax.default: LOW, aten.amin.default: HIGH, aten.min.default: HIGH,
     aten.min.dim: HIGH, aten.argmin.default: HIGH, aten.logsumexp.default: LOW,
 }  # fmt: skip

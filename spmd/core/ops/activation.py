@@ -164,13 +164,6 @@ def aten_leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
 
-@lower(aten._prelu_kernel_backward.default, promote=Promote.DEFAULT)
-def aten_prelu_kernel_backward(grad_output, self, weight):
-    positive = self > 0
-    grad_self = jnp.where(positive, grad_output, weight * grad_output)
-    return grad_self, jnp.where(positive, jnp.zeros((), self.dtype), self * grad_output)
-
-
 @lower(aten.elu.default, promote=Promote.DEFAULT)
 def aten_elu(self, alpha=1, scale=1, input_scale=1):
     return jnp.where(self <= 0, jnp.expm1(self * input_scale) * (alpha * scale), self * scale)
@@ -211,47 +204,14 @@ def aten_hardswish_backward(grad_output, self):
     return jnp.where(self <= -3, zero, jnp.where(self < 3, middle, grad_output))
 
 
-@lower(aten.hardshrink.default, promote=Promote.DEFAULT)
-def aten_hardshrink(self, lambd=0.5):
-    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), self.dtype), self)
-
-
 @lower(aten.hardshrink_backward.default, aten.softshrink_backward.default, promote=Promote.DEFAULT)
 def aten_shrink_backward(grad_output, /, self, lambd):
     return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
 
 
-@lower(aten.softshrink.default, promote=Promote.DEFAULT)
-def aten_softshrink(self, lambd=0.5):
-    # self * 0 keeps NaN.
-    return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
-
-
-# -- Threshold, tanh, sigmoid and logit.
-
-
-@lower(aten.threshold.default, promote=Promote.DEFAULT)
-def aten_threshold(self, threshold, value):
-    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
-
-
 @lower(aten.threshold_backward.default, promote=Promote.DEFAULT)
 def aten_threshold_backward(grad_output, self, threshold):
     return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)
-
-
-@lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)
-def aten_logit(self, eps=None):
-    if eps is not None:
-        self = jnp.clip(self, eps, 1 - eps)
-    return jnp.log(self / (1 - self))
-
-
-@lower(aten.logit_backward.default, promote=Promote.DEFAULT)
-def aten_logit_backward(grad_output, self, eps=None):
-    low, outside = (0.0, jnp.nan) if eps is None else (eps, 0.0)
-    inside = (self >= low) & (self <= 1 - low)
-    return jnp.where(inside, grad_output / (self * (1 - self)), jnp.asarray(outside, grad_output.dtype))
 
 
 # -- Rules of one expression.
@@ -260,8 +220,6 @@ _EXPRESSIONS: dict[OpOverload, Function] = {
     aten.silu.default: lambda self: self * lax.logistic(self),
     aten.mish.default: lambda self: self * _mish_gate(self)[0],
     aten.leaky_relu.default: lambda self, negative_slope=0.01: jnp.where(self > 0, self, self * negative_slope),
-    aten._prelu_kernel.default: lambda self, weight: jnp.where(self > 0, self, weight * self),
-    aten.celu.default: lambda self, alpha=1.0: aten_elu(self, alpha, 1, 1.0 / alpha),
     aten.hardsigmoid.default: lambda self: jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.hardswish.default: lambda self: self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.tanh_backward.default: lambda grad_output, output: grad_output * conj(1 - output * output),

@@ -235,11 +235,6 @@ def _put(self, index, values, accumulate):
     return write_at(self.astype(dtype), index, values.astype(dtype), method, _IN_BOUNDS).astype(self.dtype)
 
 
-@lower(aten.take.default)
-def aten_take(self, index):
-    return self.reshape(-1).at[index].get(**missing(self.dtype))
-
-
 @lower(aten.put.default)
 def aten_put(self, index, source, accumulate=False):
     return _put(self.reshape(-1), (index.reshape(-1),), source.reshape(-1), accumulate).reshape(self.shape)
@@ -319,8 +314,3 @@ def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, si
 @lower(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def aten_bucketize(self, boundaries, *, out_int32=False, right=False):
     return _search(boundaries, _array(self), right, out_int32)
-
-
-@lower(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar)
-def aten_isin(elements, tested, /, *, assume_unique=False, invert=False):
-    return jnp.isin(elements, tested, invert=invert)

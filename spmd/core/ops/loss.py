@@ -188,66 +188,12 @@ def aten_mse_loss_backward(grad_output, self, target, reduction):
     return 2 * (self - target) * _share(grad_output, self, target, reduction)
 
 
-@lower(aten.smooth_l1_loss.default, promote=Promote.DEFAULT)
-def aten_smooth_l1_loss(self, target, reduction=MEAN, beta=1.0):
-    error = jnp.abs(self - target)
-    if beta == 0:
-        return _reduce(error, reduction)
-    return _reduce(jnp.where(error < beta, 0.5 * error * error / beta, error - 0.5 * beta), reduction)
-
-
-@lower(aten.smooth_l1_loss_backward.default, promote=Promote.DEFAULT)
-def aten_smooth_l1_loss_backward(grad_output, self, target, reduction, beta):
-    error, share = self - target, _share(grad_output, self, target, reduction)
-    if beta == 0:
-        return jnp.sign(error) * share
-    return jnp.where(jnp.abs(error) < beta, error / beta, jnp.sign(error)) * share
-
-
-@lower(aten.huber_loss.default, promote=Promote.DEFAULT)
-def aten_huber_loss(self, target, reduction=MEAN, delta=1.0):
-    error = jnp.abs(self - target)
-    return _reduce(jnp.where(error <= delta, 0.5 * error * error, delta * (error - 0.5 * delta)), reduction)
-
-
-@lower(aten.huber_loss_backward.default, promote=Promote.DEFAULT)
-def aten_huber_loss_backward(grad_output, self, target, reduction, delta):
-    error, share = self - target, _share(grad_output, self, target, reduction)
-    return jnp.clip(error, -delta, delta) * share
-
-
-# -- Cross entropy of two classes.
-
-
-@lower(aten.binary_cross_entropy.default, promote=Promote.DEFAULT)
-def aten_binary_cross_entropy(self, target, weight=None, reduction=MEAN):
-    # torch bounds the logarithms at -100, so that a confident mistake has a finite loss.
-    loss = (target - 1) * jnp.maximum(jnp.log1p(-self), -100) - target * jnp.maximum(jnp.log(self), -100)
-    return _reduce(loss if weight is None else loss * weight, reduction)
-
-
-@lower(aten.binary_cross_entropy_backward.default, promote=Promote.DEFAULT)
-def aten_binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
-    grad = _share(grad_output, self, target, reduction) * (self - target) / jnp.maximum((1 - self) * self, 1e-12)
-    return grad if weight is None else grad * weight
-
-
 @lower(aten.binary_cross_entropy_with_logits.default, promote=Promote.DEFAULT)
 def aten_binary_cross_entropy_with_logits(self, target, weight=None, pos_weight=None, reduction=MEAN):
     log_sigmoid = jnp.minimum(self, 0) - jnp.log1p(jnp.exp(-jnp.abs(self)))
     factor = 1 if pos_weight is None else (pos_weight - 1) * target + 1
     loss = (1 - target) * self - factor * log_sigmoid
     return _reduce(loss if weight is None else loss * weight, reduction)
-
-
-@lower(aten.soft_margin_loss.default, promote=Promote.DEFAULT)
-def aten_soft_margin_loss(self, target, reduction=MEAN):
-    return _reduce(jnp.log1p(jnp.exp(-target * self)), reduction)
-
-
-@lower(aten.soft_margin_loss_backward.default, promote=Promote.DEFAULT)
-def aten_soft_margin_loss_backward(grad_output, self, target, reduction):
-    return -target * lax.logistic(-target * self) * _share(grad_output, self, target, reduction)
 
 
 # -- The margin between classes, of which torch decomposes the loss but not its gradient.

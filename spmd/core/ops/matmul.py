@@ -175,27 +175,9 @@ def aten_addbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
     return cast(_affine(self, product, beta, alpha), returns.dtype)
 
 
-@lower(aten._addmm_activation.default)
-def aten_addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False, returns):
-    sum_ = _affine(self, _product(mat1, mat2), beta, alpha)
-    if not use_gelu:
-        return jnp.maximum(sum_, 0).astype(returns.dtype)
-    return (0.5 * sum_ * (1 + lax.erf(sum_ * 0.7071067811865476))).astype(returns.dtype)
-
-
 @lower(aten.mv.default, aten.dot.default)
 def aten_mv(self, vec, /):
     return _product(self, vec).astype(self.dtype)
-
-
-@lower(aten.addr.default)
-def aten_addr(self, vec1, vec2, *, beta=1, alpha=1, returns):
-    return cast(_affine(self, vec1[:, None] * vec2[None, :], beta, alpha), returns.dtype)
-
-
-@lower(aten.vdot.default)
-def aten_vdot(self, other):
-    return _product(jnp.conj(self), other).astype(self.dtype)
 
 
 @lower(aten._int_mm.default)

@@ -264,7 +264,6 @@ def _named(names: str, ranks: Sequence[int | str] = ("",)) -> list[OpOverload]:
     return [getattr(aten, name.replace("*", str(rank))).default for name in names.split() for rank in ranks]
 
 
-_LOSSES = _named("mse_loss_backward smooth_l1_loss_backward huber_loss_backward")
 _NEAREST = _named("upsample_nearest*d _upsample_nearest_exact*d", (1, 2, 3))
 _NEAREST_BACKWARD = _named("upsample_nearest*d_backward _upsample_nearest_exact*d_backward", (1, 2, 3))
 _PADS = _named("reflection_pad*d replication_pad*d", (2, 3))
@@ -276,12 +275,11 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
     **dict.fromkeys(_named("_ctc_loss_backward multi_margin_loss_backward"), partial(_like, 1)),
     aten._ctc_loss_backward.Tensor: partial(_like, 1),
     loss.CROSS_ENTROPY_BACKWARD: partial(_like, 1),
-    **{op: partial(_unless_empty, op, partial(_like, 1), 1) for op in _LOSSES},
+    **{op: partial(_unless_empty, op, partial(_like, 1), 1) for op in _named("mse_loss_backward")},
     **{op: partial(_unless_empty, op, _resampled, 0) for op in _NEAREST},
     **{op: partial(_unless_empty, op, _resampled_gradient, 0) for op in _NEAREST_BACKWARD},
     **{op: partial(_unless_empty, op, _group_norm_gradient, 1) for op in _named("native_group_norm_backward")},
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
-    aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's ignores the default dtype
     **dict.fromkeys([op for packet in _FUSED for op in (packet.default, packet.tensor_lr)], _in_place),
     aten.convolution.default: _convolution,
     **{op: partial(_padded, op, 0) for op in _PADS},

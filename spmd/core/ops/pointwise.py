@@ -1,7 +1,6 @@
 """Elementwise rules: arithmetic, comparison, logic, bits, where, clamp. Activation functions are in `activation`."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -191,27 +190,6 @@ def _trunc_divide(self, other):
     return lax.div(*jnp.broadcast_arrays(self, other)) if is_exact(self) else jnp.trunc(self / other)
 
 
-def _xlogy(self, other, log=jnp.log):
-    return jnp.where(jnp.isnan(other), other, jnp.where(self == 0, jnp.zeros_like(self), self * log(other)))
-
-
-_xlog1py = partial(_xlogy, log=jnp.log1p)
-
-
-def _logaddexp(self, other):
-    if not jnp.issubdtype(self.dtype, jnp.complexfloating):
-        return jnp.logaddexp(self, other)
-    # torch adds the angle of the greater one without wrapping it around, as jax does.
-    is_less = self.real < other.real
-    high, low = jnp.where(is_less, other, self), jnp.where(is_less, self, other)
-    equal = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))  # where both are infinite
-    return jnp.where(jnp.isinf(low.real) & (low.real == high.real), equal, high + jnp.log1p(jnp.exp(low - high)))
-
-
-def _heaviside(self, values):
-    return jnp.where(self == 0, values, (self > 0).astype(values.dtype))
-
-
 def _zeta(self, other):
     """Hurwitz' zeta function, infinite at its poles where torch's is; jax returns NaN there, or the other infinity."""
     result = jnp.where(_is_pole(other), jnp.inf, special.zeta(self, other))
@@ -236,8 +214,6 @@ def _shift_left(self, other):
 _BINARY_DEFAULT = {
     _floor_divide: (aten.floor_divide.default, aten.floor_divide.Scalar),
     _fmod: (aten.fmod.Tensor, aten.fmod.Scalar),
-    _heaviside: (aten.heaviside.default,),
-    _logaddexp: (aten.logaddexp.default,),
     _power: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
     _shift_left: (
         aten.__lshift__.Scalar, aten.__lshift__.Tensor, aten.bitwise_left_shift.Tensor,
@@ -263,8 +239,6 @@ _BINARY_DEFAULT = {
 }  # fmt: skip
 
 _BINARY_FLOAT = {
-    _xlog1py: (aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar),
-    _xlogy: (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
     _incomplete_gamma(special.gammainc, 0.0): (aten.igamma.default,),
     _incomplete_gamma(special.gammaincc, 1.0): (aten.igammac.default,),
     jnp.arctan2: (aten.atan2.default,),
@@ -333,11 +307,6 @@ def aten_lerp(self, end, weight):
     return base + jnp.where(near, weight, weight - 1) * (end - self)
 
 
-@lower(aten.ldexp.Tensor, promote=Promote.INT_TO_FLOAT)
-def aten_ldexp(self, other):
-    return self * jnp.exp2(other)
-
-
 # -- Division and powers whose meaning depends on a static argument.
 
 
@@ -393,19 +362,6 @@ def aten_polygamma(n, self):
     return jnp.where(is_left, (math.pi / sine) ** 2 - right, right)
 
 
-@lower(aten.mvlgamma.default, promote=Promote.INT_TO_FLOAT)
-def aten_mvlgamma(self, p):
-    return special.multigammaln(self, p) if p > 1 else lax.lgamma(self)
-
-
-@lower(aten.round.decimals, promote=Promote.DEFAULT)
-def aten_round_decimals(self, *, decimals):
-    if is_exact(self) or decimals == 0:
-        return self if is_exact(self) else jnp.round(self)
-    scale = jnp.asarray(10.0 ** abs(decimals), self.dtype)
-    return jnp.round(self * scale) / scale if decimals > 0 else jnp.round(self / scale) * scale
-
-
 # -- Selection.
 
 
@@ -424,13 +380,6 @@ def aten_clamp(self, min=None, max=None):
     # NaN passes through both; where min > max the result is max, as in torch.
     result = self if min is None else jnp.maximum(self, min)
     return result if max is None else jnp.minimum(result, max)
-
-
-@lower(aten.nan_to_num.default)
-def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
-    if is_exact(self):
-        return self
-    return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
 lower(aten.nextafter.default)(lambda self, other: jnp.nextafter(self, other))

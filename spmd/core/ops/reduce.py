@@ -34,10 +34,8 @@ def _count(self, axes):
 
 
 @lower(aten.sum.default, aten.sum.dim_IntList)
-@lower(aten.nansum.default, skips_nan=True)
-def aten_sum(self, dim=None, keepdim=False, *, dtype=None, skips_nan=False, returns):
+def aten_sum(self, dim=None, keepdim=False, *, dtype=None, returns):
     axes = _axes(self, dim)
-    self = jnp.where(jnp.isnan(self), jnp.zeros((), self.dtype), self) if skips_nan else self
     if is_narrowed(self, returns.dtype):
         return total(self, axes, self, returns.dtype).reshape(returns.shape)
     return folds.summed(widened_as(self, returns.dtype), axes, keepdim).astype(returns.dtype)
@@ -55,11 +53,6 @@ def aten_prod(self, dim=None, keepdim=False, *, dtype=None, returns):
     return jnp.prod(widened_as(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim).astype(returns.dtype)
 
 
-@lower(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
-def aten_count_nonzero(self, dim=None):
-    return jnp.sum(self != 0, axis=_axes(self, dim), dtype=jnp.int64)
-
-
 # -- Extremes. JAX's propagate NaN and take the first of equals, as torch's do.
 
 
@@ -67,11 +60,6 @@ def aten_count_nonzero(self, dim=None):
 @lower(aten.amin.default, aten.min.default, extreme=jnp.min)
 def aten_extreme(self, dim=(), keepdim=False, *, extreme):
     return extreme(self, axis=_axes(self, dim), keepdims=keepdim)
-
-
-@lower(aten.aminmax.default)
-def aten_aminmax(self, *, dim=None, keepdim=False):
-    return tuple(aten_extreme(self, dim, keepdim, extreme=extreme) for extreme in (jnp.min, jnp.max))
 
 
 @lower(aten.max.dim, extreme=jnp.max, position=jnp.argmax)
@@ -107,9 +95,7 @@ def aten_truth(self, dim=None, keepdim=False, *, reduction, returns):
 
 @lower(aten.var.correction)
 @lower(aten.std.correction, is_root=True)
-@lower(aten.var_mean.correction, has_mean=True)
-@lower(aten.std_mean.correction, is_root=True, has_mean=True)
-def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, has_mean=False, returns):
+def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, returns):
     axes, wide = _axes(self, dim), widened_as(self, self.dtype)
     count = _count(self, axes)
     mean = jnp.sum(wide, axis=axes, keepdims=True) / jnp.asarray(count, wide.dtype)
@@ -120,11 +106,7 @@ def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, h
     else:
         squares = centered * centered
     variance = jnp.sum(squares, axis=axes, keepdims=keepdim) / jnp.asarray(freedom, squares.dtype)
-    variance = jnp.sqrt(variance) if is_root else variance
-    if not has_mean:
-        return variance.astype(returns.dtype)
-    mean = mean if keepdim else jnp.squeeze(mean, axes)
-    return variance.astype(returns[0].dtype), mean.astype(returns[1].dtype)
+    return (jnp.sqrt(variance) if is_root else variance).astype(returns.dtype)
 
 
 @lower(aten.logsumexp.default, promote=Promote.INT_TO_FLOAT)

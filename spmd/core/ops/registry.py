@@ -42,6 +42,9 @@ class Rule:
         return f"rule {self.serial}"
 
 
+# An op without a rule is recorded as torch's decomposition of it (`core.record.resolve`). Rules are for ops of which a
+# layer of a model consists, and for those whose decomposition is none for XLA: it reads a value, gathers what a slice
+# takes, or loses digits. A loss that a step computes once needs none.
 RULES: dict[OpOverload, Rule] = {}
 
 

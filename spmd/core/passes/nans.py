@@ -159,7 +159,7 @@ def _brought(source: Node | DeviceData) -> str:
 
 # Ops that return their operand's values in another dtype, or their sum; a NaN or an infinity becomes any integer.
 _CASTS = frozenset({
-    "aten._to_copy", "aten.copy_", "aten.copy", "aten.fill_", "aten.fill", "aten.sum", "aten.nansum", "aten.prod",
+    "aten._to_copy", "aten.copy_", "aten.copy", "aten.fill_", "aten.fill", "aten.sum", "aten.prod",
     "aten.cumsum", "aten.cumprod",
 })  # fmt: skip
 
