@@ -115,39 +115,22 @@ def _embedding_renorm_(weight: Tensor, indices: Tensor, max_norm: float, norm_ty
 # --- transformer blocks without gradients -----------------------------------------------------------------------------
 
 
-def _heads(x: Tensor, num_head: int) -> Tensor:
-    return x.unflatten(-1, (num_head, -1)).transpose(-2, -3)
-
-
-def _masked(scores: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
-    """Scores with -inf where the mask is True. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
-    if mask is None:
-        return scores
-    mask = mask.bool()
-    if mask_type == 1:
-        mask = mask[:, None, None, :]
-    elif mask.dim() == 3:
-        mask = mask.unflatten(0, scores.shape[:2])
-    return scores.masked_fill(mask, float("-inf"))
-
-
 def _attention_block(
     query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int, qkv_weight: Tensor, qkv_bias: Tensor,
     proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None, need_weights: bool = True,
     average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    if query is key and key is value:
-        parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
-    else:
-        layers = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
-        parts = [F.linear(*layer) for layer in layers]
-    q, k, v = (_heads(part, num_head) for part in parts)
-    scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-1, -2)
-    weights = _masked(scores, mask, mask_type).softmax(-1)
-    output = F.linear((weights @ v).transpose(-2, -3).flatten(-2), proj_weight, proj_bias)
-    if not need_weights:
-        return output, None
-    return output, weights.mean(1) if average_attn_weights else weights
+    """torch's layer in eager mode. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
+    by_step = {id(x): x.transpose(0, 1) for x in (query, key, value)}  # one tensor for all three is one product
+    if mask is not None:
+        mask = mask.bool().flatten(0, 1) if mask.dim() == 4 else mask.bool()
+    # With weights also where none are wanted: without them a fully masked row is zeros, and torch's kernel returns NaN.
+    output, weights = F.multi_head_attention_forward(
+        *(by_step[id(x)] for x in (query, key, value)), embed_dim, num_head, qkv_weight, qkv_bias, None, None, False,
+        0.0, proj_weight, proj_bias, False, key_padding_mask=mask if mask_type == 1 else None,
+        attn_mask=None if mask_type == 1 else mask, average_attn_weights=average_attn_weights,
+    )  # fmt: skip
+    return output.transpose(0, 1), weights if need_weights else None
 
 
 def _encoder_block(

@@ -18,9 +18,15 @@ from . import composites, copies, fused, recurrent, reshaping
 aten = torch.ops.aten
 
 
+_COMPOSITE = (
+    torch._C.DispatchKey.CompositeExplicitAutograd, torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)  # fmt: skip
+
+
 def _by_torchs_kernel(func: OpOverload, args: Args, kwargs: Kwargs) -> torch.Tensor:
     """An op as torch's own kernel for every backend composes it of others."""
-    return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    key = next(filter(func.has_kernel_for_dispatch_key, _COMPOSITE))
+    return func._op_dk(key, *args, **kwargs)
 
 
 def attention(
@@ -186,6 +192,7 @@ _BY_TORCHS_KERNEL = (
     *(getattr(packet, name) for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
       for name in packet.overloads() if "out" not in name),
     aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
+    aten.conv_tbc.default, aten.linalg_pinv.atol_rtol_tensor,
 )  # fmt: skip
 
 _SPECIALS: dict[OpOverload, Handler] = {

@@ -344,12 +344,3 @@ def aten_convolution_backward(
 def _reach(size, window, stride, padding, dilation):
     """The length of a transposed convolution's result without output padding."""
     return (size - 1) * stride - 2 * padding + dilation * (window - 1) + 1
-
-
-@lower(aten.conv_tbc.default)
-def aten_conv_tbc(self, weight, bias, pad=0):
-    result = lax.conv_general_dilated(
-        self, weight, (1,), [(pad, pad)], dimension_numbers=("WNC", "WIO", "WNC"),
-        preferred_element_type=wide(self.dtype),
-    )  # fmt: skip
-    return (result + bias).astype(self.dtype)
