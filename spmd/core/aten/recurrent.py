@@ -114,25 +114,11 @@ class _Packed:
         return padded.flatten(0, 1).index_select(0, self.to_packed)
 
 
-def _batch_sizes(lengths: Tensor, batch: int) -> Tensor:
-    """The number of sequences with a row at each step; refuses what torch refuses."""
-    if lengths.numel() != batch:
-        raise RuntimeError(
-            f"Expected `len(lengths)` to be equal to batch_size, but got {lengths.numel()} (batch_size={batch})"
-        )
-    if lengths.numel() and int(lengths.min()) <= 0:
-        raise RuntimeError(
-            "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
-        )
-    if bool((lengths[1:] > lengths[:-1]).any()):
-        raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True")
-    return (torch.arange(int(lengths[0]), device="cpu")[:, None] < lengths).sum(1)
-
-
 def _pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
     padded = padded.transpose(0, 1) if batch_first else padded
-    sizes = _batch_sizes(lengths.cpu(), padded.shape[1])
+    of_this_batch = torch.zeros((), dtype=torch.bool, device="cpu").expand(*padded.shape[:2], 1)
+    _, sizes = aten._pack_padded_sequence(of_this_batch, lengths.cpu(), False)  # with torch's own errors
     return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
 
 
@@ -205,18 +191,37 @@ def _on_packed(mode: str) -> Layer:
     return layer
 
 
+def _cell(mode: str) -> Callable[..., tuple[Tensor, ...] | Tensor]:
+    """A layer's op for a single step."""
+    composite = getattr(aten, f"{mode}_cell").default
+
+    def cell(
+        input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Maybe = None, b_hh: Maybe = None
+    ) -> tuple[Tensor, ...] | Tensor:
+        state = [hx] if isinstance(hx, Tensor) else [*hx]
+        fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {(len(input), w_hh.shape[1])}
+        if not fits:  # torch's own error
+            return composite._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh)
+        weights = [w_ih, w_hh] if b_ih is None or b_hh is None else [w_ih, w_hh, b_ih, b_hh]
+        _, last = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
+        return last if mode == "lstm" else last[0]
+
+    return cell
+
+
 _MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 
 # By torch's name of the overload; autograd is inside.
-KERNELS: dict[str, Layer] = {
+KERNELS: dict[str, Callable[..., tuple[Tensor, ...] | Tensor]] = {
     **{f"{name}.input": _on_inputs(mode) for name, mode in _MODES.items()},
     **{f"{name}.data": _on_packed(mode) for name, mode in _MODES.items()},
+    **{f"{mode}_cell": _cell(mode) for mode in ("lstm", "gru")},
 }
 
 
 # The layers, for calls that arrive undecomposed (in inference mode), and packing.
 HANDLERS: dict[OpOverload, Handler] = {
     aten._pack_padded_sequence.default: by_arguments(_pack),
-    **{getattr(getattr(aten, name), form): by_arguments(KERNELS[f"{name}.{form}"])
-       for name in _MODES for form in ("input", "data")},
+    **{getattr(getattr(aten, name), form or "default"): by_arguments(kernel)
+       for name, _, form, kernel in ((*key.partition("."), kernel) for key, kernel in KERNELS.items())},
 }  # fmt: skip

@@ -129,20 +129,6 @@ def _lstsq(self, b, rcond=None, *, driver=None):
     )
 
 
-def _fused_lstm(input_gates, hidden_gates, cx, *biases):
-    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
-
-
-def _fused_gru(input_gates, hidden_gates, hx, *biases):
-    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
-
-
-def _fused_gru_backward(grad_hy, workspace, has_bias):
-    gates = grad_hy.new_empty(grad_hy.shape[0], 3 * grad_hy.shape[1])
-    bias = gates.new_empty(gates.shape[1]) if has_bias else None
-    return gates, torch.empty_like(gates), torch.empty_like(grad_hy), bias, bias
-
-
 def _recurrence(mode, gates, state, weight, bias, projection, mask, reverse):
     """(output, final state, the values saved for the gradient): the LSTM saves its c and gates, the GRU its gates."""
     h = state[0]
@@ -296,9 +282,6 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
     aten.native_batch_norm.default: _batch_norm,
     aten.geqrf.default: lambda self: (torch.empty_like(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))),
     aten.linalg_lstsq.default: _lstsq,
-    aten._thnn_fused_lstm_cell.default: _fused_lstm,
-    aten._thnn_fused_gru_cell.default: _fused_gru,
-    aten._thnn_fused_gru_cell_backward.default: _fused_gru_backward,
     loss.CROSS_ENTROPY: _cross_entropy,
     linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
     linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: lambda grad_output, input, linear_weight, *others: (

@@ -80,43 +80,6 @@ def _gru_backward(grad, h, saved):
     return _joined(grad_r, grad_z, grad_n), _joined(grad_r, grad_z, grad_n * r), grad * z
 
 
-# -- One step as torch's ops.
-
-
-def _summed(*parts):
-    first, *others = (_wide(part) for part in parts if part is not None)
-    return sum(others, first)
-
-
-@lower(aten._thnn_fused_lstm_cell.default)
-def aten_thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None, *, returns):
-    gates = _summed(input_gates, hidden_gates, input_bias, hidden_bias)
-    return as_promised(_lstm_forward(gates, _wide(cx)), returns)
-
-
-@lower(aten._thnn_fused_lstm_cell_backward_impl.default)
-def aten_thnn_fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias, *, returns):
-    zero = jnp.zeros(cx.shape, _wide(cx).dtype)
-    grad_h, grad_c = (zero if grad is None else _wide(grad) for grad in (grad_hy, grad_cy))
-    grad_gates, grad_c = _lstm_backward(grad_h, grad_c, _wide(cx), _wide(cy), _wide(workspace))
-    return as_promised((grad_gates, grad_c, grad_gates.sum(0) if has_bias else None), returns)
-
-
-@lower(aten._thnn_fused_gru_cell.default)
-def aten_thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None, *, returns):
-    hidden, h = _summed(hidden_gates, hidden_bias), _wide(hx)
-    result, saved = _gru_forward(_summed(input_gates, input_bias), hidden, h)
-    return as_promised((result, _joined(saved, h)), returns)
-
-
-@lower(aten._thnn_fused_gru_cell_backward.default)
-def aten_thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias, *, returns):
-    saved, h = jnp.split(_wide(workspace), [4 * grad_hy.shape[-1]], axis=-1)
-    grad_input, grad_hidden, grad_h = _gru_backward(_wide(grad_hy), h, saved)
-    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
-    return as_promised((grad_input, grad_hidden, grad_h, *biases), returns)
-
-
 # -- A layer.
 
 
@@ -159,7 +122,8 @@ def _forward_step(mode, weight, bias, projection):
 @lower(RECURRENCE)
 def spmd_recurrence(mode, /, gates, state, weight, bias, projection, mask, reverse):
     step = _forward_step(mode, weight, bias, projection)
-    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse)
+    is_cell = gates.shape[0] == 1  # one step is no loop
+    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse, unroll=is_cell or 1)
     return (output, *last, *saved)
 
 
@@ -211,7 +175,8 @@ def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, ma
         sequences += [saved[0] if mode == "gru" else output]
     step = _backward_step(mode, weight, projection)
     carry = tuple(_wide(grad) for grad in grad_state)
-    carry, result = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
+    inputs = grad_output, mask, *sequences
+    carry, result = lax.scan(step, carry, inputs, reverse=not reverse, unroll=len(grad_output) == 1 or 1)
     grad_gates = result[0]
     grad_hidden = result[1] if mode == "gru" else grad_gates
     # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing here.
