@@ -275,12 +275,7 @@ class _Walk:
         for number, operand in enumerate(node.operands):
             dims = self.dims(operand)
             if dims is not None:
-                _gather(
-                    sources,
-                    self._flow(node).operands.get(number, ()),
-                    node.op.operands[number].shape,
-                    dims,
-                )
+                _gather(sources, self._flow(node).operands.get(number, ()), node.op.operands[number].shape, dims)
         if sources:
             for index, (words, meta) in enumerate(zip(self._flow(node).results, node.op.metas, strict=False)):
                 self.learn(node, index, _spread(sources, words, meta.shape))

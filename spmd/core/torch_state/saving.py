@@ -210,18 +210,10 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
     end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     for (dtype, shape, strides, offset), loaded in moved.items():
         holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
-        if holds and _is_dense(shape, strides) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
+        memory = torch.empty_strided(shape, strides, device="meta")
+        if holds and torch.ops.aten.is_non_overlapping_and_dense(memory) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
             return loaded.as_strided(tensor.shape, tensor.stride(), begin - offset)
     return None
-
-
-def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    step = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1):
-        if stride != step:
-            return False
-        step *= size
-    return True
 
 
 def _move_loaded() -> None:
