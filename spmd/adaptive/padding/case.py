@@ -203,9 +203,12 @@ class Case:
             raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         return self.shapes[operand][dim]
 
-    def level(self, places: Sequence[tuple[int, int]], *results: tuple[int, int]) -> int | None:
+    def level(
+        self, places: Sequence[tuple[int, int]], *results: tuple[int, int], fill: float | None = None
+    ) -> int | None:
         """The capacity of a dim that several operands share, given as (operand, dim): the least, to which the others
-        are cut; None where they are not padded. Dims of size 1 broadcast. results: the same dim, as (result, dim)."""
+        are cut; None where they are not padded. Dims of size 1 broadcast. results: the same dim, as (result, dim).
+        fill: what the operands are filled with after the length."""
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
@@ -219,6 +222,8 @@ class Case:
             self.pads[operand][dim] = least
         for result, dim in results:
             self.made[result][dim] = least
+        for operand, dim in padded if fill is not None else ():
+            self.fill(operand, dim, fill)
         return least
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:

@@ -13,18 +13,7 @@ from torch._ops import OpOverload
 
 from ...core import transfer
 from ...core.extend import Gradient, TakeRun, rules
-from .case import (
-    RULES,
-    Append,
-    Case,
-    FullBuffer,
-    Joined,
-    NoRule,
-    Pads,
-    Rule,
-    padded,
-    physical,
-)
+from .case import RULES, Append, Case, FullBuffer, Joined, NoRule, Pads, Rule, padded, physical
 
 aten = torch.ops.aten
 

@@ -1,5 +1,6 @@
 """Rules of padded dims (see `case`) for reductions, products, attention, lookups and losses."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...core.extend import partitioning
 from .case import (
     HIGH,
     JOINED,
@@ -114,53 +116,46 @@ def layer_norm_backward(case: Case) -> None:
     if any(dim >= first for pads in case.pads for dim in pads):
         raise NoRule("is over a padded dim")
     for dim in range(first):
-        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.given["output_mask"][0])
-        for operand in rows:
-            case.fill(operand, dim, 0)
+        case.level([(operand, dim) for operand in rows], *[(0, dim)] * case.given["output_mask"][0], fill=0)
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
-def product(case: Case, equation: str) -> None:
-    """A product of dims by name: a dim that the result does not have is summed, and must be zero after its length."""
-    inputs, output = equation.split("->")
-    names = [name[len(name) - len(shape) :] for name, shape in zip(inputs.split(","), case.shapes, strict=True)]
-    for letter in dict.fromkeys("".join(names)):
-        places = [(i, name.index(letter)) for i, name in enumerate(names) if letter in name]
-        size = case.level(places)
-        if size is None:
-            continue
-        if letter in output:
-            case.made[0][output.index(letter)] = size
-        else:
-            for operand_dim in places:
-                case.fill(*operand_dim, 0)
+_FROM_WALK = "mm mv bmm linear linear_backward embedding embedding_dense_backward"
+# The dims of operands, by their names in the schema, and of results, as the walk over shardings has them. A word that a
+# result lacks is summed there, or looked up. `...`: the dims before those behind it.
+_WORDS: dict[Any, str] = {
+    **{getattr(aten, name).default: partitioning.WORDS[f"aten.{name}"] for name in _FROM_WALK.split()},
+    aten.dot.default: "self: m, tensor: m -> ",
+    aten.addmm.default: "self: n p, mat1: n m, mat2: m p -> n p",
+    aten.baddbmm.default: "self: b n p, batch1: b n m, batch2: b m p -> b n p",
+}
 
 
-for _overload, _equation in {
-    aten.bmm.default: "bnm,bmp->bnp", aten.mm.default: "nm,mp->np", aten.mv.default: "nm,m->n",
-    aten.dot.default: "m,m->", aten.baddbmm.default: "bnp,bnm,bmp->bnp",
-}.items():  # fmt: skip
-    RULES[_overload] = partial(product, equation=_equation)
-    JOINED.add(_overload)
+@padded(*_WORDS, joined=True)
+def product(case: Case) -> None:
+    """A product, or rows that are looked up: operands are zero after the length of a dim that a result lacks."""
+    if case.overload in (aten.addmm.default, aten.linear.default):
+        refuse_most(case)
+    named, made = _WORDS[case.overload].split(" -> ")
+    made = list(itertools.compress(made.split(","), case.given.get("output_mask", itertools.repeat(True))))
+    results = [_dims(words, len(shape)) for words, shape in zip(made, case.results, strict=True)]
+    operands: dict[int, list[str | int]] = {}
+    for name, words in (entry.split(":") for entry in named.split(", ")):
+        if (operand := case.operand(name)) is not None:
+            operands[operand] = _dims(words, len(case.shapes[operand]))
+    for word in dict.fromkeys(itertools.chain.from_iterable(operands.values())):
+        places = [(operand, dims.index(word)) for operand, dims in operands.items() if word in dims]
+        kept = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
+        case.level(places, *kept, fill=None if len(kept) == len(results) else 0)
 
 
-@padded(aten.addmm.default, joined=True)
-def addmm(case: Case) -> None:
-    refuse_most(case)
-    product(case, "np,nm,mp->np")
-
-
-@padded(aten.linear.default, joined=True)
-def linear(case: Case) -> None:
-    refuse_most(case)
-    letters = "abcdefgh"[: len(case.shapes[0]) - 1]
-    if any(case.pads[1:]):
-        raise NoRule("has a padded weight")
-    case.made[0] |= case.pads[0]
-    if len(letters) in case.pads[0]:
-        raise NoRule("has a padded weight")
+def _dims(text: str, rank: int) -> list[str | int]:
+    words: list[str | int] = [*text.split()]
+    if "..." in words:
+        words[:1] = range(len(words) - 1 - rank, 0)
+    return words[len(words) - rank :]
 
 
 def refuse_most(case: Case) -> None:
@@ -205,9 +200,7 @@ def attention_backward(case: Case) -> None:
     for dim, groups in ((0, [(*queries, key, value)]), (2, [queries, (key, value)])):
         for operands in groups:
             results = [(result, dim) for result, operand in enumerate((query, key, value)) if operand in operands]
-            case.level([(operand, dim) for operand in operands], *results)
-            for operand in operands:
-                case.fill(operand, dim, 0)
+            case.level([(operand, dim) for operand in operands], *results, fill=0)
     if any(set(case.pads[operand]) - {0, 2} for operand in (*queries, key, value)):
         raise NoRule("has padded heads")
     for name, operand in (("max_q", query), ("max_k", key)):
@@ -218,13 +211,6 @@ def attention_backward(case: Case) -> None:
 
 
 # --- rows by their numbers --------------------------------------------------------------------------------------------
-
-
-@padded(aten.embedding.default, joined=True)
-def embedding(case: Case) -> None:
-    if case.pads[0]:
-        raise NoRule("looks up in a padded table")
-    case.made[0] |= case.pads[1]
 
 
 @padded(aten.gather.default)
@@ -366,29 +352,6 @@ def cross_entropy_backward(case: Case) -> None:
     assert size is not None, "one of these is padded"
     case.made[0][0] = size
     case.fill(2, 0, case.given["ignore_index"])
-
-
-@padded(aten.linear_backward.default, joined=True)
-def linear_backward(case: Case) -> None:
-    """Rows after the length are zeros in the weight's gradient."""
-    rank = len(case.shapes[0])
-    if case.pads[2] or rank - 1 in case.pads[0] or rank - 1 in case.pads[1]:
-        raise NoRule("has a padded weight")
-    for dim in range(rank - 1):
-        case.level([(0, dim), (1, dim)], *[(0, dim)] * case.given["output_mask"][0])
-        case.fill(0, dim, 0)
-        case.fill(1, dim, 0)
-
-
-@padded(aten.embedding_dense_backward.default, joined=True)
-def embedding_dense_backward(case: Case) -> None:
-    indices = case.shapes[1]
-    for dim in range(len(indices)):
-        case.level([(0, dim), (1, dim)])
-        case.fill(0, dim, 0)
-        case.fill(1, dim, 0)
-    if any(dim >= len(indices) for dim in case.pads[0]):
-        raise NoRule("is of a padded width")
 
 
 @padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, joined=True)
