@@ -92,16 +92,11 @@ def _normal_in_place(args: Args, kwargs: Kwargs) -> None:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
 
 
-def _bernoulli(args: Args, kwargs: Kwargs) -> None:
-    if len(args) == 1 and "p" not in kwargs:
-        _within("bernoulli", "p", args[0], 0, 1)
-
-
-def _bernoulli_in_place(args: Args, kwargs: Kwargs) -> None:
-    chances = args[1] if len(args) > 1 else kwargs.get("p")
+def _bernoulli(name: str, args: Args, kwargs: Kwargs) -> None:
+    chances = args[1] if len(args) > 1 else kwargs.get("p", args[0] if name == "bernoulli" else 0.5)
     if isinstance(chances, torch.Tensor):
-        _within("bernoulli_", "p", chances, 0, 1)
-    elif chances is not None and not 0 <= chances <= 1:
+        _within(name, "p", chances, 0, 1)
+    elif not 0 <= chances <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chances}")
 
 
@@ -190,8 +185,8 @@ _VALUES: dict[str, DataCheck] = {
     "normal_": _normal_in_place,
     "normal_functional": _normal_in_place,
     "uniform": _uniform,
-    "bernoulli": _bernoulli,
-    "bernoulli_": _bernoulli_in_place,
+    "bernoulli": partial(_bernoulli, "bernoulli"),
+    "bernoulli_": partial(_bernoulli, "bernoulli_"),
     "multinomial": _multinomial,
     "poisson": _poisson,
     "masked_scatter": _masked_scatter,

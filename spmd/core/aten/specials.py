@@ -92,12 +92,6 @@ def _rrelu(
     return self * slopes
 
 
-def _check_chance(self: torch.Tensor, p: float = 0.5, generator: torch.Generator | None = None) -> object:
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    return NotImplemented
-
-
 def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> tuple[torch.Tensor, ...]:
     """`_aminmax`, the older name of `aminmax`, whose dim is positional."""
     return tuple(torch.aminmax(self, dim=dim, keepdim=keepdim))
@@ -208,8 +202,6 @@ _SPECIALS: dict[OpOverload, Handler] = {
     aten._native_batch_norm_legit.default: lambda func, args, kwargs: aten.native_batch_norm.default(*args, **kwargs),
     aten.rrelu_with_noise.default: by_arguments(_rrelu),
     aten.rrelu_with_noise_.default: lambda func, args, kwargs: args[0].copy_(_rrelu(*args, **kwargs)),
-    aten.bernoulli_.float: by_arguments(_check_chance),
-    aten.bernoulli.p: by_arguments(_check_chance),
     aten._weight_norm_interface_backward.default: lambda func, args, kwargs: (
         aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
     ),

@@ -144,13 +144,9 @@ def randperm(n, *, dtype=torch.int64, **_):
 @checks(aten.multinomial.default)
 def multinomial(self, num_samples, replacement=False, **_):
     *lead, categories = self.shape if self.dim() else (1,)
-    return (
-        not self.is_floating_point()
-        or num_samples <= 0
-        or categories > 2**24
-        or (categories == 0 and 0 not in lead)
-        or (num_samples > categories and not replacement)
-    )
+    if not self.is_floating_point() or num_samples <= 0 or categories > 2**24:
+        return True
+    return (categories == 0 and 0 not in lead) or (num_samples > categories and not replacement)
 
 
 # --- reductions, search and order -------------------------------------------------------------------------------------
@@ -159,12 +155,8 @@ def multinomial(self, num_samples, replacement=False, **_):
 @checks(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def searchsorted(sorted_sequence, self, *, side=None, sorter=None, **_):
     rank = sorted_sequence.dim()
-    fits = rank == 1 or (
-        rank > 1
-        and isinstance(self, torch.Tensor)
-        and self.dim() == rank
-        and self.shape[:-1] == sorted_sequence.shape[:-1]
-    )
+    lead = self.shape[:-1] if isinstance(self, torch.Tensor) and self.dim() == rank else None
+    fits = rank == 1 or (rank > 1 and lead == sorted_sequence.shape[:-1])
     return not fits or side not in (None, "left", "right") or (sorter is not None and sorter.dtype != torch.int64)
 
 

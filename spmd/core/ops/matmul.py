@@ -10,7 +10,7 @@ from jax import lax
 from . import folds, sharded
 from .floats import cast
 from .kernels.grouped import groups_of_rows, rows_by_group
-from .registry import lower
+from .registry import as_promised, lower
 from .sharded import is_rounded, total
 
 aten = torch.ops.aten
@@ -157,15 +157,12 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     grad = _gathered(grad, rows)
     by_row, right = _summed_rows(grad, rows)
     summed = tuple(range(by_row.ndim - 1))
-    result = (
+    grads = (
         _input_gradient(_rounded_product(grad, weight, grad.dtype), rows, grad) if output_mask[0] else None,
         _summed_over_rows(by_row, right, returns[1].dtype) if output_mask[1] else None,
         total(by_row.astype(_accumulator(by_row.dtype)), summed, by_row, returns[2].dtype) if output_mask[2] else None,
     )
-    return tuple(
-        None if value is None else cast(value.reshape(promised.shape), promised.dtype)
-        for value, promised in zip(result, returns, strict=True)
-    )
+    return as_promised(grads, returns)
 
 
 @lower(aten.addbmm.default)

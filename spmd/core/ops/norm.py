@@ -30,6 +30,16 @@ def _grad_normalized(grad, normalized, rstd, axes):
     return rstd * (grad - mean_grad - normalized * mean_product)
 
 
+def _gradients(wanted, grad, scaled, normalized, rstd, inner, outer, grad_out, returns):
+    """The wanted gradients of input, weight and bias. scaled: the output's gradient times the weight."""
+    grads = (
+        _grad_normalized(scaled, normalized, rstd, inner) if wanted[0] else None,
+        total(grad * normalized, outer, grad_out, returns[1].dtype) if wanted[1] else None,
+        total(grad, outer, grad_out, returns[2].dtype) if wanted[2] else None,
+    )
+    return as_promised(grads, returns)
+
+
 # -- Layer norm.
 
 
@@ -55,16 +65,8 @@ def aten_native_layer_norm_backward(
 ):
     grad, inner, outer = widened(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
     normalized = (widened(input) - mean) * rstd
-    return as_promised(
-        (
-            _grad_normalized(_scaled(grad, weight), normalized, rstd, inner) if output_mask[0] else None,
-            total(grad * normalized, outer, grad_out, returns[1].dtype)
-            if output_mask[1] and weight is not None
-            else None,
-            total(grad, outer, grad_out, returns[2].dtype) if output_mask[2] and bias is not None else None,
-        ),
-        returns,
-    )
+    wanted = output_mask[0], output_mask[1] and weight is not None, output_mask[2] and bias is not None
+    return _gradients(wanted, grad, _scaled(grad, weight), normalized, rstd, inner, outer, grad_out, returns)
 
 
 # -- RMS norm.
@@ -84,15 +86,10 @@ def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight
     scaled, inner = _scaled(grad, weight), _inner_axes(input, normalized_shape)
     # By rows, not of x * rstd: XLA's CPU backend would write that, or the deviation broadcast, to memory.
     along = jnp.mean(scaled * x, axis=inner, keepdims=True) * rstd * rstd
-    return as_promised(
-        (
-            rstd * (scaled - x * along) if output_mask[0] else None,
-            total(grad * x * rstd, _outer_axes(input, normalized_shape), grad_out, returns[1].dtype)
-            if output_mask[1] and weight is not None
-            else None,
-        ),
-        returns,
-    )
+    grad_input = rstd * (scaled - x * along) if output_mask[0] else None
+    outer, has_weight = _outer_axes(input, normalized_shape), output_mask[1] and weight is not None
+    grad_weight = total(grad * x * rstd, outer, grad_out, returns[1].dtype) if has_weight else None
+    return as_promised((grad_input, grad_weight), returns)
 
 
 # -- Group norm: a channel belongs to one group, weight and bias are per channel.
@@ -116,14 +113,7 @@ def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, H
     rstd = widened(rstd).reshape(N, group, 1, 1)
     normalized = (_by_group(widened(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
     scaled = _scaled(grad, None if weight is None else weight.reshape(group, -1, 1))
-    return as_promised(
-        (
-            _grad_normalized(scaled, normalized, rstd, (2, 3)) if output_mask[0] else None,
-            total(grad * normalized, (0, 3), grad_out, returns[1].dtype) if output_mask[1] else None,
-            total(grad, (0, 3), grad_out, returns[2].dtype) if output_mask[2] else None,
-        ),
-        returns,
-    )
+    return _gradients(output_mask, grad, scaled, normalized, rstd, (2, 3), (0, 3), grad_out, returns)
 
 
 # -- Batch norm: dim 1 is the channel. Rules are pure; the owner of the running statistics writes the new ones back.

@@ -94,48 +94,25 @@ def _angle(self):
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.asarray(math.pi, self.dtype), 0))
 
 
+# By the name that torch has in common with jax, and of complex numbers with `elementary`.
+_BY_PARTS = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "exp2", "expm1", "log", "log10", "log2",
+    "sin", "sinh", "sqrt", "tan", "tanh",
+)  # fmt: skip
+_SPECIAL = ("entr", "i0e", "i1", "i1e", "log_ndtr", "ndtri")
 UNARY_FLOAT = {
-    aten.acos.default: _by_parts(jnp.arccos, elementary.acos),
-    aten.acosh.default: _by_parts(jnp.arccosh, elementary.acosh),
-    aten.asin.default: _by_parts(jnp.arcsin, elementary.asin),
-    aten.asinh.default: _by_parts(jnp.arcsinh, elementary.asinh),
-    aten.atan.default: _by_parts(jnp.arctan, elementary.atan),
-    aten.atanh.default: _by_parts(jnp.arctanh, elementary.atanh),
-    aten.cos.default: _by_parts(jnp.cos, elementary.cos),
-    aten.cosh.default: _by_parts(jnp.cosh, elementary.cosh),
-    aten.deg2rad.default: jnp.deg2rad,
+    **{getattr(aten, name).default: _by_parts(getattr(jnp, name), getattr(elementary, name)) for name in _BY_PARTS},
+    **{getattr(aten, name).default: getattr(jnp, name) for name in ("deg2rad", "log1p", "rad2deg", "sinc")},
+    **{getattr(aten, name).default: getattr(special, name) for name in ("erf", "erfc", "erfinv", "i0")},
+    **{getattr(aten, f"special_{name}").default: getattr(special, name) for name in _SPECIAL},
     aten.digamma.default: _digamma,
-    aten.erf.default: special.erf,
-    aten.erfc.default: special.erfc,
-    aten.erfinv.default: special.erfinv,
-    aten.exp.default: _by_parts(jnp.exp, elementary.exp),
-    aten.exp2.default: _by_parts(jnp.exp2, elementary.exp2),
-    aten.expm1.default: _by_parts(jnp.expm1, elementary.expm1),
-    aten.i0.default: special.i0,
     aten.lgamma.default: special.gammaln,
-    aten.log.default: _by_parts(jnp.log, elementary.log),
-    aten.log10.default: _by_parts(jnp.log10, elementary.log10),
-    aten.log1p.default: jnp.log1p,
-    aten.log2.default: _by_parts(jnp.log2, elementary.log2),
-    aten.rad2deg.default: jnp.rad2deg,
     aten.reciprocal.default: lambda self: 1 / self,
     aten.rsqrt.default: lax.rsqrt,
     aten.sigmoid.default: lax.logistic,
-    aten.sin.default: _by_parts(jnp.sin, elementary.sin),
-    aten.sinc.default: jnp.sinc,
-    aten.sinh.default: _by_parts(jnp.sinh, elementary.sinh),
-    aten.special_entr.default: special.entr,
     aten.special_erfcx.default: _erfcx,
-    aten.special_i0e.default: special.i0e,
-    aten.special_i1.default: special.i1,
-    aten.special_i1e.default: special.i1e,
-    aten.special_log_ndtr.default: special.log_ndtr,
     aten.special_modified_bessel_i0.default: special.i0,
     aten.special_modified_bessel_i1.default: special.i1,
-    aten.special_ndtri.default: special.ndtri,
-    aten.sqrt.default: _by_parts(jnp.sqrt, elementary.sqrt),
-    aten.tan.default: _by_parts(jnp.tan, elementary.tan),
-    aten.tanh.default: _by_parts(jnp.tanh, elementary.tanh),
 }
 
 UNARY_DEFAULT = {
@@ -153,18 +130,10 @@ UNARY_DEFAULT = {
 }
 
 _UNARY_BOOL = {
-    aten.isinf.default: jnp.isinf,
-    aten.isnan.default: jnp.isnan,
-    aten.isneginf.default: jnp.isneginf,
-    aten.isposinf.default: jnp.isposinf,
-    aten.logical_not.default: jnp.logical_not,
+    **{getattr(aten, n).default: getattr(jnp, n) for n in ("isinf", "isnan", "isneginf", "isposinf", "logical_not")},
     aten.signbit.default: lambda self: self < 0 if is_exact(self) else jnp.signbit(self),
 }
-
-_UNARY_REAL = {
-    aten.abs.default: _absolute,
-    aten.angle.default: _angle,
-}
+_UNARY_REAL = {aten.abs.default: _absolute, aten.angle.default: _angle}
 
 # -- Binary ops, by their function. May join: two operands, no other argument; either may be a Python number.
 
@@ -219,19 +188,12 @@ _BINARY_DEFAULT = {
         aten.__lshift__.Scalar, aten.__lshift__.Tensor, aten.bitwise_left_shift.Tensor,
         aten.bitwise_left_shift.Scalar_Tensor, aten.bitwise_left_shift.Tensor_Scalar,
     ),
-    jnp.bitwise_and: (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor),
-    jnp.bitwise_or: (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor),
-    jnp.bitwise_xor: (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor),
-    jnp.fmax: (aten.fmax.default,),
-    jnp.fmin: (aten.fmin.default,),
-    jnp.gcd: (aten.gcd.default,),
-    jnp.hypot: (aten.hypot.default,),
-    jnp.lcm: (aten.lcm.default,),
-    jnp.logaddexp2: (aten.logaddexp2.default,),
+    **{getattr(jnp, name): (packet.Tensor, packet.Scalar, packet.Scalar_Tensor)
+       for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "remainder") for packet in [getattr(aten, name)]},
+    **{getattr(jnp, n): (getattr(aten, n).default,) for n in ("fmax", "fmin", "gcd", "hypot", "lcm", "logaddexp2")},
     jnp.maximum: (aten.maximum.default, aten.clamp_min.default, aten.clamp_min.Tensor),
     jnp.minimum: (aten.minimum.default, aten.clamp_max.default, aten.clamp_max.Tensor),
     jnp.multiply: (aten.mul.Tensor, aten.mul.Scalar),
-    jnp.remainder: (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
     jnp.right_shift: (
         aten.__rshift__.Scalar, aten.__rshift__.Tensor, aten.bitwise_right_shift.Tensor,
         aten.bitwise_right_shift.Scalar_Tensor, aten.bitwise_right_shift.Tensor_Scalar,
@@ -253,9 +215,7 @@ _COMPARISONS = {
     jnp.greater_equal: (aten.ge.Tensor, aten.ge.Scalar),
     jnp.less: (aten.lt.Tensor, aten.lt.Scalar),
     jnp.less_equal: (aten.le.Tensor, aten.le.Scalar),
-    jnp.logical_and: (aten.logical_and.default,),
-    jnp.logical_or: (aten.logical_or.default,),
-    jnp.logical_xor: (aten.logical_xor.default,),
+    **{getattr(jnp, f"logical_{name}"): (getattr(aten, f"logical_{name}").default,) for name in ("and", "or", "xor")},
     jnp.not_equal: (aten.ne.Tensor, aten.ne.Scalar),
 }
 

@@ -50,12 +50,8 @@ def watch(graph: Graph) -> tuple[Graph, list[Value]]:
     metas = tuple(value.meta for value in values)
     flags = dense_meta((len(metas),), torch.uint8)
     check = Node(_CHECKS.of(metas, lambda: OpSpec.of("spmd.nan_check", _Flags(), (flags,), metas)), values)
-    return (
-        dataclasses.replace(
-            graph, nodes=[*graph.nodes, check], roots=[*graph.roots, check], pinned=[*graph.pinned, graph.mesh]
-        ),
-        values,
-    )
+    nodes, roots, pinned = [*graph.nodes, check], [*graph.roots, check], [*graph.pinned, graph.mesh]
+    return dataclasses.replace(graph, nodes=nodes, roots=roots, pinned=pinned), values
 
 
 def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int, targets: Sequence[Any]) -> None:
