@@ -46,7 +46,6 @@ from ..core.extend import (
     stretches,
     walks,
 )
-from ..core.extend import storages as core_storages
 
 
 def run_iterations() -> None:
@@ -76,11 +75,9 @@ def _run_what_is_finished() -> None:
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
     runnable = _runnable()
     nodes, _ = walks.topological([storage.value for storage in runnable])
-    if (
-        core_storages.has_several_recorders()
-    ):  # the count is of all threads' ops: each looks at its own, as it would alone
+    if storages.has_several_recorders():  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
-        if num_ops < max(config.loop_search_ops, 3 * core_storages.longest_step()):
+        if num_ops < max(config.loop_search_ops, 3 * storages.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
     if nans.guarded.value and is_due:
@@ -110,7 +107,7 @@ def _run_what_is_finished() -> None:
         schedule.give_up(runnable, error)
         pace.look_after(max(num_ops, config.loop_search_ops))  # not at every op that follows
         raise
-    core_storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
+    storages.forget_reads(set(nodes[: ends[-1]]) if ends else ())
     num_left = len(nodes) - ends[-1] if ends else len(nodes)
     pace.synced_ops = pace.recorded_ops - num_ops * num_left // len(nodes)
     if not is_loop:

@@ -42,10 +42,12 @@ def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
 def _num_windows(case: Case, dim: int, size: int) -> int:
     """The number of windows of a convolution in a dim of this size."""
     rank = len(case.shapes[1]) - 2
-    stride, padding, dilation = (
-        rules.per_dim(case.given[name], rank)[dim - 2] for name in ("stride", "padding", "dilation")
-    )
-    return int((size + 2 * padding - dilation * (case.shapes[1][dim] - 1) - 1) // stride + 1)
+    names = "stride", "padding", "dilation"
+    return _count(size, case.shapes[1][dim], *(rules.per_dim(case.given[name], rank)[dim - 2] for name in names))
+
+
+def _count(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 
 @padded(aten.max_pool2d_with_indices.default)
@@ -61,12 +63,9 @@ def max_pool(case: Case) -> None:
 
 
 def _num_pooled(case: Case, dim: int, size: int) -> int:
-    kernel, padding, dilation = (
-        rules.per_dim(case.given.get(name, default), 2)[dim]
-        for name, default in (("kernel_size", 0), ("padding", 0), ("dilation", 1))
-    )
-    stride = rules.per_dim(case.given.get("stride") or case.given["kernel_size"], 2)[dim]
-    return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
+    kernel, given = case.given["kernel_size"], case.given.get
+    settings = kernel, given("stride") or kernel, given("padding", 0), given("dilation", 1)
+    return _count(size, *(rules.per_dim(values, 2)[dim] for values in settings))
 
 
 @padded(aten.max_pool2d_with_indices_backward.default)

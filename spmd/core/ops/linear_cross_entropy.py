@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from . import loss, sharded
 from .floats import wide, widened
@@ -78,9 +77,6 @@ def spmd_linear_cross_entropy_backward(
     return as_promised(result, returns)
 
 
-Specs = tuple[PartitionSpec | None, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class _Head:
     """A linear layer and its loss, placed on devices.
@@ -126,27 +122,23 @@ class _Head:
     def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
         """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
         highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
-        by_class = sharded.spec(self.classes)
-        of_targets = sharded.spec(*self.targets)
-        operands = input, classes, self.weight, self.bias, self.class_weights
-        specs = of_targets, of_targets, by_class, by_class, None if self.class_weights is None else by_class
-        return self._placed(self._forward, specs, (of_targets,) * 4)(*operands)
+        return self._placed(self._forward, (True,) * 4, input, classes)
 
     def backward(self, input: jax.Array, classes: jax.Array, *of_targets: jax.Array) -> tuple[jax.Array, ...]:
         """The gradients of input, weight and bias. of_targets: logsumexp, and the shares of the softmax, of the target
         and of every class in the loss's gradient."""
-        by_class = sharded.spec(self.classes)
-        rows = sharded.spec(*self.targets)
-        operands = input, classes, *of_targets, self.weight, self.bias, self.class_weights
-        weights = by_class, by_class, None if self.class_weights is None else by_class
-        specs = *(rows,) * (2 + len(of_targets)), *weights
-        grad_input, *grads = self._placed(self._backward, specs, (rows, by_class, by_class))(*operands)
+        grad_input, *grads = self._placed(self._backward, (True, False, False), input, classes, *of_targets)
         return grad_input, *(grad[: self.num_classes] for grad in grads)
 
-    def _placed(self, body: Function, operands: Specs, results: Specs) -> Function:
-        if self.mesh is None:
-            return body
-        return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+    def _placed(self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array) -> tuple[jax.Array, ...]:
+        """`body` of arrays that are sharded as the targets, and of the weights. are_rows: which results are, too."""
+        weights = self.weight, self.bias, self.class_weights
+        if self.mesh is not None:
+            rows, by_class = sharded.spec(*self.targets), sharded.spec(self.classes)
+            operands = *(rows,) * len(of_targets), *(None if x is None else by_class for x in weights)
+            results = tuple(rows if is_rows else by_class for is_rows in are_rows)
+            body = jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+        return body(*of_targets, *weights)
 
     # -- On one device: its targets, its classes.
 

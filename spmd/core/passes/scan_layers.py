@@ -77,13 +77,9 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
         return result, [], "the program would copy their operands into stacks, more than one row of each"
     for loop, peeled in zip(loops, columns.peeled, strict=True):
         loop.peeled = peeled
-    result = dataclasses.replace(
-        graph,
-        stack_groups=stack_groups,
-        stacked=tuple(columns.roots),
-        columns=[group for group in columns.inputs if group not in stack_groups],
-    )
-    return result, loops, reason
+    others = [group for group in columns.inputs if group not in stack_groups]
+    stacked = tuple(columns.roots)
+    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=stacked, columns=others), loops, reason
 
 
 def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:

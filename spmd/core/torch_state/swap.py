@@ -9,6 +9,7 @@ import torch
 from ..record.annotations import annotate
 from ..record.storage import LOCK
 from ..record.tensor import OURS, XlaTensor
+from . import grad_shardings
 
 # The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
 _HELD = {*OURS} - {"_pins_grad"}
@@ -25,7 +26,9 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     former = None if storage is None else storage.sharding
     exchange(tensor, other)
     if type(tensor) is not XlaTensor:
-        _unpin(tensor)
+        if "_pins_grad" in tensor.__dict__:  # off the device there is no mesh for gradients
+            grad_shardings.leave(tensor)
+            grad_shardings.may_follow(tensor)
     elif former is not None and tensor._storage.sharding is None:
         annotate(tensor, former)
     if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
@@ -56,15 +59,6 @@ def renew_hooks(tensor: torch.Tensor) -> None:
 def hooks_after(tensor: torch.Tensor) -> dict[int, Callable[[torch.Tensor], None]] | None:
     """The hooks that run after a gradient has been accumulated."""
     return tensor._post_accumulate_grad_hooks
-
-
-def _unpin(tensor: torch.Tensor) -> None:
-    """Removes the hook that shards gradients: off the device there is no mesh for them."""
-    pin = tensor.__dict__.pop("_pins_grad", None)
-    if pin:
-        hooks = hooks_after(tensor) or {}
-        for key in [key for key, hook in hooks.items() if hook is pin]:
-            del hooks[key]
 
 
 class _Forward:
