@@ -4,8 +4,9 @@ torch decomposes a composite op before the device sees it. The kernels here are 
 autograd's key.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,11 +31,12 @@ Maybe = Tensor | None
 class _Context(Protocol):
     """The values that a loss's forward keeps for its backward."""
 
-    settings: tuple
+    kind: "_Kind"
+    settings: tuple[object, ...]
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
 
-    def save_for_backward(self, *tensors: Maybe) -> None: ...
+    def save_for_backward(self, *tensors: object) -> None: ...
 
 
 def _takes_torchs_ops() -> bool:
@@ -68,25 +70,44 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 # --- cross entropy ----------------------------------------------------------------------------------------------------
 
 
-class _CrossEntropy(torch.autograd.Function):
-    """`spmd::cross_entropy` with its gradient, which reads the logits and one number per target."""
+class _Kind(NamedTuple):
+    """A loss. op, gradients: the forward and the backward; in_torchs_ops: the same loss with gradients of any order.
+    differentiable: those of its operands, which come before its settings."""
+
+    op: OpOverload
+    gradients: Callable[..., Sequence[Maybe]]
+    in_torchs_ops: Callable[..., Tensor]
+    num_operands: int
+    differentiable: tuple[int, ...]
+
+
+class _Loss(torch.autograd.Function):
+    """A loss that is one op, with its gradient, which reads the operands and one number per target."""
 
     @staticmethod
-    def forward(ctx: _Context, logits: Tensor, target: Tensor, weight: Maybe, *settings: object) -> Tensor:
-        loss, logsumexp, total_weight = CROSS_ENTROPY(logits, target, weight, *settings)
-        ctx.settings = settings
-        ctx.save_for_backward(logits, target, weight, logsumexp, total_weight)
+    def forward(ctx: _Context, kind: _Kind, *args: object) -> Tensor:
+        loss, logsumexp, total_weight = kind.op(*args)
+        ctx.kind, ctx.settings = kind, args[kind.num_operands :]
+        ctx.save_for_backward(*args[: kind.num_operands], logsumexp, total_weight)
         return loss
 
     @staticmethod
     def backward(ctx: _Context, grad_output: Tensor) -> tuple[Maybe, ...]:
-        logits, target, weight, logsumexp, total_weight = ctx.saved_tensors
+        kind, (*operands, logsumexp, total_weight) = ctx.kind, ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[1 + place] for place in kind.differentiable]
         if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
-            loss = aten.cross_entropy_loss.default.decompose(logits, target, weight, *ctx.settings)
-            (grad,) = torch.autograd.grad(loss, logits, grad_output, create_graph=True)
+            loss = kind.in_torchs_ops(*operands, *ctx.settings)
+            inputs = [operands[place] for place in itertools.compress(kind.differentiable, wanted)]
+            result = iter(torch.autograd.grad(loss, inputs, grad_output, create_graph=True))
+            grads = [next(result) if want else None for want in wanted]
         else:
-            grad = CROSS_ENTROPY_BACKWARD(grad_output, logits, target, weight, *ctx.settings, logsumexp, total_weight)
-        return grad, None, None, *[None] * len(ctx.settings)
+            grads = kind.gradients(grad_output, *operands, *ctx.settings, logsumexp, total_weight, wanted)
+        by_place = dict(zip(kind.differentiable, grads, strict=True))
+        return None, *map(by_place.get, range(len(operands) + len(ctx.settings)))
+
+
+_IN_TORCHS_OPS = aten.cross_entropy_loss.default.decompose
+_CROSS_ENTROPY = _Kind(CROSS_ENTROPY, lambda *args: [CROSS_ENTROPY_BACKWARD(*args[:-1])], _IN_TORCHS_OPS, 3, (0,))
 
 
 def cross_entropy(
@@ -103,44 +124,11 @@ def cross_entropy(
         )
         raise at_user_line(RuntimeError(text))
     if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
-        return aten.cross_entropy_loss.default.decompose(*args)
-    return _CrossEntropy.apply(*args)
+        return _IN_TORCHS_OPS(*args)
+    return _Loss.apply(_CROSS_ENTROPY, *args)
 
 
 # --- cross entropy of a linear layer's outputs ------------------------------------------------------------------------
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    """`spmd::linear_cross_entropy` with its gradient, which computes the logits again from the layer's operands."""
-
-    @staticmethod
-    def forward(
-        ctx: _Context, input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Maybe, weight: Maybe,
-        *settings: object,
-    ) -> Tensor:  # fmt: skip
-        operands = input, linear_weight, target, linear_bias, weight
-        loss, logsumexp, total_weight = LINEAR_CROSS_ENTROPY(*operands, *settings)
-        ctx.settings = settings
-        ctx.save_for_backward(*operands, logsumexp, total_weight)
-        return loss
-
-    @staticmethod
-    def backward(ctx: _Context, grad_output: Tensor) -> tuple[Maybe, ...]:
-        input, linear_weight, target, linear_bias, weight, logsumexp, total_weight = ctx.saved_tensors
-        operands = input, linear_weight, target, linear_bias, weight
-        wanted = [ctx.needs_input_grad[index] for index in _DIFFERENTIABLE]
-        if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
-            loss = _in_torchs_ops(*operands, *ctx.settings)
-            inputs = [operands[index] for index, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
-            result = iter(torch.autograd.grad(loss, inputs, grad_output, create_graph=True))
-            grads = [next(result) if want else None for want in wanted]
-        else:
-            saved = *operands, *ctx.settings, logsumexp, total_weight, wanted
-            grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *saved)
-        return grads[0], grads[1], None, grads[2], None, *[None] * len(ctx.settings)
-
-
-_DIFFERENTIABLE = 0, 1, 3  # input, linear_weight, linear_bias
 
 
 def _in_torchs_ops(
@@ -149,8 +137,14 @@ def _in_torchs_ops(
 ) -> Tensor:  # fmt: skip
     logits = aten.linear.default.decompose(input, linear_weight, linear_bias).to(logits_dtype).flatten(0, -2)
     settings = weight, reduction, ignore_index, label_smoothing
-    loss = aten.cross_entropy_loss.default.decompose(logits, target.flatten(), *settings)
+    loss = _IN_TORCHS_OPS(logits, target.flatten(), *settings)
     return loss if reduction else loss.view(target.shape)
+
+
+# The gradients are of input, linear_weight and linear_bias. The backward computes the logits again from these.
+_LINEAR_CROSS_ENTROPY = _Kind(
+    LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD, _in_torchs_ops, num_operands=5, differentiable=(0, 1, 3)
+)
 
 
 def linear_cross_entropy(
@@ -215,7 +209,7 @@ def linear_cross_entropy(
         return loss.view(target.shape) if reduction == "none" else loss
     if (weight is not None and weight.requires_grad) or _takes_torchs_ops():
         return _in_torchs_ops(*operands, *settings)
-    return _LinearCrossEntropy.apply(*operands, *settings)
+    return _Loss.apply(_LINEAR_CROSS_ENTROPY, *operands, *settings)
 
 
 _REDUCTIONS = ("none", "mean", "sum")

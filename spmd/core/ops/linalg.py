@@ -262,3 +262,11 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     residuals = jnp.sum(jnp.abs(self @ result - right) ** 2, axis=-2)
     result = result[..., 0] if is_vector else result
     return as_promised((result, residuals, rank, singular), returns)
+
+
+@lower(aten.linalg_cross.default)
+def aten_linalg_cross(self, other, *, dim=-1):
+    self, other = jnp.broadcast_arrays(self, other)
+    first, second = (jnp.split(array, 3, dim) for array in (self, other))
+    parts = [first[(i + 1) % 3] * second[(i + 2) % 3] - first[(i + 2) % 3] * second[(i + 1) % 3] for i in range(3)]
+    return jnp.concatenate(parts, axis=dim)

@@ -37,13 +37,6 @@ def _reduce(loss, reduction):
     return total / jnp.asarray(loss.size, loss.dtype) if reduction == MEAN else total
 
 
-def _share(grad_output, self, target, reduction):
-    """The gradient that one element receives."""
-    if reduction != MEAN:
-        return grad_output
-    return grad_output / jnp.asarray(math.prod(jnp.broadcast_shapes(self.shape, target.shape)), grad_output.dtype)
-
-
 # -- Negative log likelihood: classes are dim 1 (dim 0 without a batch). An ignored target weighs nothing.
 
 
@@ -185,7 +178,10 @@ def aten_loss_of_error(self, target, reduction=MEAN, *, of_error):
 
 @lower(aten.mse_loss_backward.default, promote=Promote.DEFAULT)
 def aten_mse_loss_backward(grad_output, self, target, reduction):
-    return 2 * (self - target) * _share(grad_output, self, target, reduction)
+    if reduction == MEAN:
+        size = math.prod(jnp.broadcast_shapes(self.shape, target.shape))
+        grad_output = grad_output / jnp.asarray(size, grad_output.dtype)
+    return 2 * (self - target) * grad_output
 
 
 @lower(aten.binary_cross_entropy_with_logits.default, promote=Promote.DEFAULT)

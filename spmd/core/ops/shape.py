@@ -411,6 +411,11 @@ def aten_flip(self, dims):
     return jnp.flip(self, [_dim(dim, self.ndim) for dim in dims]) if self.ndim else self
 
 
+@lower(aten.roll.default)
+def aten_roll(self, shifts, dims=()):
+    return jnp.roll(self, shifts, tuple(dims)) if dims else jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+
+
 @lower(aten.constant_pad_nd.default)
 def aten_constant_pad_nd(self, pad, value=0):
     widths = [(0, 0, 0)] * self.ndim

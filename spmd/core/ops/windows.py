@@ -287,6 +287,45 @@ def aten_adaptive_avg_pool_backward(grad_output, self, *, rank):
     return result.astype(grad_output.dtype)
 
 
+# -- Windows as columns.
+
+
+def _windows(x, kernel_size, dilation, padding, stride):
+    """[N, C, kernel places, window places] of x [N, C, H, W]."""
+    pads = [(0, 0, 0)] * 2 + [(pad, pad, 0) for pad in padding]
+    padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
+    counts = [(padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)]
+    parts = []
+    for offset in np.ndindex(*kernel_size):
+        start = [0, 0] + [offset[d] * dilation[d] for d in range(2)]
+        stop = list(x.shape[:2]) + [start[2 + d] + (counts[d] - 1) * stride[d] + 1 for d in range(2)]
+        parts.append(lax.slice(padded, start, stop, (1, 1, *stride)).reshape(*x.shape[:2], -1))
+    return jnp.stack(parts, axis=2)
+
+
+def _of_planes(*parameters):
+    return (per_dim(values, 2) for values in parameters)
+
+
+@lower(aten.im2col.default, empty=True)
+def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
+    batched = self.reshape(-1, *self.shape[-3:])
+    result = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
+    return result.reshape(returns.shape)
+
+
+@lower(aten.col2im.default, empty=True)
+def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, returns):
+    kernel_size, dilation, padding, stride = _of_planes(kernel_size, dilation, padding, stride)
+    shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
+    wide = widened(self)
+    like = jax.ShapeDtypeStruct(shape, wide.dtype)
+    function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731
+    columns = wide.reshape(jax.eval_shape(function, like).shape)
+    (result,) = jax.linear_transpose(function, like)(columns)
+    return result.reshape(returns.shape).astype(self.dtype)
+
+
 # -- Padding by reflection ("reflect") and by repetition ("edge"); negative padding cuts.
 
 
