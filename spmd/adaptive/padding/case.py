@@ -222,8 +222,9 @@ class Case:
             self.pads[operand][dim] = least
         for result, dim in results:
             self.made[result][dim] = least
-        for operand, dim in padded if fill is not None else ():
-            self.fill(operand, dim, fill)
+        if fill is not None:
+            for operand, dim in padded:
+                self.fill(operand, dim, fill)
         return least
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:

@@ -138,8 +138,13 @@ def product(case: Case) -> None:
     """A product, or rows that are looked up: operands are zero after the length of a dim that a result lacks."""
     if case.overload in (aten.addmm.default, aten.linear.default):
         refuse_most(case)
-    named, made = _WORDS[case.overload].split(" -> ")
-    made = list(itertools.compress(made.split(","), case.given.get("output_mask", itertools.repeat(True))))
+    _by_words(case, _WORDS[case.overload])
+
+
+def _by_words(case: Case, text: str) -> None:
+    named, of_results = text.split(" -> ")
+    mask = case.given.get("output_mask") or case.given.get("grad_input_mask")
+    made = itertools.compress(of_results.split(","), mask or itertools.repeat(True))
     results = [_dims(words, len(shape)) for words, shape in zip(made, case.results, strict=True)]
     operands: dict[int, list[str | int]] = {}
     for name, words in (entry.split(":") for entry in named.split(", ")):
@@ -191,18 +196,13 @@ def attention_backward(case: Case) -> None:
     """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero key is none."""
     if len(case.shapes[1]) != 4 or case.given["dropout_p"]:
         raise NoRule("has no batch of heads" if len(case.shapes[1]) != 4 else "drops weights")
-    names = ("grad_out", "query", "key", "value", "out", "logsumexp")
-    grad_out, query, key, value, out, logsumexp = (int(case.given[name]) for name in names)
+    query, key = int(case.given["query"]), int(case.given["key"])
     bias = case.operand("attn_bias")
     if bias is not None and (case.given["grad_input_mask"][3] or case.pads[bias]):
         raise NoRule("has a padded bias")
-    queries = grad_out, query, out, logsumexp
-    for dim, groups in ((0, [(*queries, key, value)]), (2, [queries, (key, value)])):
-        for operands in groups:
-            results = [(result, dim) for result, operand in enumerate((query, key, value)) if operand in operands]
-            case.level([(operand, dim) for operand in operands], *results, fill=0)
-    if any(set(case.pads[operand]) - {0, 2} for operand in (*queries, key, value)):
+    if any(set(pads) - {0, 2} for pads in case.pads):
         raise NoRule("has padded heads")
+    _by_words(case, partitioning.WORDS["aten._scaled_dot_product_fused_attention_overrideable_backward"])
     for name, operand in (("max_q", query), ("max_k", key)):
         case.given[name] = physical(case.shapes[operand], case.pads[operand])[2]
     if 2 in case.pads[key]:

@@ -96,7 +96,7 @@ def _bernoulli(name: str, args: Args, kwargs: Kwargs) -> None:
     chances = args[1] if len(args) > 1 else kwargs.get("p", args[0] if name == "bernoulli" else 0.5)
     if isinstance(chances, torch.Tensor):
         _within(name, "p", chances, 0, 1)
-    elif not 0 <= chances <= 1:
+    elif chances is not None and not 0 <= chances <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chances}")
 
 

@@ -122,11 +122,12 @@ def _attention_block(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """torch's layer in eager mode. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
     by_step = {id(x): x.transpose(0, 1) for x in (query, key, value)}  # one tensor for all three is one product
+    query, key, value = (by_step[id(x)] for x in (query, key, value))
     if mask is not None:
         mask = mask.bool().flatten(0, 1) if mask.dim() == 4 else mask.bool()
     # With weights also where none are wanted: without them a fully masked row is zeros, and torch's kernel returns NaN.
     output, weights = F.multi_head_attention_forward(
-        *(by_step[id(x)] for x in (query, key, value)), embed_dim, num_head, qkv_weight, qkv_bias, None, None, False,
+        query, key, value, embed_dim, num_head, qkv_weight, qkv_bias, None, None, False,
         0.0, proj_weight, proj_bias, False, key_padding_mask=mask if mask_type == 1 else None,
         attn_mask=None if mask_type == 1 else mask, average_attn_weights=average_attn_weights,
     )  # fmt: skip

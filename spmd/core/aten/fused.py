@@ -99,7 +99,7 @@ class _Loss(torch.autograd.Function):
             loss = kind.in_torchs_ops(*operands, *ctx.settings)
             inputs = [operands[place] for place in itertools.compress(kind.differentiable, wanted)]
             result = iter(torch.autograd.grad(loss, inputs, grad_output, create_graph=True))
-            grads = [next(result) if want else None for want in wanted]
+            grads: Sequence[Maybe] = [next(result) if want else None for want in wanted]
         else:
             grads = kind.gradients(grad_output, *operands, *ctx.settings, logsumexp, total_weight, wanted)
         by_place = dict(zip(kind.differentiable, grads, strict=True))

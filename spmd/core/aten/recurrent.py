@@ -1,6 +1,7 @@
 """Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and direction."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -168,54 +169,39 @@ def _layers(
 Layer = Callable[..., tuple[Tensor, ...]]
 
 
-def _on_inputs(mode: str) -> Layer:
-    def layer(
-        input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
-        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        x = input.transpose(0, 1) if batch_first else input
-        output, *finals = _layers(mode, x, hx, params, has_biases, num_layers, dropout, train, bidirectional)
-        return output.transpose(0, 1) if batch_first else output, *finals
-
-    return layer
+# settings: those of `_layers`, in torch's order.
+def _on_inputs(layers: Layer, mode: str, input: Tensor, *settings: object) -> tuple[Tensor, ...]:
+    *settings_of_all, batch_first = settings
+    output, *finals = layers(mode, input.transpose(0, 1) if batch_first else input, *settings_of_all)
+    return output.transpose(0, 1) if batch_first else output, *finals
 
 
-def _on_packed(mode: str) -> Layer:
-    def layer(
-        data: Tensor, batch_sizes: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
-        num_layers: int, dropout: float, train: bool, bidirectional: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        packed = _Packed(batch_sizes, data.device)
-        return _layers(mode, data, hx, params, has_biases, num_layers, dropout, train, bidirectional, packed)
-
-    return layer
+def _on_packed(layers: Layer, mode: str, data: Tensor, batch_sizes: Tensor, *settings: object) -> tuple[Tensor, ...]:
+    return layers(mode, data, *settings, _Packed(batch_sizes, data.device))
 
 
-def _cell(mode: str) -> Callable[..., tuple[Tensor, ...] | Tensor]:
+def _cell(
+    mode: str, input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Maybe = None,
+    b_hh: Maybe = None,
+) -> tuple[Tensor, ...] | Tensor:  # fmt: skip
     """A layer's op for a single step."""
-    composite = getattr(aten, f"{mode}_cell").default
-
-    def cell(
-        input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Maybe = None, b_hh: Maybe = None
-    ) -> tuple[Tensor, ...] | Tensor:
-        state = [hx] if isinstance(hx, Tensor) else [*hx]
-        fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {(len(input), w_hh.shape[1])}
-        if not fits:  # torch's own error
-            return composite._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh)
-        weights = [w_ih, w_hh] if b_ih is None or b_hh is None else [w_ih, w_hh, b_ih, b_hh]
-        _, last = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
-        return last if mode == "lstm" else last[0]
-
-    return cell
+    state = [hx] if isinstance(hx, Tensor) else [*hx]
+    fits = input.shape[1:] == w_ih.shape[1:] and {x.shape for x in state} == {(len(input), w_hh.shape[1])}
+    if not fits:  # torch's own error
+        composite = getattr(aten, f"{mode}_cell").default
+        return composite._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, input, hx, w_ih, w_hh, b_ih, b_hh)
+    weights = [w_ih, w_hh] if b_ih is None or b_hh is None else [w_ih, w_hh, b_ih, b_hh]
+    _, last = _direction(mode, input[None], state, weights, len(weights) == 4, False, None)
+    return last if mode == "lstm" else last[0]
 
 
 _MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 
 # By torch's name of the overload; autograd is inside.
 KERNELS: dict[str, Callable[..., tuple[Tensor, ...] | Tensor]] = {
-    **{f"{name}.input": _on_inputs(mode) for name, mode in _MODES.items()},
-    **{f"{name}.data": _on_packed(mode) for name, mode in _MODES.items()},
-    **{f"{mode}_cell": _cell(mode) for mode in ("lstm", "gru")},
+    **{f"{name}.input": partial(_on_inputs, _layers, mode) for name, mode in _MODES.items()},
+    **{f"{name}.data": partial(_on_packed, _layers, mode) for name, mode in _MODES.items()},
+    **{f"{mode}_cell": partial(_cell, mode) for mode in ("lstm", "gru")},
 }
 
 

@@ -189,6 +189,7 @@ _BY_TORCHS_KERNEL = (
     aten.conv_tbc.default, aten.linalg_pinv.atol_rtol_tensor,
 )  # fmt: skip
 
+_INDEX_PUTS = ("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl", "_index_put_impl_")
 _SPECIALS: dict[OpOverload, Handler] = {
     **dict.fromkeys(_BY_TORCHS_KERNEL, _by_torchs_kernel),
     aten.scaled_dot_product_attention.default: by_arguments(attention),
@@ -206,11 +207,7 @@ _SPECIALS: dict[OpOverload, Handler] = {
         aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
     ),
     aten.index.Tensor: _index,
-    aten.index_put.default: _index_put,
-    aten.index_put_.default: _index_put,
-    aten._unsafe_index_put.default: _index_put,
-    aten._index_put_impl.default: _index_put,
-    aten._index_put_impl_.default: _index_put,
+    **{getattr(aten, name).default: _index_put for name in _INDEX_PUTS},
 }
 
 for _table in (

@@ -81,14 +81,12 @@ def _randperm(
     return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
 
 
-def _linspace(
-    start: complex, end: complex, steps: int, *, dtype: Dtype = None, device: Device = None, **placement: object
+def _of_torchs_dtype(
+    overload: OpOverload, *args: object, dtype: Dtype = None, device: Device = None, **placement: object
 ) -> XlaTensor:
-    if dtype is None:
-        is_complex = isinstance(start, complex) or isinstance(end, complex)
-        dtype = torch.get_default_dtype()
-        dtype = torch.promote_types(dtype, torch.complex32) if is_complex else dtype
-    return _make(aten.linspace.default, start, end, steps, dtype=dtype, device=device)
+    """A factory whose dtype, where none is passed, torch's meta kernel says."""
+    dtype = dtype or overload(*args, device="meta").dtype
+    return _make(overload, *args, dtype=dtype, device=device)
 
 
 def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
@@ -99,11 +97,6 @@ def _host_made(overload: OpOverload) -> Callable[..., torch.Tensor]:
         return overload(*args, **keywords, device="cpu").to(device or "xla")
 
     return make
-
-
-def _eye(*size: int, dtype: Dtype = None, device: Device = None, **placement: object) -> XlaTensor:
-    overload = aten.eye.default if len(size) == 1 else aten.eye.m
-    return _make(overload, *size, dtype=_dtype(dtype), device=device)
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -158,10 +151,11 @@ def register_factories() -> None:
         _empty_permuted: ("empty_permuted",),  # called by empty_like of a meta tensor
         _arange: ("arange", "arange.start", "arange.start_step"),
         _randperm: ("randperm", "randperm.generator"),
-        _eye: ("eye", "eye.m"),
         _zeros: ("_efficientzerotensor",),
-        _linspace: ("linspace",),
         _copy_from: ("_copy_from",),
+        partial(_of_torchs_dtype, aten.eye.default): ("eye",),
+        partial(_of_torchs_dtype, aten.eye.m): ("eye.m",),
+        partial(_of_torchs_dtype, aten.linspace.default): ("linspace",),
         partial(_dispatched, aten._local_scalar_dense.default): ("_local_scalar_dense",),  # `torch.tensor([x, y])`
     }
     for function, names in kernels.items():
