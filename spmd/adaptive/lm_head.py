@@ -52,14 +52,10 @@ class Head:
     def forward(self, new: Rewrite, loss: Node) -> None:
         """Adds the op of the loss; its operands are input, weight, bias (where there is one), target, weights of the
         classes (where there are any)."""
-        lowering = _LmHead(
-            tuple([(_name(node), node.op) for node in self.rows]),
-            len(self.product.operands) > 2,
-            self.loss.op,
-            getattr(self.product.op.lowering, "precision", None),
-        )
+        rows = tuple([(_name(node), node.op) for node in self.rows])
+        precision = getattr(self.product.op.lowering, "precision", None)
+        self.lowering = lowering = _LmHead(rows, len(self.product.operands) > 2, self.loss.op, precision)
         operands = [*self.product.operands, *self.loss.operands[1:]]
-        self.lowering = lowering
         new.put(loss, _op("spmd.lm_head", lowering, loss.op.metas, operands), operands)
 
     def backward(self, new: Rewrite, gradient: Node) -> None:
@@ -190,11 +186,8 @@ def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 def find(graph: Graph) -> list[Head]:
     """Returns the LM heads of a graph whose logits are large."""
     limit = config.max_logits_bytes * len(graph.mesh.device_ids)
-    losses = [
-        node
-        for node in graph.nodes
-        if _name(node) == "spmd.cross_entropy" and _is_call(node) and 0 < limit < _nbytes(node.operands[0])
-    ]
+    calls = (node for node in graph.nodes if _name(node) == "spmd.cross_entropy" and _is_call(node))
+    losses = [node for node in calls if 0 < limit < _nbytes(node.operands[0])]
     if not losses:
         return []
     readers: dict[Any, list[Node]] = {walks.value_name(root): [_USER] for root in graph.roots}

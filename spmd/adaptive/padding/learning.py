@@ -122,11 +122,8 @@ def _learn_lengths(
 ) -> Outcome:
     """Pads a graph, where padding explains all differences other than starts and host-computed values."""
     result = {node: changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
-    nodes = {
-        node: dims
-        for old, node in others
-        if node not in result and (dims := changed_result_dims(old, node)) is not None
-    }
+    changed = {node: changed_result_dims(old, node) for old, node in others if node not in result}
+    nodes = {node: dims for node, dims in changed.items() if dims is not None}
     inputs = _changed_data(before, graph, host_computed)
     if inputs is None or not (nodes or inputs or result) or not config.pad_lengths:
         return ""
@@ -138,8 +135,8 @@ def _learn_lengths(
         return ""
     if result:
         return OnHost(result, "")
-    for node, changed in nodes.items():
-        dynamic.add(node, RESULT, changed)
+    for node, dims in nodes.items():
+        dynamic.add(node, RESULT, dims)
     for node in graph.nodes:
         for index, operand in enumerate(node.operands):
             if type(operand) is DeviceData and operand in inputs:

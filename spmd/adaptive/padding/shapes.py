@@ -124,11 +124,9 @@ def _joined(
             if joined == 1 and num_later == num_behind:
                 return {other: capacity}
             period = capacity * num_behind // num_later
-            return (
-                None
-                if type(size) is FullBuffer
-                else {other: period if joined == 1 else Joined(joined * period, period)}
-            )
+            if type(size) is FullBuffer:
+                return None
+            return {other: period if joined == 1 else Joined(joined * period, period)}
         passed *= new[other]
     return None
 

@@ -39,14 +39,15 @@ class _Context(Protocol):
     def save_for_backward(self, *tensors: object) -> None: ...
 
 
+def is_transformed() -> bool:
+    """True inside of forward-mode differentiation or of torch.func, which have no rule for an autograd function."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def _takes_torchs_ops() -> bool:
-    """True if the caller works on torch's own ops and their derivatives: forward-mode differentiation, torch.func, or a
-    dispatch mode, as selective checkpointing and the counters of flops are."""
-    return (
-        forward_ad._current_level >= 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-    )
+    """True if the caller works on torch's own ops and their derivatives, as a dispatch mode does, too: selective
+    checkpointing, or a counter of flops."""
+    return is_transformed() or torch._C._len_torch_dispatch_stack() > 0
 
 
 # --- linear -----------------------------------------------------------------------------------------------------------

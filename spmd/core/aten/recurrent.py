@@ -1,7 +1,8 @@
 """Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and direction."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, update_wrapper
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,10 +11,12 @@ from torch.nn import functional as F
 
 from ..ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
 from ..record.overloads import Handler, by_arguments
+from .fused import is_transformed
 
 aten = torch.ops.aten
 
 Maybe = Tensor | None
+_Result = TypeVar("_Result")
 
 
 class _Context(torch.autograd.function.FunctionCtx):
@@ -137,7 +140,8 @@ def _direction(
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
-    result = _Recurrence.apply(mode, reverse, gates, h, c, weight, bias, projection, mask)
+    run = _unrolled if is_transformed() else _Recurrence.apply
+    result = run(mode, reverse, gates, h, c, weight, bias, projection, mask)
     output = result[0] if packed is None else packed.pack(result[0])
     return output, result[1 : 1 + len(state)]
 
@@ -195,13 +199,18 @@ def _cell(
     return last if mode == "lstm" else last[0]
 
 
+def _bound(function: Callable[..., _Result], *first: object) -> Callable[..., _Result]:
+    """The function without its first parameters; its place in the code is known."""
+    return update_wrapper(partial(function, *first), function)
+
+
 _MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 
 # By torch's name of the overload; autograd is inside.
 KERNELS: dict[str, Callable[..., tuple[Tensor, ...] | Tensor]] = {
-    **{f"{name}.input": partial(_on_inputs, _layers, mode) for name, mode in _MODES.items()},
-    **{f"{name}.data": partial(_on_packed, _layers, mode) for name, mode in _MODES.items()},
-    **{f"{mode}_cell": partial(_cell, mode) for mode in ("lstm", "gru")},
+    **{f"{name}.input": _bound(_on_inputs, _layers, mode) for name, mode in _MODES.items()},
+    **{f"{name}.data": _bound(_on_packed, _layers, mode) for name, mode in _MODES.items()},
+    **{f"{mode}_cell": _bound(_cell, mode) for mode in ("lstm", "gru")},
 }
 
 

@@ -387,11 +387,8 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     for meta, y in zip(metas[single:], loop.ys, strict=True):
         stack = dense_meta((iterations, *meta.shape), meta.dtype)
         results += [stack] if y.is_stack else [meta] * y.num_rows(iterations)
-    numbers = "".join(
-        kind * (iterations if step is EACH else 1)
-        for kind, step in zip(kinds_of(body.nodes), loop.steps, strict=True)
-        if not isinstance(step, tuple)
-    )
+    steps = zip(kinds_of(body.nodes), loop.steps, strict=True)
+    numbers = "".join(kind * (iterations if by is EACH else 1) for kind, by in steps if not isinstance(by, tuple))
     return OpSpec.of(
         name, loop, tuple(results), tuple(operands), numbers=numbers, statics=statics or f"{iterations} iterations",
         sharding=mesh_in(loop.regions),

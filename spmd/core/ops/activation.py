@@ -164,6 +164,13 @@ def aten_leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
 
+@lower(aten._prelu_kernel_backward.default, promote=Promote.DEFAULT)
+def aten_prelu_kernel_backward(grad_output, self, weight):
+    positive = self > 0
+    grad_self = jnp.where(positive, grad_output, weight * grad_output)
+    return grad_self, jnp.where(positive, jnp.zeros((), self.dtype), self * grad_output)
+
+
 @lower(aten.elu.default, promote=Promote.DEFAULT)
 def aten_elu(self, alpha=1, scale=1, input_scale=1):
     return jnp.where(self <= 0, jnp.expm1(self * input_scale) * (alpha * scale), self * scale)
@@ -220,6 +227,8 @@ _EXPRESSIONS: dict[OpOverload, Function] = {
     aten.silu.default: lambda self: self * lax.logistic(self),
     aten.mish.default: lambda self: self * _mish_gate(self)[0],
     aten.leaky_relu.default: lambda self, negative_slope=0.01: jnp.where(self > 0, self, self * negative_slope),
+    aten._prelu_kernel.default: lambda self, weight: jnp.where(self > 0, self, weight * self),
+    aten.celu.default: lambda self, alpha=1.0: aten_elu(self, alpha, 1, 1.0 / alpha),
     aten.hardsigmoid.default: lambda self: jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.hardswish.default: lambda self: self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6,
     aten.tanh_backward.default: lambda grad_output, output: grad_output * conj(1 - output * output),

@@ -95,7 +95,9 @@ def aten_truth(self, dim=None, keepdim=False, *, reduction, returns):
 
 @lower(aten.var.correction)
 @lower(aten.std.correction, is_root=True)
-def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, returns):
+@lower(aten.var_mean.correction, has_mean=True)
+@lower(aten.std_mean.correction, is_root=True, has_mean=True)
+def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, has_mean=False, returns):
     axes, wide = _axes(self, dim), widened_as(self, self.dtype)
     count = _count(self, axes)
     mean = jnp.sum(wide, axis=axes, keepdims=True) / jnp.asarray(count, wide.dtype)
@@ -106,7 +108,11 @@ def aten_var(self, dim=None, *, correction=None, keepdim=False, is_root=False, r
     else:
         squares = centered * centered
     variance = jnp.sum(squares, axis=axes, keepdims=keepdim) / jnp.asarray(freedom, squares.dtype)
-    return (jnp.sqrt(variance) if is_root else variance).astype(returns.dtype)
+    variance = jnp.sqrt(variance) if is_root else variance
+    if not has_mean:
+        return variance.astype(returns.dtype)
+    mean = mean if keepdim else jnp.squeeze(mean, axes)
+    return variance.astype(returns[0].dtype), mean.astype(returns[1].dtype)
 
 
 @lower(aten.logsumexp.default, promote=Promote.INT_TO_FLOAT)

@@ -138,11 +138,9 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> _StackGroups:
         all_there = [tuple([places[name] for name in names]) for names in named if places.keys() >= set(names)]
         return [group for group in all_there if len(group) > 1 and len(set(map(what, group))) == 1]
 
-    return _StackGroups(
-        within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i])),
-        within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i])),
-        _peeled(graph, loops, groups),
-    )
+    of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
+    of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
+    return _StackGroups(of_inputs, of_roots, _peeled(graph, loops, groups))
 
 
 def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import Batch, check
 from torch import nn
-from torch.func import functional_call
+from torch.func import functional_call, grad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 LAYERS = [nn.LSTM, nn.GRU, nn.RNN]
@@ -167,6 +167,21 @@ class TestCells:
                     batch, f"{cls.__name__} {bias}", cls(4, 6, bias=bias).double(), torch.randn(3, 4).double()
                 )
         batch.check()
+
+    @pytest.mark.parametrize("cls", [nn.LSTMCell, nn.GRUCell, nn.LSTM])
+    def test_transforms(self, cls):
+        """torch.func has no rule for an autograd function: there a cell, or a layer, is composed of torch's ops."""
+        module = cls(4, 6).double()
+        x = torch.randn(2, 3, 4).double() if cls is nn.LSTM else torch.randn(3, 4).double()
+
+        def loss(parameters, x):
+            result = functional_call(module, parameters, (x,))
+            return (result if isinstance(result, torch.Tensor) else result[0]).square().sum()
+
+        expected = grad(loss)(dict(module.named_parameters()), x)
+        found = grad(loss)(dict(module.to("xla").named_parameters()), x.to("xla"))
+        for name, gradient in expected.items():
+            check(found[name], gradient)
 
 
 class TestTransformerBlocks:

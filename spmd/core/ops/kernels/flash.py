@@ -94,13 +94,9 @@ class _Scores:
         shards have the same loop."""
         (num_rows, num_columns), (rows, columns) = self.lengths, self.block
         last_shard = (self.num_row_shards - 1) * num_rows
-        starts = [
-            (row, column)
-            for row in range(0, num_rows, rows)
-            for column in range(0, num_columns, columns)
-            if not self.is_causal or column < last_shard + min(row + rows, num_rows)
-        ]
-        return np.asarray(starts, np.int32)
+        starts = np.indices((-(-num_rows // rows), -(-num_columns // columns))).reshape(2, -1).T * (rows, columns)
+        ends = last_shard + np.minimum(starts[:, 0] + rows, num_rows)
+        return (starts[starts[:, 1] < ends] if self.is_causal else starts).astype(np.int32)
 
     def rows(self, x: jax.Array, row: jax.Array) -> jax.Array:
         """The rows of a block out of a query-like x; a length of 1 broadcasts."""

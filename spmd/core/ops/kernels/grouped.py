@@ -88,11 +88,8 @@ def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
     if sharded.platform() == "gpu" and sharded.mesh() is not None and not is_shardy:
         # XLA's RaggedDot (jaxlib 0.10.2: "only supported with Shardy") would end the process.
         raise NotImplementedError("GSPMD has no grouped products over GPUs: set spmd.config.partitioner = 'shardy'")
-    dims = lax.RaggedDotDimensionNumbers(
-        dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
-        lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
-        rhs_group_dimensions=[0] if right.ndim == 3 else [],
-    )
+    contracted, is_of_rows = (((1,), (right.ndim - 2,)), ((), ())), right.ndim == 3
+    dims = lax.RaggedDotDimensionNumbers(contracted, [0 if is_of_rows else 1], [0] if is_of_rows else [])
     return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=wide(left.dtype))
 
 
