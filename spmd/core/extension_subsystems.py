@@ -127,7 +127,7 @@ class nans:  # used as a module is
 class dynamic:  # used as a module is
     """Ops that differ from run to run: by their places in the code, computed by the host, of padded data."""
 
-    START, add, dims_of = _dynamic.START, _dynamic.add, _dynamic.dims_of
+    START, NAMES, add, dims_of = _dynamic.START, _dynamic.NAMES, _dynamic.add, _dynamic.dims_of
     dynamic_start_positions = _dynamic.dynamic_start_positions
     note_dynamic_start = _dynamic.note_dynamic_start
     LARGEST, compute, constant = _on_host.LARGEST, _on_host.compute, _on_host.constant

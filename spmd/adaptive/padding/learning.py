@@ -221,6 +221,8 @@ def sources_of(graph: Graph) -> Sources | None:
             nodes[node] = lowering.dims
             if lowering.is_marked:
                 capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
+        if node.op.name not in dynamic.NAMES:
+            continue
         if has_dynamic_dims(node):
             nodes[node] = dynamic.dims_of(node, RESULT) or ()
         for index, operand in enumerate(node.operands):

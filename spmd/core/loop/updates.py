@@ -7,7 +7,7 @@ ops for one element are taken together; the elements whose operands are neighbou
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +52,6 @@ class Step(NamedTuple):
         several = len(self.of.op.metas) > 1
         return [(self.of, place) if several else self.of for place in self.part.results]
 
-
-_Member = TypeVar("_Member")
 
 # The steps of a run of list ops for one element, in order: each reads values from outside and of earlier steps.
 Chain = list[Step]
@@ -119,7 +117,8 @@ def find(run: Sequence[Node], values: Mapping[Value, Sequence[Made]], written: H
             isomorphic[wiring].append(([one.index for one in taken if isinstance(one, StackRow)], chain))
     updates = []
     for members in isomorphic.values():
-        updates += [_update(chains, inside, written) for chains in neighbours(members) if len(chains) > 1]
+        members.sort(key=lambda member: member[0])
+        updates += [_update(chains, inside, written) for chains in _neighbours(members) if len(chains) > 1]
     return updates
 
 
@@ -218,14 +217,12 @@ def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[tuple
     return (*wired, *(id(made.stack if isinstance(made, StackRow) else made) for made in taken)), taken
 
 
-def neighbours(members: list[tuple[list[int], _Member]]) -> Iterator[list[_Member]]:
-    """Yields members, each with the rows that it reads, in groups whose rows follow each other."""
-    members.sort(key=lambda member: member[0])
+def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]:
+    """Yields the chains, sorted by their rows, in groups whose rows follow each other."""
     start = 0
     for end in range(1, len(members) + 1):
-        rows = members[end][0] if end < len(members) else []
-        if not rows or any(b != a + 1 for a, b in zip(members[end - 1][0], rows, strict=True)):
-            yield [member for _, member in members[start:end]]
+        if end == len(members) or any(b != a + 1 for a, b in zip(members[end - 1][0], members[end][0], strict=True)):
+            yield [chain for _, chain in members[start:end]]
             start = end
 
 

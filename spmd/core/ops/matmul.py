@@ -10,7 +10,7 @@ from jax import lax
 from . import folds, sharded
 from .floats import cast
 from .kernels.grouped import groups_of_rows, rows_by_group
-from .registry import as_promised, lower
+from .registry import lower
 from .sharded import is_rounded, total
 
 aten = torch.ops.aten
@@ -162,7 +162,8 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
         _summed_over_rows(by_row, right, returns[1].dtype) if output_mask[1] else None,
         total(by_row.astype(_accumulator(by_row.dtype)), summed, by_row, returns[2].dtype) if output_mask[2] else None,
     )
-    return as_promised(grads, returns)
+    pairs = zip(grads, returns, strict=True)
+    return tuple(None if grad is None else cast(grad.reshape(like.shape), like.dtype) for grad, like in pairs)
 
 
 @lower(aten.addbmm.default)

@@ -78,11 +78,17 @@ def tracing(facts: Facts) -> AbstractContextManager[None]:
     return held(_thread, facts=facts)
 
 
-def call(operands: Sequence[object], dims: Sequence[Dims | None], op: object = None) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def call(operands: Sequence[object], dims: Sequence[Dims | None], op: object = None) -> Iterator[None]:
     """A context in which an op is lowered, with the known dims of its operands."""
+    outer = _thread.arrays, _thread.op
     pairs = zip(operands, dims, strict=True)
-    arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
-    return held(_thread, arrays=arrays, op=op)
+    _thread.arrays = {id(array): (array, of_array) for array, of_array in pairs if of_array is not None}
+    _thread.op = op
+    try:
+        yield
+    finally:
+        _thread.arrays, _thread.op = outer
 
 
 def facts() -> Facts:

@@ -23,21 +23,21 @@ from ..sharding.constrain import cut
 START = "start"
 
 _table: Bounded[tuple[CodeType | None, int, str, str | int], tuple[int, ...]] = Bounded(4096)
-_names: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
+NAMES: set[str] = set()  # of the ops in the table: that a name has no row is quick to see
 # Whether an op with a known dynamic start keeps it: its result has dynamic dims instead.
 keeps_start: list[Callable[[Node], bool]] = []
 
 
 def dims_of(node: Node, what: str | int) -> tuple[int, ...] | None:
     """Returns the dynamic dims of an op at this place; None if nothing of it is dynamic."""
-    if node.op.name not in _names:
+    if node.op.name not in NAMES:
         return None
     return _table.get((node.code, line_number(node.code, node.instruction), node.op.name, what))
 
 
 def add(node: Node, what: str | int, dims: Sequence[int] = ()) -> None:
     """Adds dynamic dims of an op at this place to those that are known."""
-    _names.add(node.op.name)
+    NAMES.add(node.op.name)
     row = node.code, line_number(node.code, node.instruction), node.op.name, what
     _table.keep(row, tuple(sorted({*(_table.get(row) or ()), *dims})))
 
