@@ -140,7 +140,7 @@ def _direction(
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
-    run = _unrolled if is_transformed() else _Recurrence.apply
+    run: Layer = _unrolled if is_transformed() else _Recurrence.apply
     result = run(mode, reverse, gates, h, c, weight, bias, projection, mask)
     output = result[0] if packed is None else packed.pack(result[0])
     return output, result[1 : 1 + len(state)]
@@ -184,7 +184,7 @@ def _on_packed(layers: Layer, mode: str, data: Tensor, batch_sizes: Tensor, *set
     return layers(mode, data, *settings, _Packed(batch_sizes, data.device))
 
 
-def _cell(
+def _single_step(
     mode: str, input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Maybe = None,
     b_hh: Maybe = None,
 ) -> tuple[Tensor, ...] | Tensor:  # fmt: skip
@@ -210,7 +210,7 @@ _MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 KERNELS: dict[str, Callable[..., tuple[Tensor, ...] | Tensor]] = {
     **{f"{name}.input": _bound(_on_inputs, _layers, mode) for name, mode in _MODES.items()},
     **{f"{name}.data": _bound(_on_packed, _layers, mode) for name, mode in _MODES.items()},
-    **{f"{mode}_cell": _bound(_cell, mode) for mode in ("lstm", "gru")},
+    **{f"{mode}_cell": _bound(_single_step, mode) for mode in ("lstm", "gru")},
 }
 
 

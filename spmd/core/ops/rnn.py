@@ -122,8 +122,8 @@ def _forward_step(mode, weight, bias, projection):
 @lower(RECURRENCE)
 def spmd_recurrence(mode, /, gates, state, weight, bias, projection, mask, reverse):
     step = _forward_step(mode, weight, bias, projection)
-    is_cell = gates.shape[0] == 1  # one step is no loop
-    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse, unroll=is_cell or 1)
+    is_single = gates.shape[0] == 1  # one step is no loop
+    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse, unroll=is_single or 1)
     return (output, *last, *saved)
 
 

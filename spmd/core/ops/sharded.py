@@ -10,7 +10,6 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,6 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ..base.jax_private import is_reordered
-from ..base.state import held
 
 AnyMesh = Mesh | AbstractMesh
 Axes = tuple[str, ...]
@@ -73,9 +71,14 @@ class _Tracing(threading.local):
 _thread = _Tracing()
 
 
-def tracing(facts: Facts) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def tracing(facts: Facts) -> Iterator[None]:
     """A context in which a program is traced."""
-    return held(_thread, facts=facts)
+    outer, _thread.facts = _thread.facts, facts
+    try:
+        yield
+    finally:
+        _thread.facts = outer
 
 
 @contextlib.contextmanager
@@ -244,9 +247,12 @@ def _taken(parts: Sequence[tuple[int, Axes]], size: int) -> tuple[Factors, list[
 @contextlib.contextmanager
 def unused_axes() -> Iterator[dict[tuple[str, str], str]]:
     """A context in which sentences on axes that an op cannot use are collected, each with the place of its op."""
-    unused: dict[tuple[str, str], str] = {}
-    with held(_thread, unused=unused):
+    outer, unused = _thread.unused, dict[tuple[str, str], str]()
+    _thread.unused = unused
+    try:
         yield unused
+    finally:
+        _thread.unused = outer
 
 
 def note_unused(sentence: str, mesh: AnyMesh | None, axes: Axes) -> None:
