@@ -216,6 +216,22 @@ def aten_shrink_backward(grad_output, /, self, lambd):
     return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
 
 
+@lower(aten.hardshrink.default, promote=Promote.DEFAULT)
+def aten_hardshrink(self, lambd=0.5):
+    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), self.dtype), self)
+
+
+@lower(aten.softshrink.default, promote=Promote.DEFAULT)
+def aten_softshrink(self, lambd=0.5):
+    # self * 0 keeps NaN.
+    return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
+
+
+@lower(aten.threshold.default, promote=Promote.DEFAULT)
+def aten_threshold(self, threshold, value):
+    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
+
+
 @lower(aten.threshold_backward.default, promote=Promote.DEFAULT)
 def aten_threshold_backward(grad_output, self, threshold):
     return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)

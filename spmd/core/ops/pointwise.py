@@ -159,6 +159,20 @@ def _trunc_divide(self, other):
     return lax.div(*jnp.broadcast_arrays(self, other)) if is_exact(self) else jnp.trunc(self / other)
 
 
+def _xlogy(self, other):
+    return jnp.where(jnp.isnan(other), other, jnp.where(self == 0, jnp.zeros_like(self), self * jnp.log(other)))
+
+
+def _logaddexp(self, other):
+    if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return jnp.logaddexp(self, other)
+    # torch adds the angle of the greater one without wrapping it around, as jax does.
+    is_less = self.real < other.real
+    high, low = jnp.where(is_less, other, self), jnp.where(is_less, self, other)
+    equal = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))  # where both are infinite
+    return jnp.where(jnp.isinf(low.real) & (low.real == high.real), equal, high + jnp.log1p(jnp.exp(low - high)))
+
+
 def _zeta(self, other):
     """Hurwitz' zeta function, infinite at its poles where torch's is; jax returns NaN there, or the other infinity."""
     result = jnp.where(_is_pole(other), jnp.inf, special.zeta(self, other))
@@ -183,6 +197,7 @@ def _shift_left(self, other):
 _BINARY_DEFAULT = {
     _floor_divide: (aten.floor_divide.default, aten.floor_divide.Scalar),
     _fmod: (aten.fmod.Tensor, aten.fmod.Scalar),
+    _logaddexp: (aten.logaddexp.default,),
     _power: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
     _shift_left: (
         aten.__lshift__.Scalar, aten.__lshift__.Tensor, aten.bitwise_left_shift.Tensor,
@@ -201,6 +216,7 @@ _BINARY_DEFAULT = {
 }  # fmt: skip
 
 _BINARY_FLOAT = {
+    _xlogy: (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
     _incomplete_gamma(special.gammainc, 0.0): (aten.igamma.default,),
     _incomplete_gamma(special.gammaincc, 1.0): (aten.igammac.default,),
     jnp.arctan2: (aten.atan2.default,),
@@ -349,3 +365,10 @@ lower(aten.nextafter.default)(lambda self, other: jnp.nextafter(self, other))
 def aten_frexp(self):
     mantissa, exponent = jnp.frexp(self)
     return mantissa.astype(self.dtype), exponent.astype(np.int32)
+
+
+@lower(aten.nan_to_num.default)
+def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
+    if is_exact(self):
+        return self
+    return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)

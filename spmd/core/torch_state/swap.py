@@ -9,7 +9,7 @@ import torch
 from ..record.annotations import annotate
 from ..record.storage import LOCK
 from ..record.tensor import OURS, XlaTensor
-from . import grad_shardings
+from . import backward
 
 # The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
 _HELD = {*OURS} - {"_pins_grad"}
@@ -27,8 +27,8 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     exchange(tensor, other)
     if type(tensor) is not XlaTensor:
         if "_pins_grad" in tensor.__dict__:  # off the device there is no mesh for gradients
-            grad_shardings.leave(tensor)
-            grad_shardings.may_follow(tensor)
+            backward.leave(tensor)
+            tensor.__dict__.pop(backward.PINNED)
     elif former is not None and tensor._storage.sharding is None:
         annotate(tensor, former)
     if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
