@@ -19,13 +19,7 @@ from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.topology import program
 from ..sharding.value import DEVICE, Sharding
-from .stack_rows import (
-    Made,
-    StackRow,
-    move_rows,
-    plain,
-    rows_on_device,
-)
+from .stack_rows import Made, StackRow, move_rows, plain, rows_on_device
 
 
 class LoweringError(RuntimeError):
@@ -270,8 +264,7 @@ def _apply(
         shape = array.shape[1:] if isinstance(output, StackRow) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
-                recorded,
+                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}", recorded
             )
     return result
 

@@ -25,17 +25,7 @@ from ..sharding.topology import program_devices
 from ..sharding.value import DEVICE
 from . import failing
 from .compile_log import record
-from .program import (
-    Program,
-    Requested,
-    chosen_shardings,
-    compare,
-    has_complex,
-    is_here,
-    listing,
-    options_of,
-    refusal,
-)
+from .program import Program, Requested, chosen_shardings, compare, has_complex, is_here, listing, options_of, refusal
 
 Compiled = tuple[Any, tuple[tuple[str, str], ...]]  # an executable, and notes on it for the compile log
 

@@ -287,10 +287,7 @@ class Sharding:
         is_in_order = logical == tuple(range(len(order)))
         # jax's own parameter for an array on a mesh whose devices are in another order.
         result = NamedSharding(
-            mesh,
-            jax_spec(dims),
-            memory_kind=self._kind(),
-            _logical_device_ids=None if is_in_order else logical,
+            mesh, jax_spec(dims), memory_kind=self._kind(), _logical_device_ids=None if is_in_order else logical
         )
         self._over[order] = result
         return result

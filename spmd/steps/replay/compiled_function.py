@@ -225,12 +225,7 @@ class CompiledFunction(Generic[P, R]):
     # --- recording ------------------------------------------------------------------------------------------------
 
     def _recorded(
-        self,
-        kind: CallKind,
-        flat: Sequence[Any],
-        tree: Any,
-        cause: Change | str,
-        apart: Mapping[int, ObjectParts],
+        self, kind: CallKind, flat: Sequence[Any], tree: Any, cause: Change | str, apart: Mapping[int, ObjectParts]
     ) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
         self.num_recorded += 1

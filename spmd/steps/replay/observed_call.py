@@ -59,11 +59,7 @@ class Argument(NamedTuple):
 
 # Functions in C that return or do something else at each call, by module; those of random generators are found by their
 # state.
-_IMPURE = {
-    "builtins": {"print", "input", "open"},
-    "time": None,
-    "posix": {"urandom", "read", "write"},
-}
+_IMPURE = {"builtins": {"print", "input", "open"}, "time": None, "posix": {"urandom", "read", "write"}}
 _NOW = {"now", "utcnow", "today"}
 
 

@@ -10,18 +10,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_unflatten
 
-from ...core import (
-    DeviceData,
-    Sharding,
-    Storage,
-    XlaTensor,
-    points,
-    storage_of,
-    tensor_meta,
-    transfer,
-    view_of,
-    wrap,
-)
+from ...core import DeviceData, Sharding, Storage, XlaTensor, points, storage_of, tensor_meta, transfer, view_of, wrap
 from ...core.extend import executables, schedule, storages, walks
 from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
