@@ -37,7 +37,6 @@ from .graph.errors import RefusedError as RefusedError
 from .graph.graph import Graph as Graph
 from .graph.graph import Node as Node
 from .graph.graph import Region as Region
-from .graph.graph import TupleElement as TupleElement
 from .graph.graph import Value as Value
 from .graph.graph import is_unpadded as is_unpadded
 from .graph.op import PADDED as PADDED

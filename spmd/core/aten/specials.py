@@ -186,7 +186,7 @@ _BY_TORCHS_KERNEL = (
     *(getattr(packet, name) for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
       for name in packet.overloads() if "out" not in name),
     aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
-    aten.conv_tbc.default, aten.linalg_pinv.atol_rtol_tensor,
+    aten.conv_tbc.default,
 )  # fmt: skip
 
 _INDEX_PUTS = ("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl", "_index_put_impl_")

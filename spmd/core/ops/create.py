@@ -59,6 +59,11 @@ def aten_linspace(start, end, steps, *, dtype=None, returns):
     return jnp.where(index < near, start + step * index, end - step * (steps - 1 - index)).astype(returns.dtype)
 
 
+@lower(aten.eye.default, aten.eye.m)
+def aten_eye(n, m=None, *, dtype=None, returns):
+    return jnp.eye(n, m, dtype=returns.dtype)
+
+
 @lower(aten.clone.default, aten.lift_fresh_copy.default)
 def aten_clone(self):
     return self

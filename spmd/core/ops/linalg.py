@@ -246,19 +246,45 @@ def aten_linalg_matrix_exp(self):
     return jax.vmap(scipy_linalg.expm)(flat).reshape(self.shape).astype(self.dtype)
 
 
+def _tolerance(atol, rtol, largest, shape, dtype):
+    """The bound for a singular value that counts as zero, relative to the largest; by default torch's."""
+    if rtol is None:
+        rtol = float(jnp.finfo(dtype).eps) * max(shape[-2:])
+        rtol = rtol if atol is None else jnp.where(jnp.asarray(atol) > 0, 0.0, rtol)
+    bound = jnp.asarray(rtol, largest.dtype) * largest
+    return bound if atol is None else jnp.maximum(jnp.asarray(atol, largest.dtype), bound)
+
+
+def _pseudo_inverse(x, atol, rtol, hermitian):
+    if hermitian:
+        values, vectors = jnp.linalg.eigh(x, symmetrize_input=False)
+        size, u, vh = jnp.abs(values), vectors, _adjoint(vectors)
+    else:
+        u, values, vh = jnp.linalg.svd(x, full_matrices=False)
+        size = values
+    bound = _tolerance(atol, rtol, size.max(-1), x.shape, values.dtype)
+    is_large = size > bound[..., None]
+    inverse = jnp.where(is_large, 1 / jnp.where(is_large, values, 1), 0)
+    return (_adjoint(vh) * inverse[..., None, :]) @ _adjoint(u)
+
+
+@lower(aten.linalg_pinv.atol_rtol_tensor, empty=True)
+def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
+    return _pseudo_inverse(self, atol, rtol, hermitian).astype(returns.dtype)
+
+
 @lower(aten.linalg_lstsq.default, empty=True)
 def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     """Least squares. Every overdetermined system has residuals; torch leaves them out when it finds the rank
     deficient."""
     is_vector = b.ndim == self.ndim - 1
     right = b[..., None] if is_vector else b
-    u, singular, vh = jnp.linalg.svd(self, full_matrices=False)
-    rcond = float(jnp.finfo(singular.dtype).eps) * max(self.shape[-2:]) if rcond is None else rcond
-    bound = rcond * singular.max(-1, keepdims=True)
-    rank = (singular > bound).sum(-1)
-    counts = singular > (0 if driver == "gels" else bound)
-    inverse = jnp.where(counts, 1 / jnp.where(counts, singular, 1), 0)
-    result = (_adjoint(vh) * inverse[..., None, :]) @ _adjoint(u) @ right
+    singular = jnp.linalg.svd(self, compute_uv=False)
+    bound = _tolerance(None, rcond, singular.max(-1), self.shape, singular.dtype)
+    rank = (singular > bound[..., None]).sum(-1)
+    if driver == "gels":
+        bound = jnp.zeros_like(bound)
+    result = _pseudo_inverse(self, bound, 0.0, False) @ right
     residuals = jnp.sum(jnp.abs(self @ result - right) ** 2, axis=-2)
     result = result[..., 0] if is_vector else result
     return as_promised((result, residuals, rank, singular), returns)

@@ -67,8 +67,8 @@ class Call(Lowering):
                 return self._promoted(jnp.asarray(np.uint64(value)))
             return list(map(put_back, value)) if type(value) is list else value
 
-        given = dict(self.arguments)
-        positional, keywords = _rule_arguments(self.overload, given)
+        by_name = dict(self.arguments)
+        positional, keywords = _rule_arguments(self.overload, by_name)
         arguments = list(map(put_back, positional))
         named = dict(zip(keywords, map(put_back, keywords.values()), strict=True))
         if rule.wants_returns:
@@ -76,7 +76,7 @@ class Call(Lowering):
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
         # A call that goes along a dim, takes its result's shape or draws needs the array in torch's shape.
-        depends_on_place = rule.wants_returns or rule.wants_draw or "dim" in given
+        depends_on_place = rule.wants_returns or rule.wants_draw or "dim" in by_name
         is_elementwise = rule.promote is not None and len(op.metas) == 1 and not depends_on_place
         # Per call, since one graph may mix settings.
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():

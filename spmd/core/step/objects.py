@@ -321,23 +321,23 @@ class Objects:
         # Locks, loggers and meshes: no state of a step, or objects that do not change.
         if package in _CLOSED_PACKAGES:
             return []
-        found: list[tuple[str, object]] = []
+        children: list[tuple[str, object]] = []
         if isinstance(state, dict):
             # Dispatch of a module reads these by C code, which names none of them.
             always = _MODULE_STATE if isinstance(thing, nn.Module) else frozenset()
             names = [name for name in state if self.names is None or name in self.names or name in always]
-            found += self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
+            children += self._hold(f"{path}.__dict__", state, Kind.ATTRIBUTES, names)
         # Attributes outside of `__dict__`; those of libraries are theirs to change.
         slots = [name for base in kind.__mro__ for name in vars(base).get("__slots__", ()) if isinstance(name, str)]
         if slots and package not in LIBRARIES:
-            found += self._hold(path, thing, Kind.SLOTS, slots)
+            children += self._hold(path, thing, Kind.SLOTS, slots)
         if package not in LIBRARIES:
-            found.append((f"{kind.__name__}", kind))
-        return found
+            children.append((f"{kind.__name__}", kind))
+        return children
 
     def _of_class(self, path: str, kind: type) -> Sequence[tuple[str, object]]:
         """The attributes of the user's classes, methods among them."""
-        found: list[tuple[str, object]] = []
+        children: list[tuple[str, object]] = []
         for base in kind.__mro__:
             # A user's class inherits nn.Module: of it, only its own methods can be replaced between two calls.
             if base.__module__.partition(".")[0] in LIBRARIES:
@@ -349,10 +349,10 @@ class Objects:
                 and not isinstance(value, types.GetSetDescriptorType)
             ]
             if base is kind:
-                found += self._hold(path, kind, Kind.CLASS, names)
+                children += self._hold(path, kind, Kind.CLASS, names)
             else:
-                found.append((base.__name__, base))
-        return found
+                children.append((base.__name__, base))
+        return children
 
     def _of_python_module(self, path: str, module: types.ModuleType) -> Sequence[tuple[str, object]]:
         """The attributes of the user's modules that functions name."""
@@ -366,17 +366,17 @@ class Objects:
         # A function that did not run has read nothing.
         if self.ran is not None and function.__code__ not in self.ran:
             return []
-        found: list[tuple[str, object]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
+        children: list[tuple[str, object]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
         if function.__dict__:
-            found += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
+            children += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
         if function.__closure__:
-            found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
+            children += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
         if scope is self.scope or (self.scope is None and not _is_library(scope)):
             # By name: a module's other globals may change at each import.
             wanted = [name for name in _global_names(function.__code__) if name in scope]
-            found += self._hold("globals()", scope, Kind.SCOPE, wanted)
-        return found
+            children += self._hold("globals()", scope, Kind.SCOPE, wanted)
+        return children
 
 
 def _is_library(scope: Mapping[str, object]) -> bool:

@@ -183,13 +183,13 @@ class ApplyRules:
     def apply(self, roots: Sequence[nn.Module]) -> tuple[dict[str, str], set[str]]:
         """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. A rule that
         matches nothing is a finding, not an error."""
-        found: dict[str, str] = {}
+        shardings_of: dict[str, str] = {}
         sites: set[str] = set()
         for root in roots if self.model is None else (self.model,):
             applied = self.rules.apply(root, self.mesh, strict=False, **self.fsdp)
-            found |= applied.tensors
+            shardings_of |= applied.tensors
             sites |= applied.sites.keys()
-        return found, sites
+        return shardings_of, sites
 
 
 def planned(
@@ -206,13 +206,13 @@ def planned(
             with topology.standing_in(target):
                 try:
                     read = {device_data for graph in step_recorded.programs for device_data in graph.inputs}
-                    found = chosen(read, recording, line)
+                    chosen_layouts = chosen(read, recording, line)
                 except torch.OutOfMemoryError as error:  # of the first step, which a run begins with
                     result = compiled(step_recorded, target, line)
                     return replace(result, verdict=result.verdict or error_text(error))
-                if not found:
+                if not chosen_layouts:
                     return compiled(step_recorded, target, line, check_marks=check_marks)
-            layouts |= found
+            layouts |= chosen_layouts
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,11 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
             syncs.sync()
         programs, results = recording.programs[first:], recording.made[first_made:]
         layout = rows_of(roots, patterns)
-        found = recorded_step(recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, layout, sites)
+        record = recorded_step(
+            recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, layout, sites
+        )
         if lay is not None:
-            found.findings.extend(rules_of_nothing(lay.rules, roots, lay.rules.line))
+            record.findings.extend(rules_of_nothing(lay.rules, roots, lay.rules.line))
         del result
     if not programs:
         raise ValueError(
@@ -260,7 +262,7 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
             'move them by .to("xla"), or make them on device="meta". Modules among its arguments, globals or closures '
             "may be on xla, meta or the CPU"
         )
-    return found
+    return record
 
 
 def recorded_step(
@@ -285,7 +287,7 @@ def recorded_step(
         bytes_of(names),
         lambda node: path_of(node, calls, paths),
         rows,
-        [replace(found, line=_read_at(found.subject, paths, programs)) for found in findings],
+        [replace(finding, line=_read_at(finding.subject, paths, programs)) for finding in findings],
         sites,
     )
 
@@ -295,8 +297,8 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
     for graph in programs:
         for node in graph.nodes:
             if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
-                found = user_lines.node_line(user_lines.source_of(node))
-                return str(found if found.code is not None else user_lines.line_of(node, graph.nodes))
+                reading = user_lines.node_line(user_lines.source_of(node))
+                return str(reading if reading.code is not None else user_lines.line_of(node, graph.nodes))
     return ""
 
 
@@ -307,8 +309,8 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
         rows, findings = rows_of([model], patterns)
         tensors = [tensor for _, tensor, _ in tensors_of(model)]
         trained = sum(row.bytes for row, tensor in zip(rows, tensors, strict=True) if tensor.requires_grad)
-        shardings = [found for tensor in tensors if (found := get_sharding(tensor)) is not None]
-        findings = [replace(found, line=str(line)) for found in findings]
+        shardings = [sharding for tensor in tensors if (sharding := get_sharding(tensor)) is not None]
+        findings = [replace(finding, line=str(line)) for finding in findings]
         if lay is not None:
             findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
@@ -349,13 +351,13 @@ def checked(target: Target, programs: Sequence[Graph]) -> Target:
 
 def chosen(read: Set[DeviceData], recording: Recording, line: Line) -> dict[tuple[int, int], Sharding]:
     """The compiler's shardings of results of earlier programs that are read and that have no annotation."""
-    found: dict[tuple[int, int], Sharding] = {}
+    chosen_shardings: dict[tuple[int, int], Sharding] = {}
     for number in sorted({recording.unknown[device_data][0] for device_data in read & recording.unknown.keys()}):
         graph = recording.programs[number]
         with stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
             results = executables.planned_for(graph, line).results
-        found |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
-    return found
+        chosen_shardings |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
+    return chosen_shardings
 
 
 def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: bool = False) -> Plan:

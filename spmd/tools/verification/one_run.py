@@ -209,17 +209,19 @@ class Runner:
                 ApplyRules(layout.rules, layout.mesh).apply(roots_of(self.inputs.reachable.of(nn.Module)))
             with self._gradients() as gradients:
                 result = self._called(dtype if layout.mesh.size() == 1 else None)
-            found = {**_results(result), **gradients, **self._state()}
-            recorded = {name: storage_of(value).value for name, value in found.items() if isinstance(value, XlaTensor)}
+            tensors = {**_results(result), **gradients, **self._state()}
+            recorded = {
+                name: storage_of(value).value for name, value in tensors.items() if isinstance(value, XlaTensor)
+            }
             if layout.mesh.size() > 1:
                 _refuse_unsharded(recorded.values(), layout)
-            paths = {name: Path(0, unit_of(value.dtype)) for name, value in found.items()}
+            paths = {name: Path(0, unit_of(value.dtype)) for name, value in tensors.items()}
             if layout.mesh.size() == 1:  # tolerances are those of one device
                 paths.update(zip(recorded, paths_of([*recorded.values()]), strict=True))
             ops = _ops(recorded.values()) if with_ops else []
             syncs.sync()
             return Outcome(
-                {name: value.detach().cpu() for name, value in found.items()},
+                {name: value.detach().cpu() for name, value in tensors.items()},
                 paths,
                 tuple(RecordedValue(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
             )
@@ -251,12 +253,12 @@ class Runner:
     @contextlib.contextmanager
     def _gradients(self) -> Iterator[dict[Name, torch.Tensor]]:
         """Collects the gradients as they are accumulated: the step may clip or drop them afterwards."""
-        found: dict[Name, torch.Tensor] = {}
+        gradients: dict[Name, torch.Tensor] = {}
 
         def note(path: str) -> Callable[[torch.Tensor], None]:
             def hook(tensor: torch.Tensor) -> None:
                 if tensor.grad is not None:  # else the step's result does not depend on it
-                    found[Name("gradient", path)] = tensor.grad.detach().clone()
+                    gradients[Name("gradient", path)] = tensor.grad.detach().clone()
 
             return hook
 
@@ -266,7 +268,7 @@ class Runner:
             if tensor.requires_grad
         ]
         try:
-            yield found
+            yield gradients
         finally:
             for handle in handles:
                 handle.remove()
@@ -288,13 +290,13 @@ _QUICK = {
 
 
 def _results(result: Any) -> dict[Name, torch.Tensor]:
-    found = {}
+    results = {}
     for path, value in tree_flatten_with_path(result)[0]:
         if isinstance(value, (bool, int, float, complex)):
             value = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
         if isinstance(value, torch.Tensor):
-            found[Name("result", keystr(path))] = value
-    return found
+            results[Name("result", keystr(path))] = value
+    return results
 
 
 @contextlib.contextmanager
@@ -311,10 +313,10 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def _refuse_unsharded(values: Any, layout: Layout) -> None:
     """Raises ValueError for a run that uses one device: comparing it would say nothing of the mesh."""
     nodes, inputs = walks.topological(list(values))
-    found = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
+    shardings = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
     if any(node.op.lowering.regions for node in nodes):
         return
-    if not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in found):
+    if not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in shardings):
         raise ValueError(
             f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass "
             "rules, pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"

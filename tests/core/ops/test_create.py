@@ -10,6 +10,19 @@ from support import Batch, check
 import spmd
 
 
+class TestDevices:
+    """A factory without a tensor among its arguments makes one where it says."""
+
+    @pytest.mark.parametrize("make", [
+        lambda device: torch.eye(3, device=device), lambda device: torch.eye(2, 3, device=device),
+        lambda device: torch.tril_indices(3, 3, device=device), lambda device: torch.hann_window(4, device=device),
+        lambda device: torch.logspace(0, 1, 3, device=device), lambda device: torch.randperm(4, device=device) * 0,
+    ])  # fmt: skip
+    def test_device(self, make: Callable[[str], torch.Tensor]) -> None:
+        assert make("xla").device.type == "xla"
+        check(make("xla"), make("cpu"))
+
+
 class TestIntegers:
     """torch drops the fractions of the ends first, counts linspace from both, and drops those of the results."""
 
