@@ -244,7 +244,7 @@ def _apply(
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
             arguments = operands if node.op.lowering.takes_rows else list(map(plain, operands))
-            if _thread.reporting.has_host_memory and not node.op.lowering.any_memory:
+            if arguments and _thread.reporting.has_host_memory and not node.op.lowering.any_memory:
                 arguments = rows_on_device(arguments, layouts)
             if lower is not None:
                 result = lower(list(map(plain, arguments)))
