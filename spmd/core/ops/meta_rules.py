@@ -266,6 +266,7 @@ META_FUNCTIONS: dict[OpOverload, Function] = {
     **{op: partial(_unless_empty, op, _resampled_gradient, 0) for op in _NEAREST_BACKWARD},
     **{op: partial(_unless_empty, op, _group_norm_gradient, 1) for op in _named("native_group_norm_backward")},
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's ignores the default dtype
     **dict.fromkeys([op for packet in _FUSED for op in (packet.default, packet.tensor_lr)], _in_place),
     aten.convolution.default: _convolution,
     **{op: partial(_padded, op, 0) for op in _PADS},

@@ -283,6 +283,11 @@ def aten_lerp(self, end, weight):
     return base + jnp.where(near, weight, weight - 1) * (end - self)
 
 
+@lower(aten.ldexp.Tensor, promote=Promote.INT_TO_FLOAT)
+def aten_ldexp(self, other):
+    return self * jnp.exp2(other)
+
+
 # -- Division and powers whose meaning depends on a static argument.
 
 
