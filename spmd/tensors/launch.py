@@ -59,7 +59,7 @@ def initialize(
         return
     if hardware.is_running():
         raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
-    address = _find_place(coordinator_address, num_processes, process_id)
+    address = find_place(coordinator_address, num_processes, process_id)
     if local_device_count is not None:
         simulate(local_device_count)
     hardware.prepare()
@@ -71,7 +71,7 @@ def initialize(
     processes.join()
 
 
-def _find_place(address: str | None, num_processes: int | None, process_id: int | None) -> processes.Place:
+def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> processes.Place:
     """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
     launchers that jax detects (SLURM, Open MPI, TPU pods). Without any of these a process is a job of one.
 

@@ -16,7 +16,8 @@ from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
-from spmd.core.run.pjrt import agreement, processes
+from spmd.core.run.pjrt import agreement
+from spmd.tensors import launch
 
 from .keywords import VARIANTS
 from .programs import DEEPER, STEPS, dynamic, losses
@@ -302,16 +303,16 @@ class TestPlace:
             monkeypatch.delenv(name, raising=False)
 
     def test_arguments(self) -> None:
-        assert processes.find_place("host:1", 4, 3) == ("host:1", 4, 3, None)
+        assert launch.find_place("host:1", 4, 3) == ("host:1", 4, 3, None)
 
     def test_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}.items():
             monkeypatch.setenv(name, value)
-        assert processes.find_place(None, None, None) == ("host:29500", 4, 2, None)
-        assert processes.find_place("other:1", None, None) == ("other:1", 4, 2, None)
+        assert launch.find_place(None, None, None) == ("host:29500", 4, 2, None)
+        assert launch.find_place("other:1", None, None) == ("other:1", 4, 2, None)
         monkeypatch.setenv("RANK", "two")
         with pytest.raises(ValueError, match="RANK='two': expected a whole number"):
-            processes.find_place(None, None, None)
+            launch.find_place(None, None, None)
 
     def test_slurm(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -319,7 +320,7 @@ class TestPlace:
             "SLURM_LOCALID": "0",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        assert processes.find_place(None, None, None) == ("node3:61447", 2, 1, (0,))
+        assert launch.find_place(None, None, None) == ("node3:61447", 2, 1, (0,))
 
     def test_open_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {
@@ -327,7 +328,7 @@ class TestPlace:
             "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        address, *rest = processes.find_place(None, None, None)
+        address, *rest = launch.find_place(None, None, None)
         assert address.startswith("10.0.0.1:") and rest == [2, 0, (0,)]
 
     def test_kubernetes(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +338,7 @@ class TestPlace:
             "KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "train-3",
         }.items():  # fmt: skip
             monkeypatch.setenv(name, value)
-        assert processes.find_place(None, None, None) == ("train-0.train:29500", 4, 3, None)
+        assert launch.find_place(None, None, None) == ("train-0.train:29500", 4, 3, None)
 
     @pytest.mark.parametrize(
         ("added", "place"),
@@ -365,7 +366,7 @@ class TestPlace:
         facts = "ACCELERATOR_TYPE: 'v5litepod-16'\nTOPOLOGY: '4x4'\nWORKER_ID: '2'\n"  # of the metadata server
         monkeypatch.setattr(cloud_tpu_cluster, "get_metadata", lambda key: (facts, 200))
         address = f"localhost:{cloud_tpu_cluster.coordinator_port}"
-        assert processes.find_place(None, None, None) == (address, *place)
+        assert launch.find_place(None, None, None) == (address, *place)
 
     def test_alone(self) -> None:
         """Without arguments and a launcher: a job of one, which may be asked for twice."""
@@ -380,13 +381,13 @@ class TestPlace:
 
     def test_missing(self) -> None:
         with pytest.raises(ValueError, match=r"coordinator_address, process_id is not given .* -m spmd launch"):
-            processes.find_place(None, 2, None)
+            launch.find_place(None, 2, None)
         with pytest.raises(ValueError, match="initialize: process_id is not given and no launcher says it"):
-            processes.find_place("host:1", 2, None)
+            launch.find_place("host:1", 2, None)
         with pytest.raises(ValueError, match="expected process_id of 0 to 1, got 2"):
-            processes.find_place("host:1", 2, 2)
+            launch.find_place("host:1", 2, 2)
         with pytest.raises(ValueError, match="expected coordinator_address as \"host:port\", got 'host'"):
-            processes.find_place("host", 2, 1)
+            launch.find_place("host", 2, 1)
 
     def test_too_late(self) -> None:
         assert spmd.device_ids()
