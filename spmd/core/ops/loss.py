@@ -37,6 +37,13 @@ def _reduce(loss, reduction):
     return total / jnp.asarray(loss.size, loss.dtype) if reduction == MEAN else total
 
 
+def _share(grad_output, self, target, reduction):
+    """The gradient that one element receives."""
+    if reduction != MEAN:
+        return grad_output
+    return grad_output / jnp.asarray(math.prod(jnp.broadcast_shapes(self.shape, target.shape)), grad_output.dtype)
+
+
 # -- Negative log likelihood: classes are dim 1 (dim 0 without a batch). An ignored target weighs nothing.
 
 
@@ -178,10 +185,20 @@ def aten_loss_of_error(self, target, reduction=MEAN, *, of_error):
 
 @lower(aten.mse_loss_backward.default, promote=Promote.DEFAULT)
 def aten_mse_loss_backward(grad_output, self, target, reduction):
-    if reduction == MEAN:
-        size = math.prod(jnp.broadcast_shapes(self.shape, target.shape))
-        grad_output = grad_output / jnp.asarray(size, grad_output.dtype)
-    return 2 * (self - target) * grad_output
+    return 2 * (self - target) * _share(grad_output, self, target, reduction)
+
+
+@lower(aten.binary_cross_entropy.default, promote=Promote.DEFAULT)
+def aten_binary_cross_entropy(self, target, weight=None, reduction=MEAN):
+    # torch bounds the logarithms at -100, so that a confident mistake has a finite loss.
+    loss = (target - 1) * jnp.maximum(jnp.log1p(-self), -100) - target * jnp.maximum(jnp.log(self), -100)
+    return _reduce(loss if weight is None else loss * weight, reduction)
+
+
+@lower(aten.binary_cross_entropy_backward.default, promote=Promote.DEFAULT)
+def aten_binary_cross_entropy_backward(grad_output, self, target, weight=None, reduction=MEAN):
+    grad = _share(grad_output, self, target, reduction) * (self - target) / jnp.maximum((1 - self) * self, 1e-12)
+    return grad if weight is None else grad * weight
 
 
 @lower(aten.binary_cross_entropy_with_logits.default, promote=Promote.DEFAULT)
