@@ -86,6 +86,7 @@ def read_view(view: View, storage: Storage) -> Value:
     parent = view.parent
     base = storage.value if parent is None else parent.value_of(storage)
     line = (view.code, view.instruction, -1)
+    # A list of tokens on the host is cut there: a program for it would have another length each time.
     lists = at_once.value
     value = (lists and lists.viewed(view.rule.read, base)) or record(view.rule.read, (base,), (), line)
     if view.sharding is not None:
