@@ -16,8 +16,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from recipes.benchmarks import published_rows as rows
-from spmd.core import topology
 from spmd.core.checks.hlo import Module
+from spmd.mesh.gpus import GPUS
 from spmd.tools.planning import figures, gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, describe_gpu
 from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuRates
@@ -25,7 +25,7 @@ from spmd.tools.planning.tpu_clock import BEST, EXPECTED, WORST, TpuRates
 
 def _describe() -> None:
     """Adds the GPU of published steps that the library does not have."""
-    h100 = topology.GPUS["h100"]
+    h100 = GPUS["h100"]
     gpu = dataclasses.replace(
         h100, kind="NVIDIA H100 96GB HBM2e", memory_bytes=rows.H100_HBM2E_MEMORY, bandwidth=rows.H100_HBM2E_BANDWIDTH
     )

@@ -5,11 +5,13 @@ This is its door: what the library takes. Packages that record ops or change gra
 
 from . import checks as _checks  # noqa: F401  # joins programs and run
 from . import loop as _loop  # noqa: F401  # joins lower
+from . import persistent as _persistent  # noqa: F401  # joins programs
 from .aten.fused import linear_cross_entropy as linear_cross_entropy
 from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
+from .checks.agreement import ProcessError as ProcessError
 from .graph.errors import AbstractError as AbstractError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta
@@ -29,7 +31,6 @@ from .record.tensor import storage_of as storage_of
 from .record.tensor import tensor_meta as tensor_meta
 from .record.tensor import view_of as view_of
 from .record.tensor import wrap as wrap
-from .run.pjrt.agreement import ProcessError as ProcessError
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
 from .run.pjrt.transfer import ShardSlice as ShardSlice

@@ -41,13 +41,14 @@ from .passes import dynamic as _dynamic
 from .passes import nans as _nans
 from .passes import on_host as _on_host
 from .passes import repeats as _repeats
+from .persistent import disk as _disk
+from .persistent import small as _small
+from .persistent import stored as _stored
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
 from .programs import failing as _failing
 from .programs import program as _program
-from .programs import stored as _stored
-from .programs.persistent import disk as _disk
 from .propagation import walk as _walk
 from .record import body as _body
 from .record import call as _call
@@ -188,7 +189,7 @@ class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
     process, readable = _disk.process, _disk.readable
-    file_of_stack = _store.file_of_stack
+    file_of_stack = _small.file_of_stack
     listing = _program.listing
 
 
@@ -198,7 +199,7 @@ class running:  # used as a module is
     later = _interrupt.later
     make_room = _in_flight.make_room
     spare = _lent.spare
-    end_recording = _counters.end_recording
+    end_recording, note_op = _counters.end_recording, _counters.note_op
     Watch: TypeAlias = _syncs.Watch
 
 

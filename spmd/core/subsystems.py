@@ -14,17 +14,19 @@ from .base import jax_private as _jax_private
 from .base import messages as _messages
 from .base import seed as _seed
 from .base import state as _state
+from .checks import agreement as _agreement
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
 from .ops import create as _create
 from .passes import dynamic as _dynamic
+from .persistent import disk as _disk
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import program as _program
-from .programs.persistent import disk as _disk
 from .record import annotations as _annotations
 from .record import call as _call
 from .record import constraints as _constraints
+from .record import record as _record
 from .record import settings as _settings
 from .record import storage as _storage
 from .record import threads as _threads
@@ -35,17 +37,15 @@ from .run import host_reads as _host_reads
 from .run import prepare as _prepare
 from .run import schedule as _schedule
 from .run import syncs as _syncs
-from .run.pjrt import agreement as _agreement
 from .run.pjrt import devices as _devices
-from .run.pjrt import held as _held
 from .run.pjrt import processes as _processes
 from .run.pjrt import transfer as _transfer
-from .sharding import gpus as _gpus
 from .sharding import partitioner as _partitioner
 from .sharding import text as _text
 from .sharding import topology as _topology
 from .sharding import value as _value
 from .torch_state import backward as _backward
+from .torch_state import device_memory as _device_memory
 from .torch_state import install as _install
 from .torch_state import modules as _modules
 from .torch_state import swap as _swap
@@ -61,7 +61,7 @@ class points:  # used as a module is
     given_by = _disk.given_by
     after_pass = _prepare.after_pass
     before_run, before_recorded_run = _executables.before_run, _executables.before_recorded_run
-    on_launch = _executables.on_launch
+    on_launch, noted_by = _executables.on_launch, _record.noted_by
     on_schedule = _execute.on_schedule
     after_read = _host_reads.after_read
     after_upload = _copies.after_upload
@@ -86,7 +86,7 @@ class processes:  # used as a module is
     detect = _jax_private.ClusterEnv.auto_detect_unset_distributed_params
     index, polled = _processes.index, _processes.polled
     reached_preemption, several, start = _processes.reached_preemption, _processes.several, _processes.start
-    agree, agree_once, digest = _agreement.agree, _agreement.agree_once, _agreement.digest
+    agree, agree_once, digest = _agreement.agree, _agreement.agree_once, _processes.digest
     join, note = _agreement.join, _agreement.note
 
 
@@ -123,7 +123,8 @@ class hardware:  # used as a module is
     default_sharding, devices, host_memory = _devices.default_sharding, _devices.devices, _devices.host_memory
     is_running, prepare, resource = _devices.is_running, _devices.prepare, _devices.resource
     use_cpu_devices = _devices.use_cpu_devices
-    free_bytes, mem_get_info, memory_allocated = _held.free_bytes, _held.mem_get_info, _held.memory_allocated
+    free_bytes, mem_get_info = _device_memory.free_bytes, _device_memory.mem_get_info
+    memory_allocated = _device_memory.memory_allocated
     is_idle, note_run, stamp = _in_flight.is_idle, _in_flight.note_run, _in_flight.stamp
     unchanged, wait = _in_flight.unchanged, _in_flight.wait
     num_tpu_chips = _jax_private.num_tpu_chips
@@ -198,7 +199,7 @@ class topology:  # used as a module is
     PLUGINS, all_devices, is_simulated = _topology.PLUGINS, _topology.all_devices, _topology.is_simulated
     num_devices, ordinal, slices = _topology.num_devices, _topology.ordinal, _topology.slices
     stand_in, standing_in = _topology.stand_in, _topology.standing_in
-    GPUS, add_description = _gpus.GPUS, _gpus.add_description
+    GPU_DESCRIPTIONS = _topology.GPU_DESCRIPTIONS
 
 
 class specs:  # used as a module is

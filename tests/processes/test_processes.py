@@ -16,7 +16,8 @@ from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
-from spmd.core.run.pjrt import agreement
+from spmd.core.checks import agreement
+from spmd.core.run.pjrt import processes
 from spmd.tensors import launch
 
 from .keywords import VARIANTS
@@ -231,7 +232,7 @@ class TestDifferent:
 
         def record(number: int, count: int, program: bytes, kept: int = 2) -> dict[str, Any]:
             texts = [
-                f"event {i}: a run, its {agreement.digest('program', program)}, at a.py:3" for i in (count - 1, count)
+                f"event {i}: a run, its {processes.digest('program', program)}, at a.py:3" for i in (count - 1, count)
             ]
             digests = ["same"] * (kept - 1) + [program.hex()] if kept > 1 else [program.hex()]
             return {"process": number, "count": count, "digests": digests, "last": texts, "ledger": [], "ended": False}

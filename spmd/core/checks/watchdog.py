@@ -19,7 +19,7 @@ from ..base.config import config
 from ..graph.source import Line, is_library, place_of
 from ..programs.program import Program
 from ..run.pjrt import processes
-from ..run.pjrt.agreement import BEAT, watchers
+from .agreement import BEAT, watchers
 
 SILENT = 8.0  # seconds without one, after which the others say so
 _PERIOD = 0.5  # seconds between two looks

@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base import in_flight
 from ..base.jax_private import device_order
-from ..programs.persistent.disk import SmallProgram
+from ..base.small_programs import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
 from . import lent
@@ -260,14 +260,10 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     return _run(_stack, rows, [sharding] * len(rows), shape, sharding.behind_rows())
 
 
-def file_of_stack(count: int, shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> tuple[str, bytes]:
-    """Returns the digest and the content of the file of the program that stacks so many arrays of this shape, padded as
-    it is stored, and sharding."""
-    with compiler_context():
-        named = sharding.jax
-        row = jax.ShapeDtypeStruct(shape, dtype, sharding=named)
-        program = _program(_stack, named.mesh, (named.spec,) * count, sharding.behind_rows().jax.spec, 0)
-        return program.file_for(*[row] * count)
+def stack_program(count: int, sharding: Sharding) -> SmallProgram:
+    """Returns the program that stacks so many arrays of this sharding."""
+    named = sharding.jax
+    return _program(_stack, named.mesh, (named.spec,) * count, sharding.behind_rows().jax.spec, 0)
 
 
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from typing import Protocol
 
 import jax
 
@@ -24,7 +25,6 @@ from ..graph.graph import Graph
 from ..graph.op import OpSpec
 from ..graph.source import Line
 from ..graph.store import StackGroup, full_stores
-from . import stored
 from .compile_log import taken
 from .compiler import agree_on, compile_graph
 from .program import Program, Requested
@@ -175,6 +175,17 @@ before_compiling: list[Callable[[Graph, str, Line, str, bool], None]] = []
 before_making: list[Callable[[Graph, Line], None]] = []
 while_compiling: list[Callable[[int, Line, str], AbstractContextManager[None]]] = []
 after_compiling: list[Callable[[Program, Graph, str], None]] = []
+
+
+# What keeps programs beyond this process: it returns the program of a graph, or None, and takes one that was compiled.
+kept_by: list["Keeper"] = []
+
+
+class Keeper(Protocol):
+    """A module or object that keeps programs (`core/persistent`)."""
+
+    def load(self, graph: Graph, name: str, line: Line, cause: str) -> Program | None: ...
+    def keep(self, program: Program, graph: Graph) -> None: ...
 
 
 def _plain_difference(before: Program, graph: Graph, line: Line, num_equal: int) -> str:
@@ -333,13 +344,14 @@ def _read_log(programs: Iterable[Program]) -> None:
 
 def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
     """Returns the program of a graph: from the disk, or compiled."""
-    program = stored.load(graph, name, line, cause)
+    program = next(filter(None, (keeper.load(graph, name, line, cause) for keeper in kept_by)), None)
     if program is None:
         for note in before_making:
             note(graph.recorded or graph, line)
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
-        stored.keep(program, graph)
+        for keeper in kept_by:
+            keeper.keep(program, graph)
     elif not is_planned:
         agree_on(graph, name, line, cause, program.fingerprint)
     return program

@@ -19,7 +19,7 @@ from ..graph.source import Line, describe
 from ..lower.build import argument_struct, build
 from ..lower.lower import Chosen
 from ..ops import sharded
-from ..run.pjrt import agreement, processes
+from ..run.pjrt import processes
 from ..sharding.partitioner import as_chosen, compiler_context, hide, mark_manual_sorts
 from ..sharding.topology import program_devices
 from ..sharding.value import DEVICE
@@ -127,14 +127,14 @@ def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> No
     """Waits until each of several processes is about to run a new program with this fingerprint, else ProcessError."""
     if processes.several():
         with interrupt.soon():
-            agreement.agree(f"a new program ({name}: {cause}; {_digests(graph)})", mark, line)
+            processes.agree(f"a new program ({name}: {cause}; {_digests(graph)})", mark, line)
 
 
 def _digests(graph: Graph) -> str:
     """Returns the parts of a graph, each by its digest, for processes to see in which theirs differ."""
     facts = listing(Requested(graph.recorded or graph, 0))
     del facts["lines"]  # they are no part of the program
-    parts = (agreement.digest(name, json.dumps(part).encode()) for name, part in facts.items())
+    parts = (processes.digest(name, json.dumps(part).encode()) for name, part in facts.items())
     return f"{len(graph.nodes):,} ops; its {', '.join(parts)}"
 
 

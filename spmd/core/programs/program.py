@@ -52,7 +52,7 @@ class Program:
     compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
     later changes (see `Requested`). numbers: for the floats and the integers, the order in which the
     program takes the scalar arguments of the recorded ops; None for theirs. graph: as it was recorded, without data
-    (see `without_data`). paths: the module of each op, where they were noted (`ir.module_paths`).
+    (see `without_data`). paths: the module of each op, where they were noted (`config.module_paths`).
     """
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):

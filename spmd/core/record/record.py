@@ -1,15 +1,13 @@
 """Recording: the only way an op gets into the graph, at the user's line or at a known place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Protocol, TypeGuard
 
 import torch
 
-from ..base.config import config
 from ..base.counters import pace
 from ..base.state import PerThread
-from ..graph import module_paths
 from ..graph.graph import DeviceData, Node, Value
 from ..graph.op import OpSpec
 from ..graph.source import THREADS, place_of, user_frame
@@ -75,9 +73,13 @@ def record_here(
             ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = number, code, instruction
     pace.recorded_ops += 1
     node = Node(op, operands, numbers, code, instruction, sequence)
-    if config.module_paths:
-        module_paths.note(node, number)
+    for note in noted_by:
+        note(node, number)
     return node
+
+
+# Called with each op that is recorded at the user's line, and for a forward op with autograd's number for it.
+noted_by: list[Callable[[Node, int], None]] = []
 
 
 _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)

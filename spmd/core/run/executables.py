@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from ..base import counters, in_flight, state
-from ..base.config import config
-from ..graph import lent, module_paths, store
+from ..graph import lent, store
 from ..graph.graph import DeviceData, Graph, pack_numbers
 from ..graph.source import Line
 from ..graph.store import Store, store_of
@@ -22,7 +21,7 @@ from ..programs.program import Program
 from ..record.storage import unlocked
 from ..sharding.value import Sharding
 from . import prepare
-from .pjrt import agreement, processes, transfer
+from .pjrt import processes, transfer
 from .schedule import bring
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
@@ -55,13 +54,13 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
     be gone; the next use of their device data raises LostError.
     """
-    for look in (*before_run, *before_recorded_run):
+    for look in before_run:
         look(program)
+    for note in before_recorded_run:
+        note(program, graph)
     # Before the launch: an allocation that fails inside PJRT has taken the donated buffers with it.
     if program.bytes_needed >= failing.SMALL:
         failing.check_memory(program, graph)
-    if config.module_paths and not any(program.paths):
-        program.paths = module_paths.paths_of((graph.recorded or graph).nodes)
     observing = state.active_observation.value
     if observing is not None:
         observing.num_runs += 1
@@ -77,9 +76,10 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     return _outputs(program, graph, result, ref(program))
 
 
-# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run.
+# Called before a program runs: for any, where one may raise RefusedError; for one whose ops were recorded for this run,
+# with their graph.
 before_run: list[Callable[[Program], None]] = []
-before_recorded_run: list[Callable[[Program], None]] = []
+before_recorded_run: list[Callable[[Program, Graph], None]] = []
 # Called after each launch with its start (`counters.now`) and one of its results.
 on_launch: list[Callable[[float, jax.Array], None]] = []
 
@@ -95,9 +95,9 @@ def launch(
     if processes.several():
         numbers = b"".join(map(bytes, vectors))
         words = (
-            f"a run, its {agreement.digest('numbers', numbers)}, {agreement.digest('program', program.fingerprint)},"
+            f"a run, its {processes.digest('numbers', numbers)}, {processes.digest('program', program.fingerprint)},"
         )
-        event = agreement.note(words, program.fingerprint + numbers, program.line)
+        event = processes.note(words, program.fingerprint + numbers, program.line)
     buffers = arguments()
     # A checkpoint that is being written reads its buffers from another thread: they are copied before they are donated.
     if lent.LENT:

@@ -28,7 +28,7 @@ from ..record.storage import LOCK, SYNC_LOCK, Storage, forget_reads, pending_els
 from ..sharding.value import Sharding
 from .execute import run
 from .failed import FINAL, depends, give_up
-from .pjrt import agreement, devices, processes, transfer
+from .pjrt import devices, processes, transfer
 from .recording import recording
 from .schedule import wanted
 from .syncs import Watch, sync
@@ -82,7 +82,7 @@ def _come_together(storage: Storage, call: str) -> None:
     """Waits until all processes have come to this read, as every program is one of all; raises ProcessError where one
     does something else."""
     event_text = f"{call} of {storage.meta!r}, a read that all processes must make"
-    agreement.agree(event_text, event_text.encode(), user_line())
+    processes.agree(event_text, event_text.encode(), user_line())
 
 
 def _run_all_or_needed(storage: Storage) -> None:

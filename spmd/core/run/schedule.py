@@ -26,7 +26,7 @@ from ..record.record import at_once
 from ..record.storage import LOCK, Storage, value_serial
 from ..record.tensor import XlaTensor, wrap
 from ..sharding.value import DEVICE, Sharding, Spec
-from .pjrt import agreement, devices, processes, transfer
+from .pjrt import devices, processes, transfer
 from .recording import recording
 
 # A root of a run: a value, and the storage that takes it. A value from a storage's past leaves the storage as it is.
@@ -378,8 +378,8 @@ def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding], *, stays:
                 continue
             if processes.several():
                 values = transfer.sample(device_data.host)
-                event_text = f"the upload of {device_data.meta!r}, its {agreement.digest('values', values)},"
-                agreement.note(event_text, values, user_line())
+                event_text = f"the upload of {device_data.meta!r}, its {processes.digest('values', values)},"
+                processes.note(event_text, values, user_line())
             buffer = transfer.upload(device_data.host, sharding)
         elif device_data.is_abstract or device_data.sharding is not sharding:
             device_data.check()

@@ -17,8 +17,8 @@ from ..base import forking
 from ..base import seed as seeds
 from ..base.dtypes import TORCH_TO_NUMPY
 from ..run import syncs
-from ..run.pjrt import held
 from ..run.pjrt.devices import devices
+from . import device_memory as memory
 from .streams import Event, Stream, StreamContext
 
 # -- Devices ----------------------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def get_device_properties(device: torch.types.Device = None) -> DeviceProperties
     """Name, memory and number of the physical devices."""
     chips, (major, minor) = devices(), get_device_capability(device)
     cores = sum(getattr(chip, "core_count", None) or 1 for chip in chips)
-    memory = held.mem_get_info()[1]
-    return DeviceProperties(get_device_name(), chips[0].platform, len(chips), memory, major, minor, cores)
+    _, total = memory.mem_get_info()
+    return DeviceProperties(get_device_name(), chips[0].platform, len(chips), total, major, minor, cores)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -198,15 +198,15 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 # -- The modules ------------------------------------------------------------------------------------------------------
 
-# By name, functions and classes of this file with their aliases, and those of `held` that keep their name.
+# By name, functions and classes of this file with their aliases, and those of `device_memory` that keep their name.
 _OWN = (
     is_available, is_initialized, init, device_count, current_device, set_device, device, device_of, get_device_name,
     get_device_capability, get_device_properties, is_bf16_supported, get_amp_supported_dtype, synchronize, Stream,
     Event, StreamContext, current_stream, set_stream, is_current_stream_capturing, manual_seed, seed, initial_seed,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
-    held.memory_allocated, held.max_memory_allocated, held.memory_reserved, held.max_memory_reserved,
-    held.memory_stats, held.memory_summary, held.mem_get_info, held.reset_peak_memory_stats,
-    held.reset_accumulated_memory_stats, held.empty_cache, held.ipc_collect,
+    memory.memory_allocated, memory.max_memory_allocated, memory.memory_reserved, memory.max_memory_reserved,
+    memory.memory_stats, memory.memory_summary, memory.mem_get_info, memory.reset_peak_memory_stats,
+    memory.reset_accumulated_memory_stats, memory.empty_cache, memory.ipc_collect,
 )  # fmt: skip
 _OFFERED: dict[str, object] = {function.__name__: function for function in _OWN} | {
     "stream": StreamContext, "default_stream": current_stream, "manual_seed_all": manual_seed, "seed_all": seed,
@@ -239,10 +239,10 @@ def _exchange(index: int) -> int:
 _ACCELERATOR: dict[str, Callable[..., object]] = {
     "setDeviceIndex": set_device, "exchangeDevice": _exchange, "maybeExchangeDevice": _exchange,
     "getDeviceCapability": _capability, "getStream": current_stream, "setStream": set_stream,
-    "synchronizeDevice": synchronize, "isAllocatorInitialized": lambda: True, "emptyCache": held.empty_cache,
-    "emptyHostCache": held.empty_cache, "getDeviceStats": lambda index: held.nested_stats(),
-    "resetAccumulatedStats": held.reset_accumulated_memory_stats, "resetPeakStats": held.reset_peak_memory_stats,
-    "getMemoryInfo": held.mem_get_info,
+    "synchronizeDevice": synchronize, "isAllocatorInitialized": lambda: True, "emptyCache": memory.empty_cache,
+    "emptyHostCache": memory.empty_cache, "getDeviceStats": lambda index: memory.nested_stats(),
+    "resetAccumulatedStats": memory.reset_accumulated_memory_stats, "resetPeakStats": memory.reset_peak_memory_stats,
+    "getMemoryInfo": memory.mem_get_info,
 }  # fmt: skip
 
 

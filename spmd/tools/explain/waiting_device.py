@@ -24,7 +24,7 @@ def note_launched(*_: object) -> None:
     _ended = counters.now()
 
 
-def note_run(program: Program) -> None:
+def note_run(program: Program, *_: object) -> None:
     """Notes that a program is about to be launched, and says the hint after `STEPS` that the device waited for."""
     global _is_said
     num_ops, name = len(program.entries), id(program)

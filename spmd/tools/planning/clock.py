@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...core import Collective, config, topology, variables
+from ...core import Collective, config, variables
 from ...core.extend import Computation, Instruction, Module, hlo_text
+from ...mesh.gpus import GPUS, add_description
 from ..hlo.hlo_collectives import Key, collective_kind, collectives_within, key_of
 
 # --- chips ------------------------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def _tpu(
 
 
 def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f64: float, host: float) -> Chip:
-    gpu = topology.GPUS[name]
+    gpu = GPUS[name]
     source = f"data sheet of {gpu.kind}; network: {network_bits / 1e9:.0f} Gb/s a GPU"
     return Chip(
         name, peak, gpu.memory_bytes, link, source, bandwidth=gpu.bandwidth, f32_flops=f32, f64_flops=f64,
@@ -109,11 +110,11 @@ CHIPS = {
     "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9, 7.38e12 / 2),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
-    topology.GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
-    topology.GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
-    topology.GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
-    topology.GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12, 64e9),
-    topology.GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12, 32e9),
+    GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
+    GPUS["h100"].kind: _gpu("h100", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    GPUS["h200"].kind: _gpu("h200", 989.4e12, 450e9, 400e9, 66.9e12, 66.9e12, 64e9),
+    GPUS["b200"].kind: _gpu("b200", 2250e12, 900e9, 400e9, 75e12, 37e12, 64e9),
+    GPUS["l4"].kind: _gpu("l4", 121e12, 32e9, 12.5e9, 30.3e12, 0.49e12, 32e9),
 }
 
 
@@ -148,7 +149,7 @@ def describe_gpu(
     estimate reads.
 
     >>> import spmd
-    >>> from spmd.core.sharding.gpus import GPUS
+    >>> from spmd.mesh.gpus import GPUS
     >>> text = GPUS["h100"].description.replace("NVIDIA H100 80GB HBM3", "H100 at 0.99 GHz").replace("1.98", "0.99")
     >>> spmd.describe_gpu("h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9)
     """
@@ -175,7 +176,7 @@ def describe_gpu(
         raise ValueError(
             f"describe_gpu: {kind[1]!r} is another GPU already; give device_description_str a name of its own"
         )
-    topology.add_description(name, text)
+    add_description(name, text)
     CHIPS[kind[1]] = chip
 
 

@@ -14,7 +14,7 @@ import spmd
 from spmd import P
 from spmd.core.ops import partition as table
 from spmd.core.ops import sharded
-from spmd.core.programs import stored
+from spmd.core.persistent import stored
 
 OP = torch.ops.aten.cummax.default
 

@@ -10,8 +10,8 @@ from support import run_script
 
 import spmd
 from spmd.core.base import messages
+from spmd.core.persistent.disk import readable
 from spmd.core.programs import cache
-from spmd.core.programs.persistent.disk import readable
 from spmd.tensors import sealed_json
 from spmd.tools.explain import program_folder
 

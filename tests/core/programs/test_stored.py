@@ -13,8 +13,8 @@ from support import run_script
 
 import spmd
 from spmd.core.graph import store
-from spmd.core.programs import cache, stored
-from spmd.core.programs.persistent import disk
+from spmd.core.persistent import disk, stored
+from spmd.core.programs import cache
 from spmd.core.programs.program import Program
 from spmd.core.run.pjrt import transfer
 from spmd.loops.interop import call_jax
@@ -314,6 +314,10 @@ class TestMiss:
             (tmp_path / "package" / name).write_text(text)
             seen.append(disk._source())
         assert len(set(seen)) == 4
+
+    def test_the_source_is_the_whole_library(self) -> None:
+        """Files of loops, manual, parallel and adaptive lower ops, too."""
+        assert Path(spmd.__file__).parent == disk._PACKAGE
 
     @pytest.mark.parametrize("body", [b"", b"{}\n", b'{"record": 1}\nnot a pickle', b"\x80\x04."])
     def test_what_does_not_load(self, body: bytes, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from support import ROOT, own_environment, run_script
 
 import spmd
 from spmd.core.checks.hlo import Module
-from spmd.core.sharding.gpus import GPUS
 from spmd.core.sharding.topology import all_devices, num_devices
+from spmd.mesh.gpus import GPUS
 from spmd.tools.hlo import program_facts
 from spmd.tools.planning.clock import CHIPS, Chip
 from spmd.tools.planning.step_time import terms_of
@@ -264,7 +264,7 @@ print(plan)
         run_script(
             STEP
             + f"""
-from spmd.core.sharding.gpus import GPUS
+from spmd.mesh.gpus import GPUS
 text = GPUS["h100"].description.replace(GPUS["h100"].kind, "one of ours")
 spmd.describe_gpu("ours", text, peak_flops=1e15, link_bytes=4e11)
 spmd.simulate(4)

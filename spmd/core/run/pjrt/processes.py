@@ -5,11 +5,13 @@
 
 import gc
 import itertools
-from typing import Any, NamedTuple
+import zlib
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from ...base.jax_private import distributed_state
+from ...graph.source import Line
 
 
 def several() -> bool:
@@ -72,6 +74,37 @@ def reached_preemption(step: int) -> bool:
     all call it with each step."""
     manager = distributed_state.preemption_sync_manager
     return manager is not None and bool(manager.reached_sync_point(step))
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class Proof(Protocol):
+    """A module or object that proves that all processes do the same (`core/checks/agreement.py`)."""
+
+    def note(self, what: str, mark: bytes, line: Line) -> int: ...
+    def agree(self, what: str, mark: bytes, line: Line) -> None: ...
+
+
+proofs: list[Proof] = []  # the last one takes the events
+
+
+def note(what: str, mark: bytes, line: Line) -> int:
+    """Notes an event of all processes, such as a run; returns its number. what: a description, which differs wherever
+    the mark does (see `digest`). May raise ProcessError."""
+    return proofs[-1].note(what, mark, line) if proofs else 0
+
+
+def agree(what: str, mark: bytes, line: Line) -> None:
+    """Notes an event, and waits until every process has come to it; raises ProcessError where one does something
+    else."""
+    if proofs:
+        proofs[-1].agree(what, mark, line)
+
+
+def digest(name: str, content: bytes) -> str:
+    """Returns words of an event for what its text cannot hold; a mismatch says which of them differ."""
+    return f"{name} #{zlib.crc32(content):08x}"
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------

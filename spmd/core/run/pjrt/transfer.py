@@ -19,15 +19,15 @@ import torch
 from ...base import counters, forking, in_flight
 from ...base.dtypes import to_numpy_dtype, to_torch_dtype
 from ...base.jax_private import device_order, local_to_global_shape
+from ...base.small_programs import SmallProgram
 from ...graph.errors import AbstractError
 from ...graph.op import encode
 from ...graph.source import user_line
-from ...programs.persistent.disk import SmallProgram
 from ...sharding.constrain import cut, pad
 from ...sharding.partitioner import compiler_context
 from ...sharding.topology import program_devices
 from ...sharding.value import DEVICE, Sharding
-from . import agreement, processes
+from . import processes
 
 
 def _is_narrow(dtype: np.dtype) -> bool:
@@ -209,7 +209,7 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     _check_here(sharding)
     if processes.several():
         event_text = f"a filling of {dtype}{list(shape)} as {sharding!r} with {value!r}"
-        agreement.note(event_text, event_text.encode(), user_line())
+        processes.note(event_text, event_text.encode(), user_line())
     physical = sharding.padded_shape(shape)
     content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
@@ -225,7 +225,7 @@ def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sh
     _check_here(target)
     if processes.several():
         event_text = f"a move of {buffer.dtype}{list(shape)} from {source!r} to {target!r}"
-        agreement.note(event_text, event_text.encode(), user_line())
+        processes.note(event_text, event_text.encode(), user_line())
     with compiler_context(), _Room(shape, buffer.dtype, target):
         return moved(buffer, shape, source, target)
 

@@ -15,7 +15,6 @@ import re
 import sys
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +22,11 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
 
-from ...base import counters, forking, messages
-from ...base.config import config
-from ...base.tables import Bounded
-from ...graph.source import Line
-from . import processes
+from ..base import counters, forking, messages
+from ..base.config import config
+from ..base.tables import Bounded
+from ..graph.source import Line
+from ..run.pjrt import processes
 
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
@@ -90,11 +89,7 @@ class _State:
 _state = _State()
 
 
-def digest(name: str, content: bytes) -> str:
-    """Returns words of an event for what its text cannot hold; a mismatch says which of them differ."""
-    return f"{name} #{zlib.crc32(content):08x}"
-
-
+# As `processes.digest` writes them.
 _DIGESTS = re.compile(r"(\w+) #([0-9a-f]{8})")
 _ALL_DIGESTS = re.compile(r"[,;] its \w+ #[0-9a-f]{8}(?:, \w+ #[0-9a-f]{8})*,?")
 
@@ -102,7 +97,7 @@ _ALL_DIGESTS = re.compile(r"[,;] its \w+ #[0-9a-f]{8}(?:, \w+ #[0-9a-f]{8})*,?")
 def note(what: str, mark: bytes, line: Line) -> int:
     """Adds an event to this process's chain and returns its number.
 
-    what: its description, which differs wherever the mark does (see `digest`).
+    what: its description, which differs wherever the mark does (see `processes.digest`).
     Raises ProcessError where the processes were found to differ.
     """
     join()
@@ -394,3 +389,6 @@ def _end() -> NoReturn:
             break
         time.sleep(_PERIOD)
     os._exit(1)
+
+
+processes.proofs.append(sys.modules[__name__])

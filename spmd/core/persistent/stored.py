@@ -7,6 +7,7 @@ behaviour of such a program. (jax's own compilation cache, if the user has set o
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,13 +18,14 @@ from ..base.jax_private import dump_executable, initialize_lapack
 from ..graph.graph import Graph, walk
 from ..graph.op import digest
 from ..graph.source import Line
+from ..programs.cache import kept_by
+from ..programs.compile_log import taken
+from ..programs.program import Program, is_here
 from ..sharding.partitioner import compiler_context
 from ..sharding.topology import grid
 from ..sharding.value import Dim, Sharding, Spec
-from .compile_log import taken
-from .persistent import disk
-from .persistent.disk import executable_of, setting
-from .program import Program, is_here
+from . import disk
+from .disk import executable_of, setting
 
 
 def why_not_kept(graph: Graph) -> str:
@@ -109,3 +111,6 @@ def _sharding(parts: Any) -> Sharding:
 
 def _spec(dims: Sequence[tuple[Sequence[str], bool]], unreduced: Sequence[str]) -> Spec:
     return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))
+
+
+kept_by.append(sys.modules[__name__])

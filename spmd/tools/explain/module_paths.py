@@ -11,10 +11,7 @@ from types import FrameType
 from torch import nn
 from torch.optim import Optimizer
 
-from ..base import counters
-from ..base.tables import Bounded
-from .graph import Node, origin
-from .source import THREADS, plain_name
+from ...core.extend import THREADS, Bounded, Graph, Node, Program, running, user_lines, walks
 
 BACKWARD = " (backward)"
 _CALL = nn.Module._call_impl.__code__
@@ -27,7 +24,7 @@ _names: "weakref.WeakKeyDictionary[nn.Module, dict[int, str]]" = weakref.WeakKey
 def note(node: Node, number: int) -> None:
     """Notes the module that recorded an op. number: of a forward op autograd's, plus its ring's base."""
     # No module is on the stack of a backward op: autograd's number leads to the note of its forward op.
-    counters.note_op()
+    running.note_op()
     if node.sequence >= 0 and (forward := _of_numbers.get(node.sequence)) is not None:
         _of_ops.keep(node.serial, forward and f"{forward}{BACKWARD}")
         return
@@ -54,17 +51,24 @@ def _path(frame: FrameType | None) -> str:
     # Read again where the module has no name, as modules may be added between two calls.
     names = _names.get(outer)
     if names is None or id(inner) not in names:
-        names = _names[outer] = {id(module): plain_name(outer, name) for name, module in outer.named_modules()}
+        paths = ((id(module), user_lines.plain_name(outer, name)) for name, module in outer.named_modules())
+        names = _names[outer] = dict(paths)
     return names.get(id(inner), "") or type(inner).__name__
 
 
-def paths_of(nodes: Sequence[Node]) -> tuple[str, ...]:
+def note_run(program: Program, graph: Graph) -> None:
+    """Notes the modules of a program's ops, before the first run whose ops were recorded with them."""
+    if not any(program.paths):
+        program.paths = _paths_of((graph.recorded or graph).nodes)
+
+
+def _paths_of(nodes: Sequence[Node]) -> tuple[str, ...]:
     """The module of each op; of an op without a note, as a view, the module of the first op that reads it."""
     path_of = {node: _of_ops.get(node.serial) for node in nodes}
     for node in reversed(nodes):
         path = path_of[node]
         for operand in node.operands if path else ():
-            maker = origin(operand)
+            maker = walks.origin(operand)
             if maker is not None and not path_of.get(maker, ""):
                 path_of[maker] = path
     return tuple(path or "" for path in path_of.values())

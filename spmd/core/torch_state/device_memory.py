@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from torch.types import Device
 
-from ...sharding.value import DEVICE, memory_of
-from .devices import devices
+from ..run.pjrt.devices import devices
+from ..sharding.value import DEVICE, memory_of
 
 _seen = 0  # the most since the last reset
 _runtime_peak_at_reset = 0

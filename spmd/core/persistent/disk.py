@@ -1,5 +1,4 @@
-"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the setting in a header;
-small programs beside the recorded graphs (rows of stacks, moves between devices), which no graph names.
+"""Files of compiled programs in the user's cache folder: permissions, format, total size, and the setting in a header.
 
 The content of such a file is executed. So the folder and its files are used only if they belong to this process's user
 and no other user has access, and the content is not parsed before its header fits and its checksum holds. The setting
@@ -15,12 +14,11 @@ import platform
 import stat
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jaxlib
@@ -28,10 +26,10 @@ import numpy as np
 import torch
 from jax.experimental import serialize_executable
 
-from ...base import counters, forking, messages
-from ...base.config import compiler_flags, config
-from ...base.jax_private import device_order, distributed_state, dump_executable, trace_context, xla_client
-from ...sharding.partitioner import compiler_context
+from ..base import counters, forking, messages
+from ..base.config import compiler_flags, config
+from ..base.jax_private import distributed_state, trace_context, xla_client
+from ..sharding.partitioner import compiler_context
 
 T = TypeVar("T")
 # The first line of a file; a new layout of what follows is a new number.
@@ -297,69 +295,13 @@ def _cpu_features() -> str:
 
 
 def _source() -> str:
-    """Returns the sha256 of this package's files."""
+    """Returns the sha256 of this library's files: ops are lowered by files outside of the core, too."""
     files = sorted(_PACKAGE.rglob("*.py"))
     text = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
         text.update(f"{file.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode() + content)
     return text.hexdigest()
-
-
-# --- small programs ---------------------------------------------------------------------------------------------------
-
-Like = jax.Array | np.generic | jax.ShapeDtypeStruct
-Key = tuple[Hashable, ...]
-_small_lock = forking.survives_fork(threading.Lock())
-
-
-class SmallProgram:
-    """A function of arrays as programs, one for each kind of arguments: loaded from the disk, or compiled and kept.
-
-    The function is determined by `facts`, plain values with a `repr` that is the same in every process, and by this
-    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of
-    `jax.jit`.
-    """
-
-    def __init__(self, function: Callable[..., jax.Array], *facts: object, **options: Any):
-        self._facts = f"{function.__module__}.{function.__qualname__} {facts!r} {options!r}"
-        self._jitted = jax.jit(function, **options)
-        self._programs: dict[Key, jax.stages.Compiled] = {}
-
-    def __call__(self, *arrays: jax.Array | np.generic) -> jax.Array:
-        """Runs the program on arrays of one set of devices, and on numpy's numbers."""
-        if not is_read():
-            return self._jitted(*arrays)
-        key: Key = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
-        with _small_lock:
-            if key not in self._programs:
-                self._programs[key] = self._made(arrays)
-        return self._programs[key](*arrays)
-
-    def file_for(self, *arrays: Like) -> tuple[str, bytes]:
-        """Returns the digest and the content of the file of the program for arrays like these (`jax.ShapeDtypeStruct`s
-        with shardings, or arrays); it is compiled now."""
-        key, header, _ = self._named(arrays)
-        body = dump_executable(self._jitted.lower(*arrays).compile())
-        return key, content_of(key, header, body)
-
-    def _named(self, arrays: Sequence[Like]) -> tuple[str, dict[str, str], Sequence[jax.Device]]:
-        """Returns the digest, the setting and the devices of the program for these arrays."""
-        shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
-        placed = [(repr(one), [device.id for device in device_order(one)]) for one in shardings]
-        kinds = [(array.shape, array.dtype.name) for array in arrays]
-        header = setting(tuple(placed[0][1]))
-        facts = repr((self._facts, kinds, placed, sorted(header.items())))
-        return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])
-
-    def _made(self, arrays: Sequence[Like]) -> jax.stages.Compiled:
-        """Returns the program for these arrays: from the disk, or compiled now and written there."""
-        key, header, devices = self._named(arrays)
-        program = loaded(key, header, lambda body: executable_of(body, len(arrays), 0, devices))
-        if program is None:
-            program = self._jitted.lower(*arrays).compile()
-            keep(key, header, partial(dump_executable, program))
-        return program
 
 
 def executable_of(

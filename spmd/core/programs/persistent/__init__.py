@@ -1,1 +1,0 @@
-"""Compiled programs as files: between two starts of a process."""
