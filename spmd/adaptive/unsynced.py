@@ -38,7 +38,6 @@ from ..core.extend import (
     Sync,
     Value,
     dynamic,
-    nans,
     pace,
     running,
     schedule,
@@ -80,9 +79,9 @@ def _run_what_is_finished() -> None:
         if num_ops < max(config.loop_search_ops, 3 * storages.longest_step()):
             return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
-    if nans.guarded.value and is_due:
+    if schedule.guard.value and is_due:
         return syncs.sync()
-    ends = [] if nans.guarded.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
+    ends = [] if schedule.guard.value or not config.loop_search_ops else cuts(nodes, written=None, goes_on=True)
     is_loop = bool(ends)
     if not ends and is_due:
         ends = _to_the_last_line(nodes)

@@ -13,6 +13,7 @@ from .base.compile_record import Move as Move
 from .base.config import config as config
 from .checks.agreement import ProcessError as ProcessError
 from .graph.errors import AbstractError as AbstractError
+from .graph.errors import GuardError as GuardError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta
 from .graph.meta import dense_meta as dense_meta

@@ -18,7 +18,6 @@ from .extension_subsystems import dynamic as dynamic
 from .extension_subsystems import executables as executables
 from .extension_subsystems import hlo_text as hlo_text
 from .extension_subsystems import jax_facts as jax_facts
-from .extension_subsystems import nans as nans
 from .extension_subsystems import observed as observed
 from .extension_subsystems import partitioning as partitioning
 from .extension_subsystems import persistent as persistent

@@ -38,7 +38,6 @@ from .ops.kernels import grouped as _grouped
 from .ops.kernels import splash as _splash
 from .passes import cuts as _cuts
 from .passes import dynamic as _dynamic
-from .passes import nans as _nans
 from .passes import on_host as _on_host
 from .passes import repeats as _repeats
 from .persistent import disk as _disk
@@ -119,12 +118,6 @@ class executables:  # used as a module is
     compile_graph = _compiler.compile_graph
 
 
-class nans:  # used as a module is
-    """The search for the op that makes a NaN or an infinity."""
-
-    INFINITE, NAN, guarded = _nans.INFINITE, _nans.NAN, _nans.guarded
-
-
 class dynamic:  # used as a module is
     """Ops that differ from run to run: by their places in the code, computed by the host, of padded data."""
 
@@ -145,7 +138,7 @@ class schedule:  # used as a module is
     run_schedule = _execute.run_schedule
     between = _prepare.between
     initialize_state = _initialization.initialize_state
-    give_up = _failed.give_up
+    give_up, guard = _failed.give_up, _execute.guard
     bring, meshes_met = _schedule.bring, _schedule.meshes_met
 
 

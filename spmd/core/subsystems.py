@@ -212,7 +212,7 @@ class specs:  # used as a module is
 class dtypes:  # used as a module is
     """dtypes of torch and numpy."""
 
-    NUMPY_TO_TORCH, is_exact = _dtypes.NUMPY_TO_TORCH, _dtypes.is_exact
+    NUMPY_TO_TORCH, is_exact, is_integer = _dtypes.NUMPY_TO_TORCH, _dtypes.is_exact, _dtypes.is_integer
     to_numpy_dtype, to_torch_dtype = _dtypes.to_numpy_dtype, _dtypes.to_torch_dtype
 
 

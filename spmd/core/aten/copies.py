@@ -7,12 +7,12 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from ..base import counters
+from ..base.dtypes import is_integer
 from ..base.state import active_observation
 from ..checks.memory_formats import refuse_layout, refuse_tensor
 from ..graph.graph import DeviceData
 from ..graph.meta import Meta
 from ..graph.source import user_frame
-from ..passes.nans import check_cast, is_integer
 from ..record.constraints import sharding_now, with_sharding
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
@@ -20,6 +20,7 @@ from ..record.settings import filled
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import View, shown, write
+from ..run.execute import guard
 from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
@@ -81,7 +82,9 @@ def _copy_(func: OpOverload, args: Args, kwargs: Kwargs) -> object:
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
     check_target("aten.copy_", "copy", target._meta)
-    check_cast(source, target.dtype)
+    guarding = guard.value
+    if guarding is not None:
+        guarding.check_cast(source, target.dtype)
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())

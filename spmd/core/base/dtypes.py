@@ -66,6 +66,11 @@ def is_exact(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex
 
 
+def is_integer(dtype: torch.dtype) -> bool:
+    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for them."""
+    return is_exact(dtype) and dtype is not torch.bool
+
+
 def to_torch_dtype(dtype: np.dtype) -> torch.dtype:
     """Returns the torch dtype of a numpy or JAX dtype; TypeError where torch has none."""
     try:

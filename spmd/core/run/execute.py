@@ -7,14 +7,16 @@
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from ..base import counters, state
+from ..base.state import PerThread
 from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..graph.source import Line
-from ..passes import nans, on_host
+from ..passes import on_host
 from ..passes.dynamic import unpadded
 from ..programs import cache
 from ..record import recorders
@@ -41,7 +43,7 @@ def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_rea
     others = pending_elsewhere(storages_here) if recorders.is_several else []
     needed = _needed_of(others, storages_here) if others else []
     # Before the roots are taken: an initial value that a step overwrites at once must not become part of its program.
-    if donate and not _watches():  # a guard must watch the ops of initial values, too
+    if donate and _guards() is None:  # a guard must watch the ops of initial values, too
         initialize_state(storages_here, line, for_read=for_read, needed=needed, others=others)
     roots = roots_of([*storages_here, *_completed(needed)] if needed else storages_here)
     values, lists = list(map(itemgetter(0), roots)), list[Node]()
@@ -183,8 +185,9 @@ def _run_subgraph(
 ) -> Sequence[Subgraph]:
     """Runs one subgraph, or returns those that run in its place."""
     roots = flow.roots_of(here)
-    if _watches():
-        _run_watched(subgraph, roots, flow, line, nans.guarded.value)
+    guarding = _guards()
+    if guarding is not None:
+        _run_guarded(guarding, subgraph, roots, flow, line)
         return []
 
     def dies(device_data: DeviceData) -> bool:
@@ -223,9 +226,25 @@ def _run_subgraph(
     return []
 
 
-def _watches() -> bool:
-    """True if a NaN guard watches what is run."""
-    return bool(nans.guarded.value) and recording.value is None
+class Guard(Protocol):
+    """What looks at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
+
+    def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
+        """The graph with one more root, and the values of which it holds flags."""
+
+    def look(self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Storage]) -> None:
+        """Raises GuardError for flags that must not be. targets: the storages that take the graph's results."""
+
+    def check_cast(self, source: torch.Tensor, dtype: torch.dtype) -> None:
+        """Raises for CPU data that the host must not cast so."""
+
+
+guard = PerThread[Guard | None](None)
+
+
+def _guards() -> Guard | None:
+    """The guard of what is run."""
+    return None if recording.value is not None else guard.value
 
 
 def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) -> None:
@@ -302,17 +321,16 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
     return outputs
 
 
-def _run_watched(subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line, kinds: int) -> None:
-    """Runs a subgraph inside a NaN guard: nothing is donated, and no storage takes its result where an op has made a
-    NaN."""
+def _run_guarded(guarding: Guard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line) -> None:
+    """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the guard raises."""
     graph = graph_of(roots, subgraph.where)
     # The watched graph is another program, compiled once; the step without a guard keeps its own.
-    watched, values = nans.watch(graph)
+    watched, values = guarding.watched(graph)
     program = executables.program_for(watched, "step", line)
     bring(graph.inputs, graph.shardings)
     outputs = executables.run(program, watched)
     if values:
-        nans.blame(graph, values, np.asarray(outputs.pop().placed()[0]), kinds, [storage for _, storage in roots])
+        guarding.look(graph, values, np.asarray(outputs.pop().placed()[0]), [storage for _, storage in roots])
     _take_all(roots, outputs, flow)
 
 

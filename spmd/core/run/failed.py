@@ -7,15 +7,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ..graph.errors import LostError, RefusedError
+from ..graph.errors import GuardError, LostError, RefusedError
 from ..graph.graph import DeviceData, Node, Value, is_data, origin, topological
-from ..passes import nans
 from ..programs.failing import RunError
 from ..record.storage import ASIDE, LIVE, Storage
 from .initialization import initial_values
 
 # Errors of a program that ran, or could not for its size: no later sync tries it again.
-FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
+FINAL = (torch.OutOfMemoryError, RunError, LostError, GuardError)
 
 
 def give_up(storages: Sequence[Storage], error: Exception) -> None:
@@ -51,13 +50,13 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
     """Recovers after a run that failed: values that are not part of the failure stay pending; a tensor that is part of
     it takes back the data or the initial value that it had.
 
-    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a NaN guard blames
+    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a guard blames
     them: then its data is given up, with the reason.
     """
     nodes, inputs = topological([storage.value for storage in storages])
     gone = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
     why = next((device_data.gone for device_data in gone if device_data.gone is not None), None) or str(error)
-    if isinstance(error, nans.NanError):
+    if isinstance(error, GuardError):
         lost = _dependents(nodes, {*gone, error.value})
         failed = lost
     else:

@@ -15,7 +15,7 @@ from torch._C._dynamo.guards import dict_version
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from ...core import config, seed
-from ...core.extend import Change, Kind, Objects, nans, observed, reached, walks
+from ...core.extend import Change, Kind, Objects, observed, reached, schedule, walks
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError
@@ -146,7 +146,7 @@ def modes() -> dict[str, Any]:
         "dispatch modes": _len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
         "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),
-        "NaN guard": nans.guarded.value,
+        "NaN guard": schedule.guard.value,
         "mesh": get_global_mesh(),
         "config": tuple(vars(config).values()),
     }

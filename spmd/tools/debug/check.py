@@ -9,7 +9,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ...core import XlaTensor, points, syncs, tensor_meta, user_line
-from ...core.extend import THREADS, calls, nans, storages, user_lines
+from ...core.extend import THREADS, calls, schedule, storages, user_lines
+from .nans import INFINITE, NAN, NanGuard
 
 
 @contextlib.contextmanager
@@ -70,9 +71,9 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     ...     y = x.log()
     Traceback (most recent call last):
     ...
-    spmd.core.passes.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
+    spmd.tools.debug.nans.NanError: nan_guard: the first NaN was made by aten.log(float32[2]), ...
     """
-    with nans.guarded.held(nans.NAN | nans.INFINITE if inf else nans.NAN):
+    with schedule.guard.held(NanGuard(NAN | INFINITE if inf else NAN)):
         yield
         syncs.sync()
 

@@ -15,66 +15,73 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..base.state import PerThread
-from ..base.tables import Interned
-from ..graph.graph import DeviceData, Graph, Node, Value, origin, results, value_name
-from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
-from ..graph.source import Line, describe
+from ...core import DeviceData, GuardError, Meta, dense_meta, dtypes
+from ...core.extend import Arrays, Graph, Interned, Layouts, Line, Lowering, Node, OpSpec, Value, user_lines, walks
 
 NAN, INFINITE = 1, 2
 _WRITTEN = re.compile(r"\b(inf|nan)\b")
 
 
-guarded = PerThread(0)  # what the thread's syncs look for: NAN, NAN | INFINITE, or 0 for nothing
 _CHECKS: Interned[tuple[Meta, ...], OpSpec] = Interned(64)
 
 
-class NanError(FloatingPointError):
+class NanError(GuardError):
     """Raised where an op made a NaN or an infinity, or where an input had one; the message names it and the user's
-    line. `value`: the op, or the data."""
-
-    def __init__(self, message: str, value: Node | DeviceData):
-        super().__init__(message)
-        self.value = value
+    line."""
 
 
-def watch(graph: Graph) -> tuple[Graph, list[Value]]:
-    """Returns the graph with one more root, and the values that it flags: a uint8 each, bit 1 for NaN, bit 2 for
-    infinity."""
-    values: list[Value] = [device_data for device_data in graph.inputs if _can_hold(device_data.meta)]
-    for node in graph.nodes:
-        values += [value for value in results(node) if _can_hold(value.meta)]
-    if not values:
-        return graph, []
-    metas = tuple(value.meta for value in values)
-    flags = dense_meta((len(metas),), torch.uint8)
-    check = Node(_CHECKS.of(metas, lambda: OpSpec.of("spmd.nan_check", _Flags(), (flags,), metas)), values)
-    nodes, roots, pinned = [*graph.nodes, check], [*graph.roots, check], [*graph.pinned, graph.mesh]
-    return dataclasses.replace(graph, nodes=nodes, roots=roots, pinned=pinned), values
+@dataclass(frozen=True, slots=True)
+class NanGuard:
+    """The guard of a thread's programs. kinds: what it looks for, NAN or NAN | INFINITE."""
 
+    kinds: int
 
-def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int, targets: Sequence[Any]) -> None:
-    """Raises NanError for the first op that made a NaN (or an infinity) from operands and numbers that held none.
+    def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
+        """Returns the graph with one more root, and the values that it flags: a uint8 each, bit 1 for NaN, bit 2 for
+        infinity."""
+        values: list[Value] = [device_data for device_data in graph.inputs if _can_hold(device_data.meta)]
+        for node in graph.nodes:
+            values += [value for value in walks.results(node) if _can_hold(value.meta)]
+        if not values:
+            return graph, []
+        metas = tuple(value.meta for value in values)
+        flags = dense_meta((len(metas),), torch.uint8)
+        check = Node(_CHECKS.of(metas, lambda: OpSpec.of("spmd.nan_check", _Flags(), (flags,), metas)), values)
+        nodes, roots, pinned = [*graph.nodes, check], [*graph.roots, check], [*graph.pinned, graph.mesh]
+        return dataclasses.replace(graph, nodes=nodes, roots=roots, pinned=pinned), values
 
-    Else for an input that brought one in, where it does harm: a NaN of the data that reaches a result or is cast to an
-    integer; and any NaN or infinity that reaches a trained value that is overwritten, from numbers of the user's as
-    well. An infinity does none in other results: masks have them. targets: the storages that take the results.
-    """
-    held = _Held({value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
-    for node in graph.nodes:
-        result_flags, operand_flags = held.of(results(node)), held.of(node.operands) | _written(node)
-        if result_flags & kinds & NAN and not operand_flags & NAN:
-            raise NanError(_made(node, "NaN") + (held.origin(node, INFINITE) if operand_flags else "") + _KEPT, node)
-        if result_flags & kinds & INFINITE and not operand_flags:
-            raise NanError(_made(node, "infinity") + _KEPT, node)
-        if _is_cast_to_integer(node):
-            _blame_what_came_in(node, held, kinds)
-    for root, storage in zip(graph.roots, targets, strict=True):
-        maker = origin(root)
-        result_flags = held.of((root,)) & kinds
-        if maker is not None and result_flags:
-            _blame_what_came_in(maker, held, result_flags, storage)
+    def look(self, graph: Graph, values: list[Value], flags: np.ndarray, targets: Sequence[Any]) -> None:
+        """Raises NanError for the first op that made a NaN (or an infinity) from operands and numbers that held none.
+
+        Else for an input that brought one in, where it does harm: a NaN of the data that reaches a result or is cast to
+        an integer; and any NaN or infinity that reaches a trained value that is overwritten, from numbers of the user's
+        as well. An infinity does none in other results: masks have them. targets: the storages that take the results.
+        """
+        kinds = self.kinds
+        held = _Held({walks.value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
+        for node in graph.nodes:
+            result_flags, operand_flags = held.of(walks.results(node)), held.of(node.operands) | _written(node)
+            if result_flags & kinds & NAN and not operand_flags & NAN:
+                reached = held.origin(node, INFINITE) if operand_flags else ""
+                raise NanError(_made(node, "NaN") + reached + _KEPT, node)
+            if result_flags & kinds & INFINITE and not operand_flags:
+                raise NanError(_made(node, "infinity") + _KEPT, node)
+            if _is_cast_to_integer(node):
+                _blame_what_came_in(node, held, kinds)
+        for root, storage in zip(graph.roots, targets, strict=True):
+            maker = walks.origin(root)
+            result_flags = held.of((root,)) & kinds
+            if maker is not None and result_flags:
+                _blame_what_came_in(maker, held, result_flags, storage)
+
+    def check_cast(self, source: torch.Tensor, dtype: torch.dtype) -> None:
+        """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the
+        device."""
+        if dtypes.is_integer(dtype) and not dtypes.is_integer(source.dtype):
+            for kind, is_kind in ((NAN, source.isnan()), (INFINITE, source.isinf())):
+                if self.kinds & kind and is_kind.any():
+                    said = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
+                    raise FloatingPointError(said + _KEPT)
 
 
 _KEPT = ". Nothing that was stored is overwritten: tensors that had data before this program still have it."
@@ -88,7 +95,7 @@ class _Held:
 
     def of(self, values: Iterable[Value]) -> int:
         """Returns the flags of these values together."""
-        return functools.reduce(operator.or_, (self.flags.get(value_name(value), 0) for value in values), 0)
+        return functools.reduce(operator.or_, (self.flags.get(walks.value_name(value), 0) for value in values), 0)
 
     def path(self, node: Node, kind: int) -> tuple[list[Node], Node | DeviceData]:
         """Returns the ops through which a NaN or an infinity reached an op, the last first, and its source: data, or
@@ -100,7 +107,7 @@ class _Held:
                 return nodes, nodes[-1]
             if isinstance(value, DeviceData):
                 return nodes, value
-            nodes.append(origin(value))  # type: ignore[arg-type]  # only device data has none
+            nodes.append(walks.origin(value))  # type: ignore[arg-type]  # only device data has none
 
     def origin(self, node: Node, kind: int) -> str:
         """Returns the source of a NaN or an infinity that reached an op, in words."""
@@ -120,7 +127,7 @@ def _blame_what_came_in(node: Node, held: _Held, kinds: int, target: Any = None)
         is_trained = target is not None and _is_trained(target, path)
         is_harmful = target is None or (isinstance(source, DeviceData) and kind is NAN)
         if is_trained or is_harmful:
-            said = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {describe(node)}"
+            said = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {user_lines.describe(node)}"
             raise NanError(said + _KEPT, source)
 
 
@@ -131,13 +138,13 @@ def _is_trained(target: Any, path: Sequence[Node]) -> bool:
 
 
 def _made(node: Node, kind: str) -> str:
-    return f"nan_guard: the first {kind} was made by {describe(node)}, from operands without one"
+    return f"nan_guard: the first {kind} was made by {user_lines.describe(node)}, from operands without one"
 
 
 def _brought(source: Node | DeviceData) -> str:
     """Returns the source of a NaN or an infinity, and its line, in words."""
     if isinstance(source, Node):
-        return f"a number in {describe(source)}"
+        return f"a number in {user_lines.describe(source)}"
     storage = source.holder() if source.holder is not None else None
     role = (
         "an input" if storage is None or not storage.is_state else "a parameter" if storage.is_parameter else "a buffer"
@@ -162,22 +169,7 @@ _CASTS = frozenset({
 
 def _is_cast_to_integer(node: Node) -> bool:
     op = ".".join(node.op.name.split(".")[:2])  # of any overload
-    return op in _CASTS and is_integer(node.op.metas[0].dtype)
-
-
-def is_integer(dtype: torch.dtype) -> bool:
-    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for them."""
-    return dtype is not torch.bool and not dtype.is_floating_point and not dtype.is_complex
-
-
-def check_cast(source: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the device."""
-    kinds = guarded.value
-    if kinds and is_integer(dtype) and not is_integer(source.dtype):
-        for kind, is_kind in ((NAN, source.isnan()), (INFINITE, source.isinf())):
-            if kinds & kind and is_kind.any():
-                said = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
-                raise FloatingPointError(said + _KEPT)
+    return op in _CASTS and dtypes.is_integer(node.op.metas[0].dtype)
 
 
 def _can_hold(meta: Meta) -> bool:
