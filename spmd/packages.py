@@ -99,7 +99,7 @@ PICKLED = {
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
     "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "parallel", "steps.exported_graphs",
-    "steps.export_from_device",
+    "steps.export_from_device", "tools.processes.watchdog",
 )  # fmt: skip
 # Imported when another module is.
 WHEN_IMPORTED = {

@@ -11,7 +11,6 @@ from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
-from .checks.agreement import ProcessError as ProcessError
 from .graph.errors import AbstractError as AbstractError
 from .graph.errors import GuardError as GuardError
 from .graph.graph import DeviceData as DeviceData
@@ -34,6 +33,7 @@ from .record.tensor import view_of as view_of
 from .record.tensor import wrap as wrap
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
+from .run.pjrt.processes import ProcessError as ProcessError
 from .run.pjrt.transfer import ShardSlice as ShardSlice
 from .run.recording import recording as recording
 from .run.syncs import Synced as Synced

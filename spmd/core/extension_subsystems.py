@@ -190,7 +190,8 @@ class running:  # used as a module is
     """Room for programs in flight, and signals that wait."""
 
     later = _interrupt.later
-    make_room = _in_flight.make_room
+    is_done, make_room, started = _in_flight.is_done, _in_flight.make_room, _in_flight.started
+    Started: TypeAlias = _in_flight.Started
     spare = _lent.spare
     end_recording, note_op = _counters.end_recording, _counters.note_op
     Watch: TypeAlias = _syncs.Watch
@@ -246,8 +247,7 @@ class user_lines:  # used as a module is
 
     describe, forward_line, is_library = _source.describe, _source.forward_line, _source.is_library
     line_of, lines_of, node_line = _source.line_of, _source.lines_of, _source.node_line
-    source_of = _source.source_of
-    plain_name = _source.plain_name
+    place_of, plain_name, source_of = _source.place_of, _source.plain_name, _source.source_of
 
 
 class walks:  # used as a module is

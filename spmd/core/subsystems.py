@@ -14,7 +14,6 @@ from .base import jax_private as _jax_private
 from .base import messages as _messages
 from .base import seed as _seed
 from .base import state as _state
-from .checks import agreement as _agreement
 from .checks import miscompiles as _miscompiles
 from .graph import lent as _lent
 from .ops import create as _create
@@ -86,8 +85,8 @@ class processes:  # used as a module is
     detect = _jax_private.ClusterEnv.auto_detect_unset_distributed_params
     index, polled = _processes.index, _processes.polled
     reached_preemption, several, start = _processes.reached_preemption, _processes.several, _processes.start
-    agree, agree_once, digest = _agreement.agree, _agreement.agree_once, _processes.digest
-    join, note = _agreement.join, _agreement.note
+    agree, agree_once, digest = _processes.agree, _processes.agree_once, _processes.digest
+    join, note, proofs = _processes.join, _processes.note, _processes.proofs
 
 
 class counters:  # used as a module is
@@ -190,7 +189,8 @@ class variables:  # used as a module is
 class forking:  # used as a module is
     """Processes that are forked: what survives, and what must not be used."""
 
-    check, is_in_bad_fork, survives_fork = _forking.check, _forking.is_in_bad_fork, _forking.survives_fork
+    check, is_in_bad_fork, on_bad_fork = _forking.check, _forking.is_in_bad_fork, _forking.on_bad_fork
+    survives_fork = _forking.survives_fork
 
 
 class topology:  # used as a module is

@@ -16,9 +16,9 @@ from jax._src.clusters import cloud_tpu_cluster
 from support import ROOT, run_script
 
 import spmd
-from spmd.core.checks import agreement
 from spmd.core.run.pjrt import processes
 from spmd.tensors import launch
+from spmd.tools.processes import agreement
 
 from .keywords import VARIANTS
 from .programs import DEEPER, STEPS, dynamic, losses
@@ -75,6 +75,13 @@ class TestTraining:
         assert found[0] == found[1]
         assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
+
+    def test_without_tools(self, tmp_path: Path) -> None:
+        """Without the proof that all do the same, they meet at barriers."""
+        (tmp_path / "sitecustomize.py").write_text("import hidden\n")
+        path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "tests")))
+        found = results(together("train", 0, 0, PYTHONPATH=path, HIDDEN="tools"))
+        assert found[0] == found[1] and found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
 
     def test_compiled_steps(self) -> None:
         """Steps of `spmd.compile` are replayed, with the plain steps' losses, also where one process records again."""

@@ -1,7 +1,4 @@
-"""Checks of programs: known miscompiles, loops that copy their stacks, runs that do not end, and processes that do
-not do the same."""
+"""Checks of programs: known miscompiles, and loops that copy their stacks."""
 
-from . import agreement as agreement
 from . import loop_copies as loop_copies
 from . import miscompiles as miscompiles
-from . import watchdog as watchdog

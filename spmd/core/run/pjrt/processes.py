@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from ...base.config import config
 from ...base.jax_private import distributed_state
+from ...base.tables import Bounded
 from ...graph.source import Line
 
 
@@ -79,19 +81,34 @@ def reached_preemption(step: int) -> bool:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Proof(Protocol):
-    """A module or object that proves that all processes do the same (`core/checks/agreement.py`)."""
+class ProcessError(RuntimeError):
+    """The processes do not do the same, or some have not arrived; the message says what each does, and where."""
 
+
+class Proof(Protocol):
+    """A module or object that proves that all processes do the same (`spmd/tools/processes`)."""
+
+    def join(self) -> None: ...
     def note(self, what: str, mark: bytes, line: Line) -> int: ...
     def agree(self, what: str, mark: bytes, line: Line) -> None: ...
 
 
 proofs: list[Proof] = []  # the last one takes the events
+_barriers = itertools.count()
+
+
+def join() -> None:
+    """Begins to prove it: the processes are connected."""
+    if proofs:
+        proofs[-1].join()
 
 
 def note(what: str, mark: bytes, line: Line) -> int:
-    """Notes an event of all processes, such as a run; returns its number. what: a description, which differs wherever
-    the mark does (see `digest`). May raise ProcessError."""
+    """Notes an event of all processes, such as a run; returns its number.
+
+    what: its description, which differs wherever the mark does (see `digest`). Raises ProcessError where the processes
+    were found to differ.
+    """
     return proofs[-1].note(what, mark, line) if proofs else 0
 
 
@@ -100,6 +117,20 @@ def agree(what: str, mark: bytes, line: Line) -> None:
     else."""
     if proofs:
         proofs[-1].agree(what, mark, line)
+    else:
+        client().wait_at_barrier(f"spmd/agree/{next(_barriers)}", config.process_timeout_seconds * 1000)
+
+
+_known: Bounded[bytes, bool] = Bounded(1024)
+
+
+def agree_once(what: str, mark: bytes, line: Line) -> None:
+    """Agrees on the first event with this mark; later ones are only noted."""
+    if _known.get(mark):
+        note(what, mark, line)
+    else:
+        agree(what, mark, line)
+        _known.keep(mark, True)
 
 
 def digest(name: str, content: bytes) -> str:

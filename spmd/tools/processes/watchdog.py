@@ -14,11 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base import forking, in_flight
-from ..base.config import config
-from ..graph.source import Line, is_library, place_of
-from ..programs.program import Program
-from ..run.pjrt import processes
+from ...core import config, forking, processes
+from ...core.extend import Line, Program, running, user_lines
 from .agreement import BEAT, watchers
 
 SILENT = 8.0  # seconds without one, after which the others say so
@@ -63,9 +60,9 @@ _INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.
 def _main_line() -> Line:
     """The line at which the main thread is, in code that is the user's; else the nearest of another library."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    nearest = Line(*place_of(frame))
+    nearest = Line(*user_lines.place_of(frame))
     while frame is not None:
-        if not is_library(frame.f_code) and not any(part in frame.f_code.co_filename for part in _INSTALLED):
+        if not user_lines.is_library(frame.f_code) and not any(part in frame.f_code.co_filename for part in _INSTALLED):
             return Line(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return nearest
@@ -164,7 +161,7 @@ def _look_at_processes(now: float) -> None:
 def _look_at_programs(now: float) -> None:
     """Says which program has not ended for `config.hang_seconds`."""
     limit = config.hang_seconds
-    oldest = next((run for run in in_flight.started() if not in_flight.is_done(run.result)), None)
+    oldest = next((run for run in running.started() if not running.is_done(run.result)), None)
     age = 0.0 if oldest is None else now - oldest.at
     _heard.wants_records = bool(limit) and age > limit / 2
     if oldest is not None and limit and age > limit and _heard.reported != oldest.event:
@@ -172,7 +169,7 @@ def _look_at_programs(now: float) -> None:
         _announce(f"event {oldest.event}", _report(oldest, age, now))
 
 
-def _report(run: in_flight.Started, age: float, now: float) -> str:
+def _report(run: running.Started, age: float, now: float) -> str:
     program = run.maker()
     name = "a program" if program is None else f"the program of {program.name} at {program.line}"
     lines = [

@@ -22,11 +22,8 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import jax
 
-from ..base import counters, forking, messages
-from ..base.config import config
-from ..base.tables import Bounded
-from ..graph.source import Line
-from ..run.pjrt import processes
+from ...core import ProcessError, config, counters, forking, messages, processes
+from ...core.extend import Line
 
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
@@ -57,10 +54,6 @@ class Watcher(Protocol):
 
 
 watchers: list[Watcher] = []
-
-
-class ProcessError(RuntimeError):
-    """The processes do not do the same, or some have not arrived; the message says what each does, and where."""
 
 
 class Event(NamedTuple):
@@ -168,18 +161,6 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
         text = processes.polled(key, seconds)
         if text is not None or time.monotonic() >= deadline:
             return text
-
-
-_known: Bounded[bytes, bool] = Bounded(1024)
-
-
-def agree_once(what: str, mark: bytes, line: Line) -> None:
-    """Agrees on the first event with this mark; later ones are only noted."""
-    if _known.get(mark):
-        note(what, mark, line)
-    else:
-        agree(what, mark, line)
-        _known.keep(mark, True)
 
 
 # --- the mismatch -----------------------------------------------------------------------------------------------------
