@@ -55,7 +55,6 @@ from .lower.lower import LoweringError as LoweringError
 from .lower.region import Branches as Branches
 from .lower.region import While as While
 from .ops import Promote as Promote
-from .ops.collective import Group as Group
 from .ops.kernels.flash import Dropout as Dropout
 from .ops.shape import Gradient as Gradient
 from .ops.shape import TakeRun as TakeRun

@@ -24,7 +24,6 @@ from .lower import build as _build
 from .lower import lower as _lower
 from .lower import region as _region
 from .ops import attention as _attention
-from .ops import collective as _collective
 from .ops import floats as _floats
 from .ops import linear_cross_entropy as _linear_cross_entropy
 from .ops import partition as _partition
@@ -211,7 +210,6 @@ class rules:  # used as a module is
     aten_slice = _shape.aten_slice
     SUMS = _sharded.SUMS
     lower = _registry.lower
-    collective = _collective.function_of
 
 
 class partitioning:  # used as a module is

@@ -15,8 +15,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..core import Sharding, config
-from ..core.extend import Arrays, Group, Layouts, Lowering, OpSpec, Region, held, program, rules
+from ..core.extend import Arrays, Layouts, Lowering, OpSpec, Region, held, program
 from ..core.extend import regions as core_regions
+from .shard_collectives import Group, function_of
 
 Axes = tuple[str, ...]
 Cut = tuple[Axes, ...]  # for each dim the axes that shard it
@@ -50,7 +51,7 @@ class CollectiveLowering(Lowering):
     statics: tuple[Any, ...]
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        function = rules.collective(self.kind)
+        function = function_of(self.kind)
         return (function(operands[0], *self.statics, here(self.kind).group(self.axes)),)
 
     def varies(self, given: Varying) -> Varying:

@@ -18,5 +18,5 @@
 # Why signals and exceptions wait from the start of a sync to its end: between launch and take up the old values are
 # gone and the new ones have no holder. An exception there would lose a model.
 #
-# Why all processes take the same decisions (`spmd/tools/processes`): each program is one of all of them, and a collective
-# that only some of them enter never ends. So every new program is compared before it is compiled, by its digest.
+# Why all processes take the same decisions (`spmd/tools/processes`): each program is one of all of them, and a
+# collective that only some of them enter never ends. So every new program is compared before it is compiled, by its digest.

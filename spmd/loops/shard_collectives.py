@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .registry import Function
-
 
 class Group(NamedTuple):
     """The shards that take part: the axes, their number, and which of them this one is.
@@ -92,6 +90,6 @@ def _put(into: jax.Array, part: jax.Array, index: jax.Array, dim: int) -> jax.Ar
     return jax.lax.dynamic_update_slice(into, part, start)
 
 
-def function_of(kind: str) -> Function:
+def function_of(kind: str) -> Callable[..., jax.Array]:
     """The function of this file with a name."""
     return globals()[kind]
