@@ -19,4 +19,4 @@
 # gone and the new ones have no holder. An exception there would lose a model.
 #
 # Why all processes take the same decisions (`spmd/tools/processes`): each program is one of all of them, and a
-# collective that only some of them enter never ends. So every new program is compared before it is compiled, by its digest.
+# collective that only some of them enter never ends. So every new program is compared before it is compiled.
