@@ -13,7 +13,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
-    "base", "ops", "sharding", "graph", "run.pjrt", "lower", "loop", "programs", "persistent", "checks",
+    "base", "ops", "sharding", "graph", "run.pjrt", "lower", "loop", "programs", "files", "checks",
     "passes", "record", "propagation", "run", "aten", "torch_state", "step",
 )  # fmt: skip
 FOLDERS = (

@@ -10,6 +10,8 @@ from .base import interrupt as _interrupt
 from .base import jax_private as _jax_private
 from .base import state as _state
 from .checks import hlo as _hlo
+from .files import disk as _disk
+from .files import stored as _stored
 from .graph import graph as _graph
 from .graph import lent as _lent
 from .graph import meta as _meta
@@ -39,9 +41,6 @@ from .passes import cuts as _cuts
 from .passes import dynamic as _dynamic
 from .passes import on_host as _on_host
 from .passes import repeats as _repeats
-from .persistent import disk as _disk
-from .persistent import small as _small
-from .persistent import stored as _stored
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import compiler as _compiler
@@ -181,7 +180,7 @@ class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
     process, readable = _disk.process, _disk.readable
-    file_of_stack = _small.file_of_stack
+    file_of_stack = _disk.file_of_stack
     listing = _program.listing
 
 

@@ -15,10 +15,10 @@ from .base import messages as _messages
 from .base import seed as _seed
 from .base import state as _state
 from .checks import miscompiles as _miscompiles
+from .files import disk as _disk
 from .graph import lent as _lent
 from .ops import create as _create
 from .passes import dynamic as _dynamic
-from .persistent import disk as _disk
 from .programs import cache as _cache
 from .programs import compile_log as _compile_log
 from .programs import program as _program

@@ -182,7 +182,7 @@ kept_by: list["Keeper"] = []
 
 
 class Keeper(Protocol):
-    """A module or object that keeps programs (`core/persistent`)."""
+    """A module or object that keeps programs (`core/files`)."""
 
     def load(self, graph: Graph, name: str, line: Line, cause: str) -> Program | None: ...
     def keep(self, program: Program, graph: Graph) -> None: ...

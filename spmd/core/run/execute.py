@@ -227,7 +227,7 @@ def _run_subgraph(
 
 
 class Guard(Protocol):
-    """What looks at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
+    """A look at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
         """The graph with one more root, and the values of which it holds flags."""

@@ -8,6 +8,7 @@ freed once it is imported, so an import during a profile leaves an event with ar
 import gc
 import importlib
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -24,6 +25,12 @@ for _name in _AT_THE_FIRST_STEP:
         importlib.import_module(_name)
 
 
+def _import() -> None:
+    importlib.import_module("torch._dynamo")
+    if torch.distributed.is_available():
+        importlib.import_module("torch.distributed.tensor")
+
+
 def import_dynamo_and_dtensor() -> None:
     """Imports the modules, and has the collector treat what they made as old without looking at it.
 
@@ -33,9 +40,10 @@ def import_dynamo_and_dtensor() -> None:
     of which it takes 0.3.
     """
     with collected_later():
-        importlib.import_module("torch._dynamo")
-        if torch.distributed.is_available():
-            importlib.import_module("torch.distributed.tensor")
+        # In a thread: `torch.fx.wrap` leaves its frame in a cycle, with all frames below it. These would be those of the
+        # user's first op, whose result would stay alive, so that the second step were another program than the first.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(_import).result()
         if not gc.get_freeze_count():  # else a program has frozen objects, and they must stay so
             gc.freeze()
             gc.unfreeze()  # into the oldest generation

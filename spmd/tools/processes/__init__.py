@@ -1,1 +1,1 @@
-"""What watches the processes of a job: they do the same, and programs end."""
+"""The processes of a job, watched: they do the same, and their programs end."""

@@ -12,9 +12,9 @@ from jax.sharding import PartitionSpec
 
 import spmd
 from spmd import P
+from spmd.core.files import stored
 from spmd.core.ops import partition as table
 from spmd.core.ops import sharded
-from spmd.core.persistent import stored
 
 OP = torch.ops.aten.cummax.default
 

@@ -9,7 +9,7 @@ import pytest
 from support import run_script
 
 import spmd
-from spmd.core.persistent import disk
+from spmd.core.files import disk
 
 HEADER = {"jaxlib": "1", "devices": "0,1"}
 KEY, OTHER = "a" * 64, "b" * 64
@@ -191,7 +191,7 @@ class TestProcesses:
             """
             import os, random, sys
             import spmd
-            from spmd.core.persistent import disk
+            from spmd.core.files import disk
             spmd.config.program_cache, spmd.config.program_cache_bytes = True, 60_000
             children = []
             for seed in range(4):

@@ -10,7 +10,7 @@ from support import run_script
 
 import spmd
 from spmd.core.base import messages
-from spmd.core.persistent.disk import readable
+from spmd.core.files.disk import readable
 from spmd.core.programs import cache
 from spmd.tensors import sealed_json
 from spmd.tools.explain import program_folder

@@ -12,6 +12,22 @@ import spmd
 from spmd.core.base import config
 
 
+class TestFirstOp:
+    """What the first use of the device imports keeps no value of the user's alive."""
+
+    def test_second_step_is_the_same_program(self) -> None:
+        printed = run_script(
+            """
+            import gc, torch, spmd
+            gc.disable()
+            for _ in range(2):
+                (torch.arange(8.0, device="xla") * 2).sum().item()
+            print([record.cause for record in spmd.metrics.compiles()])
+            """
+        )
+        assert printed == "['first program of this sync']\n"
+
+
 class TestEnd:
     """A process that ends right after its first backward exits 0, whichever thread it ran in."""
 

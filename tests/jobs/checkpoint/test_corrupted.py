@@ -23,7 +23,7 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.persistent import disk
+from spmd.core.files import disk
 from spmd.tools.explain import program_folder
 from spmd.torch_xla.distributed_checkpoint import FolderReader, SPMDLoadPlanner
 

@@ -1,0 +1,3 @@
+"""Compiled programs as files, for later processes."""
+
+from . import stored as stored
