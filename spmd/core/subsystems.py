@@ -25,8 +25,8 @@ from .programs import program as _program
 from .record import annotations as _annotations
 from .record import call as _call
 from .record import constraints as _constraints
+from .record import precision as _precision
 from .record import record as _record
-from .record import settings as _settings
 from .record import storage as _storage
 from .record import threads as _threads
 from .record import watching as _watching
@@ -220,7 +220,7 @@ class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
     compiled_with, options_of = _program.compiled_with, _program.options_of
-    matmul_precision = _settings.matmul_precision
+    matmul_precision = _precision.matmul_precision
     MISCOMPILES = _miscompiles.MISCOMPILES
     text_of = _program.text_of
     is_private = _disk.is_private

@@ -16,7 +16,6 @@ from ..graph.source import user_frame
 from ..record.constraints import sharding_now, with_sharding
 from ..record.overlap import check_target
 from ..record.overloads import Args, Handler, Kwargs
-from ..record.settings import filled
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, wrap
 from ..record.views import View, shown, write
@@ -25,6 +24,7 @@ from ..run.host_reads import host_value
 from ..run.pjrt.host import leaving
 from ..run.pjrt.transfer import host_array, host_tensor
 from ..sharding.value import Sharding
+from .determinism import filled
 from .naming import only_device
 
 aten = torch.ops.aten

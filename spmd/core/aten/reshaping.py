@@ -15,10 +15,10 @@ from ..graph.source import user_frame
 from ..ops.shape import PARTS, part
 from ..record import rebased
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
-from ..record.settings import fill_of
 from ..record.storage import LOCK
 from ..record.tensor import XlaTensor, alias, no_bytes
 from ..record.views import View, refused_rule, shown, strided_rule
+from .determinism import fill_of
 
 aten = torch.ops.aten
 

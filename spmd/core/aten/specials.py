@@ -9,11 +9,10 @@ import torch
 from torch._ops import OpOverload
 
 from ..base import counters
-from ..record import settings
 from ..record.overloads import Args, Handler, Kwargs, by_arguments
 from ..record.resolve import BY_NAME, SPECIALS
 from ..run.pjrt.host import leaving
-from . import composites, copies, fused, recurrent, reshaping
+from . import composites, copies, determinism, fused, recurrent, reshaping
 
 aten = torch.ops.aten
 
@@ -211,7 +210,7 @@ _SPECIALS: dict[OpOverload, Handler] = {
 }
 
 for _table in (
-    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, settings.HANDLERS,
+    copies.HANDLERS, reshaping.HANDLERS, _SPECIALS, composites.HANDLERS, determinism.HANDLERS,
     recurrent.HANDLERS, fused.HANDLERS,
 ):  # fmt: skip  # a later table may refine an earlier one
     SPECIALS.update(_table)

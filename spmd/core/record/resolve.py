@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from ..checks.memory_formats import refuse_op
 from ..ops import CHECKS, ON_CPU, base_name
-from . import settings
+from . import precision
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
@@ -90,15 +90,15 @@ def _handler(plan: Plan) -> Handler | None:
 
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
-    setting = settings.matmul_precision()
-    return NotImplemented if setting == "highest" or not settings.reads_float32(args) else plan_of((func, setting))
+    setting = precision.matmul_precision()
+    return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
 
 
 def _less_precise(overload: OpOverload, setting: str) -> Plan:
     """The plan of a product under "high" or "medium"."""
     plan = Plan(overload)
     assert plan.rule is not None, "only products have a precision"
-    settings.allow(setting, plan)
+    precision.allow(setting, plan)
     return plan
 
 

@@ -8,10 +8,10 @@ import torch
 from torch._ops import OpOverload
 
 from ..aten import fused, recurrent
+from ..aten.determinism import fill_of
 from ..aten.naming import only_device
 from ..aten.specials import attention
 from ..record.call import dispatch
-from ..record.settings import fill_of
 from ..record.tensor import XlaTensor
 from ..record.watching import recorded
 

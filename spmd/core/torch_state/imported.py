@@ -40,8 +40,8 @@ def import_dynamo_and_dtensor() -> None:
     of which it takes 0.3.
     """
     with collected_later():
-        # In a thread: `torch.fx.wrap` leaves its frame in a cycle, with all frames below it. These would be those of the
-        # user's first op, whose result would stay alive, so that the second step were another program than the first.
+        # In a thread: `torch.fx.wrap` leaves its frame in a cycle, with all frames below it, here those of the user's
+        # first op. Its result would stay alive, and the second step be another program than the first.
         with ThreadPoolExecutor(1) as thread:
             thread.submit(_import).result()
         if not gc.get_freeze_count():  # else a program has frozen objects, and they must stay so
