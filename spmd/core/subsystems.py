@@ -206,7 +206,7 @@ class specs:  # used as a module is
     """Specs: the mesh axes of each dim."""
 
     OPEN, UNCONSTRAINED, UNSHARDED = _value.OPEN, _value.UNCONSTRAINED, _value.UNSHARDED
-    open_dims, read, read_tiled = _text.open_dims, _text.read, _text.read_tiled
+    Tiling: TypeAlias = _text.Tiling
 
 
 class dtypes:  # used as a module is

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ..core import Dim, Sharding, Spec, ends_at_user_line, hardware, processes, specs, topology
+from . import sharding_text
 from .graph_constants import constant_of_graphs
 from .hints import did_you_mean
 from .partition_spec import Axis, PartitionSpec
@@ -211,10 +212,12 @@ class Mesh:
 
     def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
         whole = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
-        text, open_dims = specs.open_dims(given)
+        text, open_dims = sharding_text.open_dims(given)
         if open_dims and max(open_dims) >= rank:
             raise ValueError(f"{caller}: {given} leaves dim {max(open_dims)} open, but the tensor has {rank} dims")
-        sharding = Sharding.of_tiling(specs.read(text, rank, self.device_ids, caller), (whole,), target=self.target)
+        sharding = Sharding.of_tiling(
+            sharding_text.read(text, rank, self.device_ids, caller), (whole,), target=self.target
+        )
         dims = [*sharding.spec.dims, *[specs.UNSHARDED] * (rank - len(sharding.spec.dims))]
         dims = [specs.OPEN if i in open_dims else dim for i, dim in enumerate(dims)]
         return sharding.with_spec(sharding.spec._replace(dims=tuple(dims)))

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmd import Mesh, P
-from spmd.core.sharding.text import Tiling, open_dims, read, spell
+from spmd.core.sharding.text import Tiling, spell
+from spmd.mesh.sharding_text import open_dims, read
 
 AXES = ("a", "b", "c")
 SHAPES = [(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (2, 1, 4), (4,), (2, 3), (6,), (1,)]

@@ -19,8 +19,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 import spmd
 from spmd import Mesh, P
 from spmd.core.base.jax_private import xla_client
-from spmd.core.sharding.text import Tiling, read, spell
+from spmd.core.sharding.text import Tiling, spell
 from spmd.mesh.placements import splits_of
+from spmd.mesh.sharding_text import read
 
 SHAPES = [(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (1,), (2,), (2, 2), (6,), (3, 2), (1, 2, 1)]
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core import Sharding, specs
+from ...core import Sharding
+from ...mesh import sharding_text
 
 # --- the devices of each tile -----------------------------------------------------------------------------------------
 
@@ -29,12 +30,12 @@ def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
 
     Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
     """
-    text, _ = specs.open_dims(given)
+    text, _ = sharding_text.open_dims(given)
     if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
         return np.arange(num_devices).reshape(1, num_devices)
     if text == "{unreduced}":
         return np.arange(num_devices).reshape(num_devices, 1)
-    tiling = specs.read_tiled(text, caller)
+    tiling = sharding_text.read_tiled(text, caller)
     return np.array(tiling.devices).reshape(*tiling.tiles, tiling.sums, tiling.copies)
 
 
