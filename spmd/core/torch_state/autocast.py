@@ -9,7 +9,6 @@ import torch
 from ..base.state import PerThread
 from ..graph.source import THREADS
 from ..record.threads import IN_EACH_THREAD
-from .when_imported import replaces
 
 aten = torch.ops.aten
 
@@ -48,14 +47,15 @@ def _begin_thread() -> None:
         torch.set_autocast_dtype(NAME, _DEFAULT)
 
 
+def set_autocast_dtype(put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype) -> None:
+    """`torch.set_autocast_dtype`, which notes the dtype of this thread."""
+    if device_type == NAME:
+        _has_dtype.value = True
+    put(device_type, dtype)
+
+
 def _join_default() -> None:
     """Sets the default where a thread first uses the device or `torch.autocast("xla")`, unless it has set a dtype."""
-
-    @replaces(torch, "set_autocast_dtype")
-    def set_autocast_dtype(put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype) -> None:
-        if device_type == NAME:
-            _has_dtype.value = True
-        put(device_type, dtype)
 
     # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
     @functools.wraps(torch.autocast.__init__)

@@ -42,16 +42,11 @@ def join_loaders() -> None:
 # --- the state of `GradScaler`: data, as a parameter's is, and no op of the next step ---------------------------------
 
 
-def join_grad_scaler() -> None:
+def fill_scaler(original: Callable[..., None], scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> None:
     """Makes a scaler on the device keep its first and its loaded numbers as data.
 
     torch fills its tensors: the first step, and the one after `load_state_dict`, would be programs of their own.
     """
-    replaces(torch.amp.GradScaler, "_lazy_init_scale_growth_tracker")(_filled)
-    replaces(torch.amp.GradScaler, "load_state_dict")(_filled)
-
-
-def _filled(original: Callable[..., None], scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> None:
     original(scaler, *args, **kwargs)
     # Both methods fill these with these two numbers, which both set.
     for tensor, number in (
