@@ -79,17 +79,8 @@ _GPUS = (
 )  # fmt: skip
 
 GPUS = {gpu.name: gpu for gpu in _GPUS}
-_descriptions = {name: gpu.description for name, gpu in GPUS.items()}
-
-
-def description(name: str) -> str | None:
-    """The description of a GPU by its name in a target; None for a name that is not known."""
-    return _descriptions.get(name)
-
-
-def names() -> list[str]:
-    """The names of GPUs that a target may have."""
-    return sorted(_descriptions)
+# By the names of GPUs that a target may have.
+DESCRIPTIONS = {name: gpu.description for name, gpu in GPUS.items()}
 
 
 _NAME = re.compile(r"[a-z][a-z_]*\d*[a-z\d_]*")
@@ -101,5 +92,5 @@ def add_description(name: str, text: str) -> None:
         raise ValueError(
             f'describe_gpu: expected a name of letters, digits and underscores such as "mygpu", got {name!r}'
         )
-    if _descriptions.setdefault(name, text) != text:
+    if DESCRIPTIONS.setdefault(name, text) != text:
         raise ValueError(f"describe_gpu: {name!r} is another GPU already; choose another name")

@@ -23,7 +23,7 @@ from jax.experimental import topologies
 from ..base.config import config, loading_plugins, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
 from ..base.state import PerThread, held
-from .gpus import description, names
+from .gpus import DESCRIPTIONS
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
@@ -78,7 +78,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
     count, kind, name, num_in_slice = _parsed(target)
-    if num_in_slice is not None and description(kind) is not None:
+    if num_in_slice is not None and kind in DESCRIPTIONS:
         return _gpus(target, count, num_in_slice)
     try:
         # A chip is one device, as jax has it on real ones: a v4's two cores would else be two.
@@ -88,14 +88,14 @@ def _devices(target: Target) -> Sequence[jax.Device]:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
             f'installed: pip install \'torch-spmd[tpu]\'), several such as "2xv5e:2x4", GPUs such as "h100:8" '
-            f'({", ".join(names())}), or simulated devices such as "cpu:2048". {error}'
+            f'({", ".join(sorted(DESCRIPTIONS))}), or simulated devices such as "cpu:2048". {error}'
         ) from error
 
 
 def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
     """The GPUs of so many nodes, each a process and a slice."""
     prepare_cuda()
-    text = description(_parsed(target).kind)
+    text = DESCRIPTIONS[_parsed(target).kind]
     try:
         described = topologies.get_topology_desc(platform="cuda", target_config=text, topology=f"{nodes}x1x{size}")
     except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -133,7 +133,7 @@ def _parsed(target: str) -> _Parsed:
     if kind == "v5" or (kind in _DIMS and "x" in chips and len(chips.split("_")[0].split("x")) != _DIMS[kind]):
         expected = "v5e or v5p" if kind == "v5" else f"{kind}:{'x'.join('2' * _DIMS[kind])}"
         raise ValueError(f"target: {target!r} is no TPU slice: expected {expected}, a number of chips for each dim")
-    is_counted = (kind == "cpu" or description(kind) is not None) and chips.isdigit() and int(chips) > 0
+    is_counted = (kind == "cpu" or kind in DESCRIPTIONS) and chips.isdigit() and int(chips) > 0
     return _Parsed(count, kind, name, int(chips) if is_counted else None)
 
 
