@@ -250,15 +250,12 @@ def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) ->
         return loaded
 
 
-def _refuse_storages() -> None:
+def _new_storage(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
     """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
-
-    @replaces(torch.UntypedStorage, "__new__")
-    def new(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "xla":
-            no_bytes()
-        return make(*args, **kwargs)
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "xla":
+        no_bytes()
+    return make(*args, **kwargs)
 
 
 def join_saving() -> None:
@@ -268,4 +265,4 @@ def join_saving() -> None:
     }.items():  # fmt: skip
         setattr(XlaTensor, method, function)
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
-    _refuse_storages()
+    replaces(torch.UntypedStorage, "__new__")(_new_storage)
