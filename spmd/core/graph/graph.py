@@ -12,7 +12,7 @@ from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .meta import Meta, dense_meta
 from .op import OpSpec, digest
-from .store import SERIALS, DeviceData, StackGroup
+from .store import DeviceData, StackGroup, next_serial
 
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
@@ -35,7 +35,7 @@ class Node:
     code: CodeType | None = None
     instruction: int = 0
     sequence: int = -1
-    serial: float = field(init=False, default_factory=SERIALS.__next__)
+    serial: float = field(init=False, default_factory=next_serial)
 
     @property
     def meta(self) -> Meta:
@@ -117,12 +117,8 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
             stack.extend(value.operands)
     # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order their roots are.
     nodes.sort(key=_serial)
-    inputs: dict[DeviceData, None] = {}
-    for node in nodes:
-        for operand in node.operands:
-            if type(operand) is DeviceData:
-                inputs[operand] = None
-    return nodes, list(inputs)
+    inputs = [operand for node in nodes for operand in node.operands if type(operand) is DeviceData]
+    return nodes, list(dict.fromkeys(inputs))
 
 
 def walk(nodes: Sequence[Node]) -> Iterator[Node]:

@@ -36,12 +36,8 @@ from .meta import Meta
 StackGroup = tuple[int, ...]
 
 
-SERIALS = itertools.count()  # nodes and device data share one counter
-
-
-def next_serial() -> int:
-    """Returns a number above those of all values so far."""
-    return next(SERIALS)
+# Returns a number above those of all values so far; nodes and device data share it.
+next_serial = itertools.count().__next__
 
 
 class Store:
@@ -84,10 +80,6 @@ class Store:
         """Returns the device data of a row; None for a free row."""
         data = self._refs[index]()
         return data if data is not None and data.store is self and data.row == index else None
-
-    def inputs(self) -> list["DeviceData"]:
-        """Returns the device data of all rows that are not free."""
-        return [device_data for index in range(len(self)) if (device_data := self.device_data(index)) is not None]
 
     def placed(self) -> jax.Array:
         """Returns the buffer with all rows."""
@@ -137,7 +129,7 @@ class DeviceData:
     store: Store | None = field(init=False, default=None)
     row: int = field(init=False, default=0)
     gone: str | None = field(init=False, default=None)
-    serial: int = field(init=False, default_factory=SERIALS.__next__)
+    serial: int = field(init=False, default_factory=next_serial)
     holder: Any = field(init=False, default=None)
 
     def is_on_devices(self) -> bool:
