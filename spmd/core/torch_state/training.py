@@ -60,18 +60,15 @@ def fill_scaler(original: Callable[..., None], scaler: torch.amp.GradScaler, *ar
 # torch would read each saved value to the CPU, which ends a program at each op of the forward pass.
 
 
-class _Packed(partial[torch.Tensor]):
+class _SavedCall(partial[torch.Tensor]):
     """A saved tensor as the call that returns it."""
 
 
 @torch.no_grad()
-def _pack(tensor: XlaTensor) -> _Packed:
-    # A parameter or buffer is on the device in any case.
-    return (
-        _Packed(_unchanged, tensor, tensor._version)
-        if tensor._storage.is_state
-        else _Packed(TO_DEVICE, TO_HOST(tensor))
-    )
+def _pack(tensor: XlaTensor) -> _SavedCall:
+    if tensor._storage.is_state:  # a parameter or buffer is on the device in any case
+        return _SavedCall(_unchanged, tensor, tensor._version)
+    return _SavedCall(TO_DEVICE, TO_HOST(tensor))
 
 
 def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
@@ -96,7 +93,7 @@ def join_save_on_cpu() -> None:
             return _pack(tensor) if type(tensor) is XlaTensor else pack(tensor)
 
         def unpack_ours(packed: object) -> torch.Tensor:
-            if not isinstance(packed, _Packed):
+            if not isinstance(packed, _SavedCall):
                 return unpack(packed)
             with torch.no_grad():
                 return packed()
