@@ -2,78 +2,56 @@
 
 from typing import TypeAlias
 
-from . import passes as _passes
-from .aten import copies as _copies
-from .aten import fallback as _fallback
-from .base import config as _config
+from . import passes
+from .aten import copies, fallback
+from .base import config, in_flight, jax_private, state
 from .base import counters as _counters
 from .base import dtypes as _dtypes
 from .base import forking as _forking
-from .base import in_flight as _in_flight
-from .base import jax_private as _jax_private
 from .base import messages as _messages
 from .base import seed as _seed
-from .base import state as _state
-from .checks import miscompiles as _miscompiles
-from .files import disk as _disk
-from .graph import lent as _lent
-from .ops import create as _create
-from .passes import dynamic as _dynamic
-from .programs import cache as _cache
-from .programs import compile_log as _compile_log
-from .programs import program as _program
+from .checks import miscompiles
+from .files import disk
+from .graph import lent
+from .ops import create
+from .passes import dynamic
+from .programs import cache, compile_log, program
 from .record import annotations as _annotations
-from .record import call as _call
-from .record import constraints as _constraints
-from .record import precision as _precision
-from .record import record as _record
-from .record import storage as _storage
-from .record import threads as _threads
-from .record import watching as _watching
-from .run import executables as _executables
-from .run import execute as _execute
-from .run import host_reads as _host_reads
-from .run import prepare as _prepare
-from .run import schedule as _schedule
+from .record import call, constraints, precision, record, storage, threads, watching
+from .run import executables, execute, host_reads, prepare, schedule
 from .run import syncs as _syncs
-from .run.pjrt import devices as _devices
+from .run.pjrt import devices
 from .run.pjrt import processes as _processes
 from .run.pjrt import transfer as _transfer
-from .sharding import partitioner as _partitioner
-from .sharding import text as _text
+from .sharding import partitioner, text, value
 from .sharding import topology as _topology
-from .sharding import value as _value
-from .torch_state import backward as _backward
-from .torch_state import device_memory as _device_memory
-from .torch_state import install as _install
-from .torch_state import modules as _modules
-from .torch_state import swap as _swap
+from .torch_state import backward, device_memory, install, modules, swap
 
 
 class points:  # used as a module is
     """Registration points: lists that packages join. Each is empty, or has the core's own entry."""
 
-    before_compiling, before_making = _cache.before_compiling, _cache.before_making
-    while_compiling, after_compiling = _cache.while_compiling, _cache.after_compiling
-    describe = _cache.describe
-    of_program, of_run = _program.of_program, _compile_log.of_run
-    given_by = _disk.given_by
-    after_pass = _prepare.after_pass
-    before_run, before_recorded_run = _executables.before_run, _executables.before_recorded_run
-    on_launch, noted_by = _executables.on_launch, _record.noted_by
-    on_schedule = _execute.on_schedule
-    after_read = _host_reads.after_read
-    after_upload = _copies.after_upload
+    before_compiling, before_making = cache.before_compiling, cache.before_making
+    while_compiling, after_compiling = cache.while_compiling, cache.after_compiling
+    describe = cache.describe
+    of_program, of_run = program.of_program, compile_log.of_run
+    given_by = disk.given_by
+    after_pass = prepare.after_pass
+    before_run, before_recorded_run = executables.before_run, executables.before_recorded_run
+    on_launch, noted_by = executables.on_launch, record.noted_by
+    on_schedule = execute.on_schedule
+    after_read = host_reads.after_read
+    after_upload = copies.after_upload
     after_wait = _syncs.after_wait
-    after_fallback = _fallback.after_fallback
-    after_own_op = _watching.after_own_op
-    between_ops, names_of = _call.between_ops, _call.names_of
-    can_run = _storage.can_run
-    keeps_start = _dynamic.keeps_start
-    after_move = _modules.after_move
-    AT_FIRST_USE = _threads.AT_FIRST_USE
-    PASSES, COMPILE_PASSES = _passes.PASSES, _passes.COMPILE_PASSES
-    join_while = _config.join_while
+    after_fallback = fallback.after_fallback
+    after_own_op = watching.after_own_op
+    between_ops, names_of = call.between_ops, call.names_of
+    can_run = storage.can_run
+    keeps_start = dynamic.keeps_start
+    after_move = modules.after_move
+    AT_FIRST_USE = threads.AT_FIRST_USE
+    PASSES, COMPILE_PASSES = passes.PASSES, passes.COMPILE_PASSES
+    join_while = config.join_while
     when_cleared = _counters.when_cleared
 
 
@@ -82,7 +60,7 @@ class processes:  # used as a module is
 
     client, collect_garbage, count = _processes.client, _processes.collect_garbage, _processes.count
     Place: TypeAlias = _processes.Place
-    detect = _jax_private.ClusterEnv.auto_detect_unset_distributed_params
+    detect = jax_private.ClusterEnv.auto_detect_unset_distributed_params
     index, polled = _processes.index, _processes.polled
     reached_preemption, several, start = _processes.reached_preemption, _processes.several, _processes.start
     agree, agree_once, digest = _processes.agree, _processes.agree_once, _processes.digest
@@ -98,7 +76,7 @@ class counters:  # used as a module is
     now, num_compiles, num_loaded = _counters.now, _counters.num_compiles, _counters.num_loaded
     num_logged, place_of_code, report = _counters.num_logged, _counters.place_of_code, _counters.report
     silent, timer = _counters.silent, _counters.timer
-    last_program, compiler_context = _cache.last_program, _partitioner.compiler_context
+    last_program, compiler_context = cache.last_program, partitioner.compiler_context
 
 
 class samples:  # used as a module is
@@ -119,36 +97,34 @@ class seed:  # used as a module is
 class hardware:  # used as a module is
     """The devices that programs run on, their memory, and what is in flight."""
 
-    default_sharding, devices, host_memory = _devices.default_sharding, _devices.devices, _devices.host_memory
-    is_running, prepare, resource = _devices.is_running, _devices.prepare, _devices.resource
-    use_cpu_devices = _devices.use_cpu_devices
-    free_bytes, mem_get_info = _device_memory.free_bytes, _device_memory.mem_get_info
-    memory_allocated = _device_memory.memory_allocated
-    is_idle, note_run, stamp = _in_flight.is_idle, _in_flight.note_run, _in_flight.stamp
-    unchanged, wait = _in_flight.unchanged, _in_flight.wait
-    num_tpu_chips = _jax_private.num_tpu_chips
+    default_sharding, host_memory, is_running = devices.default_sharding, devices.host_memory, devices.is_running
+    prepare, resource, use_cpu_devices = devices.prepare, devices.resource, devices.use_cpu_devices
+    devices = devices.devices
+    free_bytes, mem_get_info = device_memory.free_bytes, device_memory.mem_get_info
+    memory_allocated = device_memory.memory_allocated
+    is_idle, note_run, stamp = in_flight.is_idle, in_flight.note_run, in_flight.stamp
+    unchanged, wait = in_flight.unchanged, in_flight.wait
+    num_tpu_chips = jax_private.num_tpu_chips
 
 
 class transfer:  # used as a module is
     """Values between the host and the devices, whole and by shards."""
 
-    copied, download = _transfer.copied, _transfer.download
-    filled, global_shape = _transfer.filled, _transfer.global_shape
-    host_array, host_tensor, joined = _transfer.host_array, _transfer.host_tensor, _transfer.joined
-    move, respelled, shards_here = _transfer.move, _transfer.respelled, _transfer.shards_here
+    copied, download, filled = _transfer.copied, _transfer.download, _transfer.filled
+    global_shape, host_array, host_tensor = _transfer.global_shape, _transfer.host_array, _transfer.host_tensor
+    joined, move, respelled, shards_here = _transfer.joined, _transfer.move, _transfer.respelled, _transfer.shards_here
     shards_of, upload_part, upload_shard = _transfer.shards_of, _transfer.upload_part, _transfer.upload_shard
-    host_copy = _copies.host_copy
-    materialise, leased, lent_to = _host_reads.materialise, _host_reads.leased, _host_reads.lent_to
-    placed_like = _schedule.placed_like
-    CHECKPOINT_NAME, TO_DEVICE, TO_HOST = _create.CHECKPOINT_NAME, _create.TO_DEVICE, _create.TO_HOST
-    Lender = _lent.Lender
+    host_copy = copies.host_copy
+    materialise, leased, lent_to = host_reads.materialise, host_reads.leased, host_reads.lent_to
+    placed_like = schedule.placed_like
+    CHECKPOINT_NAME, TO_DEVICE, TO_HOST = create.CHECKPOINT_NAME, create.TO_DEVICE, create.TO_HOST
+    Lender = lent.Lender
 
 
 class messages:  # used as a module is
     """Lines on stderr."""
 
-    LOCK, fitted = _messages.LOCK, _messages.fitted
-    print_line, say = _messages.print_line, _messages.say
+    LOCK, fitted, print_line, say = _messages.LOCK, _messages.fitted, _messages.print_line, _messages.say
 
 
 class annotations:  # used as a module is
@@ -157,15 +133,14 @@ class annotations:  # used as a module is
     annotate, annotate_in_program = _annotations.annotate, _annotations.annotate_in_program
     clear_annotation, current_sharding = _annotations.clear_annotation, _annotations.current_sharding
     mark_op, residence, unmarked_op = _annotations.mark_op, _annotations.residence, _annotations.unmarked_op
-    sharding_now, with_one_sharding = _constraints.sharding_now, _constraints.with_one_sharding
-    with_sharding = _constraints.with_sharding
+    sharding_now, with_one_sharding = constraints.sharding_now, constraints.with_one_sharding
+    with_sharding = constraints.with_sharding
 
 
 class grad_shardings:  # used as a module is
     """Shardings of gradients, as of their parameters."""
 
-    PINNED, follow, leave = _backward.PINNED, _backward.follow, _backward.leave
-    shard_gradient = _backward.shard_gradient
+    PINNED, follow, leave, shard_gradient = backward.PINNED, backward.follow, backward.leave, backward.shard_gradient
 
 
 class syncs:  # used as a module is
@@ -177,13 +152,12 @@ class syncs:  # used as a module is
 class variables:  # used as a module is
     """Variables that the process was started with, and what its launcher says."""
 
-    gpu_memory_fraction, has_gpu = _config.gpu_memory_fraction, _config.has_gpu
-    has_variable, known_variables, launched = _config.has_variable, _config.known_variables, _config.launched
-    names_xla_for_frameworks = _config.names_xla_for_frameworks
-    requested_cpu_devices, requested_hardware = _config.requested_cpu_devices, _config.requested_hardware
-    unknown_variables, variables_of_process = _config.unknown_variables, _config.variables_of_process
-    is_terminal, wants_color = _config.is_terminal, _config.wants_color
-    OTHER_OWNERS = _install.OTHER_OWNERS
+    gpu_memory_fraction, has_gpu, has_variable = config.gpu_memory_fraction, config.has_gpu, config.has_variable
+    known_variables, launched = config.known_variables, config.launched
+    names_xla_for_frameworks, requested_cpu_devices = config.names_xla_for_frameworks, config.requested_cpu_devices
+    requested_hardware, unknown_variables = config.requested_hardware, config.unknown_variables
+    variables_of_process, is_terminal, wants_color = config.variables_of_process, config.is_terminal, config.wants_color
+    OTHER_OWNERS = install.OTHER_OWNERS
 
 
 class forking:  # used as a module is
@@ -205,8 +179,8 @@ class topology:  # used as a module is
 class specs:  # used as a module is
     """Specs: the mesh axes of each dim."""
 
-    OPEN, UNCONSTRAINED, UNSHARDED = _value.OPEN, _value.UNCONSTRAINED, _value.UNSHARDED
-    Tiling: TypeAlias = _text.Tiling
+    OPEN, UNCONSTRAINED, UNSHARDED = value.OPEN, value.UNCONSTRAINED, value.UNSHARDED
+    Tiling: TypeAlias = text.Tiling
 
 
 class dtypes:  # used as a module is
@@ -219,21 +193,20 @@ class dtypes:  # used as a module is
 class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
-    compiled_with, options_of = _program.compiled_with, _program.options_of
-    matmul_precision = _precision.matmul_precision
-    MISCOMPILES = _miscompiles.MISCOMPILES
-    text_of = _program.text_of
-    is_private = _disk.is_private
+    compiled_with, options_of, text_of = program.compiled_with, program.options_of, program.text_of
+    matmul_precision = precision.matmul_precision
+    MISCOMPILES = miscompiles.MISCOMPILES
+    is_private = disk.is_private
 
 
 class observation:  # used as a module is
     """The observation of a call that is replayed later."""
 
-    active, derived = _state.active_observation, _state.derived
+    active, derived = state.active_observation, state.derived
 
 
 class module_moves:  # used as a module is
     """Moves of modules to and from the device."""
 
-    ARRIVED, WAITING, to_come = _modules.ARRIVED, _modules.WAITING, _modules.to_come
-    exchange, renew_hooks = _swap.exchange, _swap.renew_hooks
+    ARRIVED, WAITING, to_come = modules.ARRIVED, modules.WAITING, modules.to_come
+    exchange, renew_hooks = swap.exchange, swap.renew_hooks

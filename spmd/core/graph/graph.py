@@ -12,39 +12,30 @@ from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .meta import Meta, dense_meta
 from .op import OpSpec, digest
-from .store import SERIALS, DeviceData, StackGroup
+from .store import DeviceData, StackGroup, next_serial
 
 # The flags that make two programs of one graph.
 SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes", "parallel")
 settings = attrgetter(*SETTINGS)
 
 
+# With slots, as a step records thousands of nodes, each of which would else have a dict.
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """One recorded op: its OpSpec, its operands, its scalar arguments, and the user's line.
 
     A Node stands for its result; an op with several results has one Node and a `TupleElement` per result. `serial`
-    counts recorded ops: sorting by it is a topological order. `sequence`: autograd's number of the forward op.
+    counts recorded ops: sorting by it is a topological order; it is a fraction for an op that a pass inserts between
+    two others. `sequence`: autograd's number of the forward op.
     """
 
-    # Slots, as a step records thousands of nodes, each of which would else have a dict.
-    __slots__ = ("code", "instruction", "numbers", "op", "operands", "sequence", "serial")
-
-    def __init__(
-        self,
-        op: OpSpec,
-        operands: "Sequence[Value]",
-        numbers: Sequence[float | int] = (),
-        code: CodeType | None = None,
-        instruction: int = 0,
-        sequence: int = -1,
-    ):
-        self.op = op
-        self.operands = operands
-        self.numbers = numbers
-        self.code = code
-        self.instruction = instruction
-        self.sequence = sequence
-        self.serial: float = next(SERIALS)  # a fraction for an op that a pass inserts between two others
+    op: OpSpec
+    operands: "Sequence[Value]"
+    numbers: Sequence[float | int] = ()
+    code: CodeType | None = None
+    instruction: int = 0
+    sequence: int = -1
+    serial: float = field(init=False, default_factory=next_serial)
 
     @property
     def meta(self) -> Meta:
@@ -55,14 +46,12 @@ class Node:
         return Node(self.op, tuple(operands), self.numbers, self.code, self.instruction, self.sequence)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TupleElement:
     """One result of an op that has several."""
 
-    __slots__ = ("index", "node")
-
-    def __init__(self, node: Node, index: int):
-        self.node = node
-        self.index = index
+    node: Node
+    index: int
 
     @property
     def meta(self) -> Meta:
@@ -128,12 +117,8 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[DeviceData]]:
             stack.extend(value.operands)
     # By serial, not by the order of the walk: equal steps must give equal keys, in whatever order their roots are.
     nodes.sort(key=_serial)
-    inputs: dict[DeviceData, None] = {}
-    for node in nodes:
-        for operand in node.operands:
-            if type(operand) is DeviceData:
-                inputs[operand] = None
-    return nodes, list(inputs)
+    inputs = [operand for node in nodes for operand in node.operands if type(operand) is DeviceData]
+    return nodes, list(dict.fromkeys(inputs))
 
 
 def walk(nodes: Sequence[Node]) -> Iterator[Node]:

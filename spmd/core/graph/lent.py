@@ -15,16 +15,12 @@ import numpy as np
 from ..base import counters, forking
 
 
-def _unlimited() -> float:
-    return math.inf
-
-
 @dataclass(eq=False)
 class Lender:
     """A reader of arrays over some time. room: the bytes that copies of its arrays may take, of which one launch makes
     no more: it waits until enough of them are given back. waited, copying: the seconds of such waits and copies."""
 
-    room: Callable[[], float] = _unlimited
+    room: Callable[[], float] = lambda: math.inf
     waited: float = field(default=0.0, init=False)
     copying: float = field(default=0.0, init=False)
 

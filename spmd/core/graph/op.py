@@ -5,7 +5,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -99,6 +99,7 @@ class Identity(Lowering):
     """An op whose results are its first operands."""
 
 
+@dataclass(eq=False, repr=False)
 class OpSpec:
     """One op together with everything that is the same each time it is recorded: a row of the shape-and-dtype table.
 
@@ -114,32 +115,21 @@ class OpSpec:
         is the same in every process.
     """
 
-    encoded = ""  # of the class, where `encode` looks for it
+    name: str
+    lowering: Lowering
+    metas: tuple[Meta, ...]
+    operands: tuple[Meta, ...]
+    numbers: str
+    statics: str
+    sharding: Sharding | None
+    constant: Any
+    layout: tuple[Any, ...] | None
+    encoded: str = field(init=False, default="")  # with a default, as `encode` looks for it in the class
 
-    def __init__(
-        self,
-        name: str,
-        lowering: Lowering,
-        metas: tuple[Meta, ...],
-        operands: tuple[Meta, ...],
-        *,
-        numbers: str,
-        statics: str,
-        sharding: Sharding | None,
-        constant: Any,
-        layout: tuple[Any, ...] | None,
-    ):
-        self.name = name
-        self.lowering = lowering
-        self.metas = metas
-        self.operands = operands
-        self.numbers = numbers
-        self.statics = statics
-        self.sharding = sharding
-        self.constant = constant
-        self.layout = layout
+    def __post_init__(self) -> None:
         # Made once, when an op is met for the first time: later calls find their spec by a plan of the call.
-        self.encoded = digest((name, lowering, metas, operands, numbers, sharding, constant, layout))
+        parts = self.name, self.lowering, self.metas, self.operands, self.numbers, self.sharding, self.constant
+        self.encoded = digest((*parts, self.layout))
 
     @staticmethod
     def of(
@@ -155,10 +145,7 @@ class OpSpec:
         layout: tuple[Any, ...] | None = None,
     ) -> "OpSpec":
         """Returns the interned OpSpec of these parts."""
-        result = OpSpec(
-            name, lowering, metas, operands, numbers=numbers, statics=statics, sharding=sharding, constant=constant,
-            layout=layout,
-        )  # fmt: skip
+        result = OpSpec(name, lowering, metas, operands, numbers, statics, sharding, constant, layout)
         # Two threads that meet an op at once would else have two specs of it, and so two programs of one graph.
         with _lock:
             return _alive.setdefault(result.encoded, result)

@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
@@ -37,14 +38,12 @@ def line_number(code: CodeType | None, instruction: int) -> int:
     return 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Line:
     """A user's line, kept as (code, last instruction) and turned into text only when it is read."""
 
-    __slots__ = ("code", "instruction")
-
-    def __init__(self, code: CodeType | None, instruction: int):
-        self.code = code
-        self.instruction = instruction
+    code: CodeType | None
+    instruction: int
 
     @property
     def number(self) -> int:

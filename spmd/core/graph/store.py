@@ -7,6 +7,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -35,12 +36,8 @@ from .meta import Meta
 StackGroup = tuple[int, ...]
 
 
-SERIALS = itertools.count()  # nodes and device data share one counter
-
-
-def next_serial() -> int:
-    """Returns a number above those of all values so far."""
-    return next(SERIALS)
+# Returns a number above those of all values so far; nodes and device data share it.
+next_serial = itertools.count().__next__
 
 
 class Store:
@@ -84,10 +81,6 @@ class Store:
         data = self._refs[index]()
         return data if data is not None and data.store is self and data.row == index else None
 
-    def inputs(self) -> list["DeviceData"]:
-        """Returns the device data of all rows that are not free."""
-        return [device_data for index in range(len(self)) if (device_data := self.device_data(index)) is not None]
-
     def placed(self) -> jax.Array:
         """Returns the buffer with all rows."""
         return self.buffer
@@ -114,43 +107,30 @@ class Store:
         device_data.move_into(self, index)
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class DeviceData:
     """A value that exists: a device buffer, or host data that has not been uploaded yet; or an abstract value, of which
     only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
 
     `sharding`: the sharding of the buffer, or of the upload to come; `gone`: the reason why the buffer was given up;
-    the data may be a `row` of a `store` instead of a buffer of its own. `source`: the user's (code, last instruction),
-    or the index of the result of its `maker`.
+    the data may be a `row` of a `store` instead of a buffer of its own. `maker`: a weak reference to the program
+    whose result this is; `source`: the user's (code, last instruction), or the index of the result of the maker.
+    `holder`: a weak reference to the storage whose value this is.
     """
 
-    __slots__ = (
-        "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
-        "source", "store",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        meta: Meta,
-        *,
-        buffer: jax.Array | None = None,
-        host: np.ndarray | None = None,
-        sharding: Sharding | None = None,
-        maker: Any = None,
-        source: tuple[CodeType | None, int] | int | None = None,
-        is_abstract: bool = False,
-    ):
-        self.meta = meta
-        self.buffer = buffer
-        self.host = host
-        self.sharding = sharding
-        self.is_abstract = is_abstract
-        self.store: Store | None = None
-        self.row = 0
-        self.gone: str | None = None
-        self.serial = next(SERIALS)
-        self.holder: Any = None  # weak reference to the storage whose value this is
-        self.source = source
-        self.maker = maker  # weak reference to the program whose result this is
+    meta: Meta
+    _: KW_ONLY
+    buffer: jax.Array | None = None
+    host: np.ndarray | None = None
+    sharding: Sharding | None = None
+    maker: Any = None
+    source: tuple[CodeType | None, int] | int | None = None
+    is_abstract: bool = False
+    store: Store | None = field(init=False, default=None)
+    row: int = field(init=False, default=0)
+    gone: str | None = field(init=False, default=None)
+    serial: int = field(init=False, default_factory=next_serial)
+    holder: Any = field(init=False, default=None)
 
     def is_on_devices(self) -> bool:
         """True if it holds memory of the devices: a buffer of its own, or a row of a store."""

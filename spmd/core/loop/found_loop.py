@@ -15,32 +15,18 @@ from .loop_op import Loop, Y, loop_op
 Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
 
 
-class Local(NamedTuple):
-    """An operand from the same iteration."""
+class Entering(NamedTuple):
+    """An operand that is no result of the same iteration.
 
-    place: int
-    result: int
+    kind: "carry", from the iteration before, in the first one the initial value of `Candidate.carry[slot]`; "consts",
+    `Candidate.consts[slot]` in every iteration; "xs", another value from outside in each: of `Candidate.xs[slot]`.
+    """
 
-
-class Carry(NamedTuple):
-    """An operand from the iteration before; in the first iteration, the initial value of `Candidate.carry[slot]`."""
-
+    kind: str
     slot: int
 
 
-class Const(NamedTuple):
-    """An operand that is `Candidate.consts[slot]` in every iteration."""
-
-    slot: int
-
-
-class Xs(NamedTuple):
-    """An operand that is another value from outside the loop in each iteration: one of `Candidate.xs[slot]`."""
-
-    slot: int
-
-
-Source = Local | Carry | Const | Xs
+Source = Result | Entering
 
 
 @dataclass(slots=True)
@@ -96,7 +82,7 @@ class Candidate:
         return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
 
     def row(self, iteration: int) -> int:
-        """Returns the row of an iteration in the stacks of the ys."""
+        """Returns the row of an iteration in the stacks of the ys; and the iteration of a row."""
         return self.iterations - 1 - iteration if self.backwards else iteration
 
     def name(self, iteration: int, result: Result) -> Name:
@@ -107,8 +93,7 @@ class Candidate:
 
     def names(self, result: Result) -> list[Name]:
         """Returns the names of one result in every iteration, by row."""
-        named = [self.name(iteration, result) for iteration in range(self.iterations)]
-        return named[::-1] if self.backwards else named
+        return [self.name(self.row(row), result) for row in range(self.iterations)]
 
 
 # By the name of a value, the input whose buffer it takes.
@@ -148,18 +133,18 @@ def candidate_of(
         taken: list[Source] = []
         for k, operand in enumerate(() if index - start in early else nodes[index].operands):
             if (local := inside(operand)) is not None:
-                taken.append(Local(*local))
+                taken.append(local)
                 continue
             values = tuple([nodes[i].operands[k] for i in range(index, stop, period)])
             if (result := inside(values[1])) is not None:
                 key = (result, value_name(operand))
-                taken.append(Carry(carried.setdefault(key, (len(carried), result, operand))[0]))
+                taken.append(Entering("carry", carried.setdefault(key, (len(carried), result, operand))[0]))
                 continue
             names = tuple(map(value_name, values))
             if all(name is names[0] or name == names[0] for name in names):
-                taken.append(Const(same.setdefault(names[0], (len(same), operand))[0]))
+                taken.append(Entering("consts", same.setdefault(names[0], (len(same), operand))[0]))
             else:
-                taken.append(Xs(rows.setdefault(names, (len(rows), values))[0]))
+                taken.append(Entering("xs", rows.setdefault(names, (len(rows), values))[0]))
         sources.append(tuple(taken))
     carry = tuple((result, initial) for _, result, initial in carried.values())
     consts, xs = tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())
@@ -172,7 +157,7 @@ class FoundLoop(NamedTuple):
     operands: in its order. body: the ops of the first iteration that the body's are made of. numbers: its scalar
     arguments, each as (place in an iteration, iteration, index among those of the op). results: by the name of a value
     of the graph, the index of the result that it becomes. stacks: the ys whose stacks have rows for values that later
-    ops make: the y, the names of its rows, and these values by row.
+    ops make: the y, the names of its rows, those of these values too, and these values by row.
     """
 
     op: OpSpec
@@ -193,7 +178,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
     metas = [value.meta for value in (*found.consts, *(value for _, value in found.carry))]
     inputs = [DeviceData(meta, is_abstract=True) for meta in (*metas, *(values[0].meta for values in found.xs))]
     constants, fixed = len(found.consts), len(metas)
-    start_of = {Const: 0, Carry: constants, Xs: fixed}
+    start_of = {"consts": 0, "carry": constants, "xs": fixed}
     nodes: dict[int, Node] = {}
 
     def value_of(result: Result) -> Value:
@@ -206,7 +191,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
         if index in found.early:
             continue
         operands = [
-            value_of(source) if isinstance(source, Local) else inputs[source.slot + start_of[type(source)]]
+            inputs[source.slot + start_of[source.kind]] if isinstance(source, Entering) else value_of(source)
             for source in found.sources[index]
         ]
         op, positions = node.op, found.positions(index)
@@ -240,7 +225,7 @@ def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] 
             stacks += [(y, names, late)] if late else []
             roots.append(value_of(result))
         results |= {names[row]: start + i for i, row in enumerate(y.rows_of(found.iterations))}
-        start += y.num_rows(found.iterations)
+        start += len(y.rows_of(found.iterations))
         ys.append(y)
     loop = Loop(
         Region(list(nodes.values()), inputs, roots), found.iterations, constants, len(found.carry),
@@ -278,11 +263,8 @@ def _kept(
     names = {rows_before + row: name for row, name in enumerate(found.names(result))}
     filled = {rows_before + row: value for row, value in sorted(others.items()) if is_before(value)}
     late = {rows_before + row: value for row, value in sorted(others.items()) if not is_before(value)}
-    names |= {row: value_name(value) for row, value in filled.items()}
+    names |= {row: value_name(value) for row, value in (filled | late).items()}
     inputs = tuple([over.get(found.name(iteration, result)) for iteration in range(found.iterations)])
-    is_over = inputs[0] is not None and inputs in found.xs
-    if is_over and inputs[0].meta.struct != found.node(0, result[0]).op.metas[result[1]].struct:  # type: ignore[union-attr]
-        is_over = False
     after = len(others) - rows_before
-    slot = found.xs.index(inputs) if is_over else None
+    slot = found.xs.index(inputs) if inputs in found.xs else None
     return Y(before=rows_before, after=after, filled=tuple(filled), over=slot), names, list(filled.values()), late

@@ -49,10 +49,6 @@ class Y:
         end = [self.end_of(iterations)] if self.has_end else []
         return sorted([*range(self.before, self.before + iterations), *self.filled, *end])
 
-    def num_rows(self, iterations: int) -> int:
-        """Counts these rows."""
-        return iterations + len(self.filled) + self.has_end
-
     def end_of(self, iterations: int) -> int:
         """Returns the row of the last value of the carry."""
         return 0 if self.before else iterations
@@ -109,7 +105,7 @@ class Loop(Lowering):
         """Yields the places of the results of each y: one, or one per row."""
         start = self.num_carried + self.num_last
         for y in self.ys:
-            yield range(start, start := start + (1 if y.is_stack else y.num_rows(self.iterations)))
+            yield range(start, start := start + (1 if y.is_stack else len(y.rows_of(self.iterations))))
 
     def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         starts, counts, start = [], [], 0
@@ -220,12 +216,8 @@ class _Trace:
         layouts = [*layouts[: loop.num_fixed], *row_layouts]
         return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, (floats, integers))
 
-    def lowered(self, at: jax.Array | int, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
-        """Lowers the iteration of a row; returns its roots."""
-        floats, integers = self.tables
-        return self.with_numbers((row_at(floats, at), row_at(integers, at)), carry, read)
-
-    def with_numbers(self, own: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
+    def lowered(self, own: Vectors, carry: Arrays, read: Arrays) -> list[jax.Array]:
+        """Lowers an iteration with its own scalar arguments; returns its roots."""
         return lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
 
     # --- an iteration after the other ---------------------------------------------------------------------------------
@@ -237,7 +229,7 @@ class _Trace:
         that it replaces: so no stack on the host is ever on the device in full.
         """
         loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
-        roots, is_from_host = loop.body.roots, self.is_from_host()
+        roots, is_from_host, (floats, integers) = loop.body.roots, self.is_from_host(), self.tables
         slots = {k: y.over for k, y in enumerate(loop.ys) if is_from_host and y.over is not None}
         on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
         on_device = [k for k in range(len(loop.ys)) if k not in on_host and k not in slots]
@@ -254,7 +246,7 @@ class _Trace:
                 read.append(row_at(array, places[-1]))
             if is_from_host:
                 read = list(map(plain, rows_on_device(read, self.layouts[loop.num_constants :])))
-            result = self.lowered(at, carry, read)
+            result = self.lowered((row_at(floats, at), row_at(integers, at)), carry, read)
             after = [_like(new, old) for new, old in zip(result[:count], carry, strict=True)]
             last = [_like(new, old) for new, old in zip(result[count:end], last, strict=True)]
             written = [
@@ -330,9 +322,7 @@ class _Trace:
         operands."""
         loop = self.loop
         arrays = [rows(x, loop.iterations) for x in self.xs]
-        roots = jax.vmap(lambda floats, integers, read: self.with_numbers((floats, integers), (), read))(
-            *self.tables, arrays
-        )
+        roots = jax.vmap(lambda own, read: self.lowered(own, (), read))(self.tables, arrays)
         last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in roots[: loop.num_last]]
         ys: list[Made] = []
         for k, array in enumerate(roots[loop.num_last :]):
@@ -386,7 +376,7 @@ def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "
     results = metas[:single]
     for meta, y in zip(metas[single:], loop.ys, strict=True):
         stack = dense_meta((iterations, *meta.shape), meta.dtype)
-        results += [stack] if y.is_stack else [meta] * y.num_rows(iterations)
+        results += [stack] if y.is_stack else [meta] * len(y.rows_of(iterations))
     steps = zip(kinds_of(body.nodes), loop.steps, strict=True)
     numbers = "".join(kind * (iterations if by is EACH else 1) for kind, by in steps if not isinstance(by, tuple))
     return OpSpec.of(

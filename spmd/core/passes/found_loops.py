@@ -4,7 +4,7 @@ XLA may defer a computation that no loop needs until the loop has ended. For the
 a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
 """
 
-import dataclasses
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,14 +30,6 @@ def with_loops(graph: Graph, candidates: Sequence[Candidate]) -> Graph:
     return rewrite(graph, loops.rules)
 
 
-@dataclasses.dataclass(slots=True)
-class _YStack:
-    """The stack of a y, with room for values from outside: by row, the name of the value; the rows that are there."""
-
-    names: dict[int, Name]
-    rows: list[int]
-
-
 class _Loops:
     """The rules that put loops in the place of stretches of a graph, and later values into the stacks of their ys."""
 
@@ -60,12 +52,11 @@ class _Loops:
         result = results(new.add(loop.op, loop.operands, first, numbers, body))
         new.now |= {name: result[index] for name, index in loop.results.items()}
         for y, names, late in loop.stacks:
-            stack = _YStack(names, y.rows_of(candidate.iterations))
+            rows = y.rows_of(candidate.iterations)
             for row, value in late.items():
-                stack.names[row] = value_name(value)
                 maker = origin(value)
                 assert maker is not None, "data is there before"
-                self.rules[maker] = partial(_put, self.rules.get(maker, Rewrite.copy), stack, row)
+                self.rules[maker] = partial(_put, self.rules.get(maker, Rewrite.copy), names, rows, row)
 
     def _early(self, candidate: Candidate, new: Rewrite) -> None:
         """Adds the ops of all iterations that have another start in each and read no result of the loop."""
@@ -86,20 +77,21 @@ class _Loops:
                 new.copy(candidate.nodes[index])
 
 
-def _put(before: Rule, stack: _YStack, row: int, new: Rewrite, node: Node) -> None:
-    """Adds an op by its rule, and another that writes its result into a row of a stack."""
+def _put(before: Rule, names: Mapping[int, Name], rows: list[int], row: int, new: Rewrite, node: Node) -> None:
+    """Adds an op by its rule, and another that writes its result into a row of the stack of a y.
+
+    names: of the stack's values, by row. rows: those that are there so far; the row is added to them.
+    """
     before(new, node)
-    values = [new.now[stack.names[at]] for at in stack.rows]
-    value = new.now[stack.names[row]]
-    rows = sorted([*stack.rows, row])
+    value = new.now[names[row]]
+    operands = *(new.now[names[at]] for at in rows), value
+    bisect.insort(rows, row)
     meta = dense_meta(value.meta.shape, value.meta.dtype)
-    operands = (*values, value)
     op = OpSpec.of(
         PUT_ROW, PutRow(row, rows.index(row)), (meta,) * len(rows), tuple(operand.meta for operand in operands)
     )
     result = new.add(op, operands, node)
-    stack.rows = rows
-    new.now |= {stack.names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
+    new.now |= {names[at]: TupleElement(result, index) for index, at in enumerate(rows)}
 
 
 class _Hoisted(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 
 from ..base import counters
 from ..base.state import Scalar
-from ..graph.graph import DeviceData, Node, Value, origin, result_index, results
+from ..graph.graph import DeviceData, Name, Node, Value, origin, results, value_name
 from ..graph.meta import Meta
 from ..graph.op import OpSpec
 from ..run.pjrt import processes, transfer
@@ -29,18 +29,11 @@ def has_host_kernel(node: Node, largest: int = LARGEST) -> bool:
 
 def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
     """Returns a value as host data, computed by the ops that `few_small` found behind it."""
-    result: dict[Node, list[DeviceData]] = {}
-
-    def device_data_of(value: Value) -> DeviceData:
-        maker = origin(value)
-        if maker is None:
-            assert type(value) is DeviceData
-            return value
-        return result[maker][result_index(value)]
-
+    by_name: dict[Name, DeviceData] = {}
     for node in nodes:
-        result[node] = compute(node.op, [device_data_of(operand) for operand in node.operands], node.numbers)
-    return device_data_of(value)
+        operands = [data if type(data) is DeviceData else by_name[value_name(data)] for data in node.operands]
+        by_name |= zip(map(value_name, results(node)), compute(node.op, operands, node.numbers), strict=True)
+    return value if type(value) is DeviceData else by_name[value_name(value)]
 
 
 def constant(value: Value) -> list[Node] | None:

@@ -8,7 +8,6 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from ..base import counters
 from ..base.config import config
@@ -68,18 +67,17 @@ def _chosen(graph: Graph, least: float | None = _LARGE) -> tuple[Graph, list[Can
     loops, reason = ([], "XLA would copy the stacks of their weights") if least is None else _loops_of(graph, least)
     if not loops and not any(any(loop.rows()) for _, loop in _written_loops(graph)):
         return graph, [], reason
-    columns = columns_of(graph, loops)
-    stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
+    inputs, roots, all_peeled = columns_of(graph, loops)
+    stack_groups = tuple(group for group in inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
         if least != math.inf:
             return _chosen(graph, math.inf)
         result, _, _ = _chosen(graph, None)
         return result, [], "the program would copy their operands into stacks, more than one row of each"
-    for loop, peeled in zip(loops, columns.peeled, strict=True):
+    for loop, peeled in zip(loops, all_peeled, strict=True):
         loop.peeled = peeled
-    others = [group for group in columns.inputs if group not in stack_groups]
-    stacked = tuple(columns.roots)
-    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=stacked, columns=others), loops, reason
+    others = [group for group in inputs if group not in stack_groups]
+    return dataclasses.replace(graph, stack_groups=stack_groups, stacked=tuple(roots), columns=others), loops, reason
 
 
 def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
@@ -116,19 +114,12 @@ def _written_loops(graph: Graph) -> Iterator[tuple[Node, Loop]]:
     return ((node, node.op.lowering) for node in graph.nodes if isinstance(node.op.lowering, Loop))
 
 
-class _StackGroups(NamedTuple):
-    """The stack groups of a graph: places of inputs and of roots with equal metas and shardings, row by row.
-
-    peeled: for each loop, the values from outside it that belong to the stacks of its ys (`Candidate.peeled`).
-    """
-
-    inputs: list[StackGroup]
-    roots: list[StackGroup]
-    peeled: list[dict[Result, dict[int, Value]]]
+_Peeled = list[dict[Result, dict[int, Value]]]  # by loop, see `Candidate.peeled`
 
 
-def columns_of(graph: Graph, loops: Sequence[Candidate]) -> _StackGroups:
-    """Returns the stack groups of a graph's inputs and roots."""
+def columns_of(graph: Graph, loops: Sequence[Candidate]) -> tuple[list[StackGroup], list[StackGroup], _Peeled]:
+    """Returns the stack groups of a graph's inputs and of its roots: places of equal metas and shardings, row by row;
+    and for each loop, the values from outside it that belong to the stacks of its ys."""
     inputs: dict[Name, int] = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
     groups = _found(graph, loops)
@@ -140,7 +131,7 @@ def columns_of(graph: Graph, loops: Sequence[Candidate]) -> _StackGroups:
 
     of_inputs = within(inputs, lambda i: (graph.inputs[i].meta, graph.shardings[i]))
     of_roots = within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i]))
-    return _StackGroups(of_inputs, of_roots, _peeled(graph, loops, groups))
+    return of_inputs, of_roots, _peeled(graph, loops, groups)
 
 
 def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
@@ -196,13 +187,11 @@ def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     return columns
 
 
-def _peeled(
-    graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]
-) -> list[dict[Result, dict[int, Value]]]:
+def _peeled(graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]) -> _Peeled:
     """Returns, for each loop, the values from outside it in the groups of its ys, where no row between is missing."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
     by_first = {column[0]: column for column in columns if 0 in column}
-    peeled: list[dict[Result, dict[int, Value]]] = []
+    peeled: _Peeled = []
     for loop in loops:
         peeled.append({})
         for result in loop.ys:

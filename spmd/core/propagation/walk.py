@@ -12,7 +12,7 @@ equal, with the dims of an argument `dim` taken out or put in.
 
 import itertools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -151,10 +151,6 @@ def _indexed(op: OpShapes) -> DimWords:
     return DimWords({0: range(rank), index: inner}, [[*range(dim), *inner, *range(dim + 1, rank)]])
 
 
-def _expanded(op: OpShapes) -> DimWords:
-    return _by_size(op._replace(is_elementwise=True))
-
-
 def _paired(op: OpShapes) -> DimWords:
     """Each result is the operand of its place."""
     words = [[(place, dim) for dim in range(len(shape))] for place, shape in enumerate(op.operands)]
@@ -180,7 +176,7 @@ def _grouped(op: OpShapes) -> DimWords:
 
 FLOWS: dict[str, Callable[[OpShapes], DimWords]] = {
     **dict.fromkeys(("aten.t", "aten.transpose.int", "aten.permute"), _permuted),
-    "aten.expand": _expanded,
+    "aten.expand": lambda op: _by_size(op._replace(is_elementwise=True)),
     "aten.index.Tensor": _indexed,
     "aten._grouped_mm": _grouped,
     **dict.fromkeys(("aten.stack", "aten.unbind.int", "spmd.rows"), _of_rows),
@@ -225,14 +221,11 @@ class _Walk:
 
     def dims(self, value: Value) -> Dims | None:
         """The dims of a value that are known so far."""
-        return self.values.dims.get((value.node, value.index) if type(value) is TupleElement else (value, 0))
+        return self.values.dims.get(_owner(value))
 
     def know(self, value: Value, dims: Dims | None) -> None:
         """Adds what is known of a value."""
-        if type(value) is TupleElement:
-            self.learn(value.node, value.index, dims)
-        else:
-            self.learn(value, 0, dims)
+        self.learn(*_owner(value), dims)
 
     def learn(self, owner: Owner, index: int, dims: Dims | None) -> None:
         """Adds what is known of a result of an op, or of data: for dims without axes, and axes that it has not."""
@@ -328,6 +321,11 @@ class _Walk:
 _shape = operator.attrgetter("shape")
 
 
+def _owner(value: Value) -> tuple[Owner, int]:
+    """The op that computes a value, or the data that it is, and the value's index among the results."""
+    return (value.node, value.index) if type(value) is TupleElement else (value, 0)
+
+
 def _gather(sources: dict[Sized, Factors], words: Words, shape: Sequence[int], dims: Dims) -> None:
     """Adds the known dims of a value by word and size; of several for a word the first counts."""
     for word, size, factors in zip(words, shape, dims, strict=False):
@@ -376,19 +374,18 @@ def _of_loop(node: Node) -> _Steps:
     leaving = [_Step(0, *pair) for pair in zip(outside[:single], body.roots[:single], strict=True)]
     for run, root, y in zip(loop.result_runs(), body.roots[single:], loop.ys, strict=True):
         leaving += [_Step(0, outside[place], root, int(y.is_stack)) for place in run]
-    return entering, leaving, list(_carried(0, body, loop.num_constants, loop.num_carried))
+    return entering, leaving, _carried(0, body, loop.num_constants, loop.num_carried)
 
 
 def _of_while(node: Node) -> _Steps:
     loop = node.op.lowering
     assert isinstance(loop, While)
     leaving = [_Step(1, *pair) for pair in zip(results(node), loop.body.roots, strict=True)]
-    return _entering(node), leaving, list(_carried(1, loop.body, loop.num_constants, len(loop.body.roots)))
+    return _entering(node), leaving, _carried(1, loop.body, loop.num_constants, len(loop.body.roots))
 
 
-def _carried(index: int, body: Region, num_constants: int, num_carried: int) -> Iterator[tuple[int, Value, Value]]:
-    for root, inside in zip(body.roots[:num_carried], body.inputs[num_constants:], strict=False):
-        yield index, root, inside
+def _carried(index: int, body: Region, num_constants: int, num_carried: int) -> list[tuple[int, Value, Value]]:
+    return [(index, *pair) for pair in zip(body.roots[:num_carried], body.inputs[num_constants:], strict=False)]
 
 
 def _of_regions(node: Node) -> _Steps:

@@ -80,9 +80,9 @@ def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
     has one array for both, and remembers with it the result of its resharding: the second of the two that is resharded
     so has the first one's shape (jaxlib 0.10.2, both partitioners). Only such a slice is made of the copy.
     """
-    made_by = _made_by(array)
-    if made_by is None or made_by.primitive.name != "slice":
+    if not is_slice(array):
         return array
+    made_by = _made_by(array)
     (source,) = made_by.in_tracers
     is_open = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * array.ndim)
     copy = jax.lax.with_sharding_constraint(source, NamedSharding(sharding.in_program().mesh, is_open))

@@ -85,7 +85,7 @@ def _lower_report(
 ) -> list[ir.Value]:
     key = xla_client.encode_inspect_sharding_callback(callback)
     context.module_context.add_keepalive(callback)  # as long as the program, which has only its address
-    _custom_call("InspectSharding", value, backend_config=ir.StringAttr.get(key))
+    _custom_call("InspectSharding", value, backend_config=key)
     return [value]
 
 
@@ -124,7 +124,7 @@ def _lower_shard_as(context: mlir.LoweringRuleContext, one: ir.Value, other: ir.
     # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect the call is removed
     # before the partitioner has seen it.
     text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
-    result = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
+    result = [_custom_call("Sharding", value, backend_config="") for value in (one, other)]
     for call in result:
         call.attributes["mhlo.sharding"] = text
     return [call.results[0] for call in result]
@@ -225,14 +225,7 @@ def _is_manual_part(owner: ir.Operation | ir.OpView | ir.Block) -> bool:
     return [attributes[name].value for name in names if name in attributes] == ["SPMDFullToShardShape", "{manual}"]
 
 
-def _custom_call(target: str, value: ir.Value, *, backend_config: ir.Attribute) -> ir.OpView:
+def _custom_call(target: str, value: ir.Value, *, backend_config: str) -> ir.OpView:
     """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
-    return hlo.CustomCallOp(
-        [value.type],
-        [value],
-        call_target_name=ir.StringAttr.get(target),
-        has_side_effect=ir.BoolAttr.get(True),
-        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
-        called_computations=ir.ArrayAttr.get([]),
-        backend_config=backend_config,
-    )
+    text = ir.StringAttr.get(backend_config)
+    return hlo.CustomCallOp([value.type], [value], target, has_side_effect=True, backend_config=text)

@@ -238,8 +238,7 @@ class Sharding:
         if self.target is None and stand_in.value is not None:
             return self._stand_in().jax
         if self._jax is None:
-            devices = grid(self.device_ids, self.mesh_shape, self.target)
-            mesh = jax.sharding.Mesh(devices, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
+            mesh = _auto_mesh(self.device_ids, self.mesh_shape, self.axis_names, self.target)
             self._jax = NamedSharding(mesh, jax_spec(self._reduced_dims()), memory_kind=self._kind())
         return self._jax
 
@@ -278,11 +277,7 @@ class Sharding:
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
         logical = tuple(index_of[device] for device in ids.tolist())
         sizes = tuple(sorted(flat))
-        mesh = jax.sharding.Mesh(
-            grid(order, sizes, self.target),
-            tuple(f"factor{i}" for i in range(len(sizes))),
-            axis_types=(AxisType.Auto,) * len(sizes),
-        )
+        mesh = _auto_mesh(order, sizes, tuple(f"factor{i}" for i in range(len(sizes))), self.target)
         dims = [Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open) for dim in self._reduced_dims()]
         is_in_order = logical == tuple(range(len(order)))
         # jax's own parameter for an array on a mesh whose devices are in another order.
@@ -339,7 +334,9 @@ class Sharding:
         if not self.is_open:
             return requested.is_equivalent_to(chosen, rank)
         fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
-        return _tile_indices(requested, rank, fixed) == _tile_indices(chosen, rank, fixed)
+        shape = (len(self.device_ids),) * rank  # every tiling over so many devices divides it
+        ours, theirs = requested.devices_indices_map(shape), chosen.devices_indices_map(shape)
+        return all(ours[device][d] == theirs[device][d] for device in ours for d in fixed)
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
         """Returns axis name -> size."""
@@ -413,6 +410,12 @@ class Sharding:
         )  # fmt: skip
 
 
+def _auto_mesh(
+    ordinals: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, ...], target: Target
+) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(grid(ordinals, shape, target), names, axis_types=(AxisType.Auto,) * len(names))
+
+
 def _number(entry: object) -> object:
     """Returns an entry of a spec over a mesh without names with its axes as numbers."""
     if isinstance(entry, tuple):
@@ -435,21 +438,6 @@ def _tiles_of(
     copies = num_devices // (sums * math.prod(tiles[:rank]))
     numbers = np.array(tiling.tile_assignment_devices()).reshape(tiles)
     return tiles[:rank], sums, copies, np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at)))
-
-
-def _tile_indices(sharding: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[object, tuple[int, ...]]:
-    """For each device the index of its tile in each of these dims, and the number of tiles."""
-    order = device_order(sharding)
-    tiling = hlo_sharding(sharding, rank)
-    if tiling.is_replicated():
-        return dict.fromkeys(order, (0, 1) * len(dims))
-    tiles, *_, numbers = _tiles_of(tiling, rank, len(order))
-    at = np.indices((*tiles, len(order) // math.prod(tiles)))[dims].reshape(len(dims), len(order)).T.tolist()
-    cuts = [tiles[dim] for dim in dims]
-    return {
-        order[number]: tuple(n for pair in zip(place, cuts, strict=True) for n in pair)
-        for number, place in zip(numbers.reshape(-1).tolist(), at, strict=True)
-    }
 
 
 _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED

@@ -9,7 +9,6 @@ import torch
 from ..base.state import PerThread
 from ..graph.source import THREADS
 from ..record.threads import IN_EACH_THREAD
-from .when_imported import replaces
 
 aten = torch.ops.aten
 
@@ -35,7 +34,7 @@ _FLOAT32 = (
 # Ops that need one dtype for all operands and get the widest of their operands' dtypes.
 _WIDEST = ("dot", "vdot", "linalg_cross", "index_put", "scatter_add")
 
-_libraries: list[torch.library.Library] = []
+_library, _fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
 
 # The dtype of `torch.autocast("xla")` without a dtype: on TPUs, and for every user of XLA, that is bfloat16.
 _DEFAULT = torch.bfloat16
@@ -48,14 +47,16 @@ def _begin_thread() -> None:
         torch.set_autocast_dtype(NAME, _DEFAULT)
 
 
-def _join_default() -> None:
-    """Sets the default where a thread first uses the device or `torch.autocast("xla")`, unless it has set a dtype."""
+def set_autocast_dtype(put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype) -> None:
+    """`torch.set_autocast_dtype`, which notes the dtype of this thread."""
+    if device_type == NAME:
+        _has_dtype.value = True
+    put(device_type, dtype)
 
-    @replaces(torch, "set_autocast_dtype")
-    def set_autocast_dtype(put: Callable[[str, torch.dtype], None], device_type: str, dtype: torch.dtype) -> None:
-        if device_type == NAME:
-            _has_dtype.value = True
-        put(device_type, dtype)
+
+def register_autocast() -> None:
+    """Registers the casts; the default dtype is set where a thread first uses the device or `torch.autocast("xla")`,
+    unless it has set a dtype."""
 
     # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
     @functools.wraps(torch.autocast.__init__)
@@ -71,17 +72,10 @@ def _join_default() -> None:
     torch.autocast.__new__ = make  # type: ignore[method-assign,assignment]
     _begin_thread()
     IN_EACH_THREAD.append(_begin_thread)
-
-
-def register_autocast() -> None:
-    _join_default()
-    fallback = torch.library.Library("_", "IMPL")
-    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    library = torch.library.Library("aten", "IMPL")
+    _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     for names, dtype_of in ((_LOWER_PRECISION, _lower), (_FLOAT32, lambda _: torch.float32), (_WIDEST, _widest)):
         for name in names:
-            library.impl(name, _autocast_kernel(name, dtype_of), "AutocastPrivateUse1")
-    _libraries.extend((fallback, library))
+            _library.impl(name, _autocast_kernel(name, dtype_of), "AutocastPrivateUse1")
 
 
 def _lower(_: Sequence[object]) -> torch.dtype:

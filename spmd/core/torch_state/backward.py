@@ -24,7 +24,6 @@ from ..record.storage import Storage
 from ..record.tensor import WHEN_PARAMETER, XlaTensor
 from ..record.threads import enter_thread
 from ..record.views import read
-from .when_imported import replaces
 
 _PIN = -1  # a key among the hooks on a gradient that no handle of torch has
 PINNED = "_pins_grad"  # the attribute of a tensor that `follow` and `leave` set: its hook; False: it was left
@@ -153,22 +152,19 @@ def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
     return THREADS.ring
 
 
-def keep_errors_of_backward() -> None:
+def run_backward(
+    engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
+) -> object:
     """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by then."""
-
-    @replaces(torch.autograd, "_engine_run_backward")
-    def run_backward(
-        engine: Callable[..., object], roots: Sequence[torch.Tensor], *args: object, **kwargs: object
-    ) -> object:
-        enter_thread()
-        if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
-            torch.autograd.set_multithreading_enabled(False)
-        try:
-            # Ctrl-C raised within `_type_in_backward` would abort the process.
-            with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():
-                return engine(roots, *args, **kwargs)
-        except SystemError:
-            error, _interrupted.value = _interrupted.value, None
-            if error is None:
-                raise
-            raise error from None
+    enter_thread()
+    if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
+        torch.autograd.set_multithreading_enabled(False)
+    try:
+        # Ctrl-C raised within `_type_in_backward` would abort the process.
+        with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():
+            return engine(roots, *args, **kwargs)
+    except SystemError:
+        error, _interrupted.value = _interrupted.value, None
+        if error is None:
+            raise
+        raise error from None

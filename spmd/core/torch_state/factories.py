@@ -62,9 +62,7 @@ def _fresh(zeros: XlaTensor) -> XlaTensor:
 
 
 def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **keywords: Any) -> XlaTensor:
-    strides, step = [0] * len(size), 1
-    for dim in reversed(physical_layout):
-        strides[dim], step = step, step * size[dim]
+    strides = torch.empty_permuted(size, tuple(physical_layout), device="meta").stride()
     return _empty_strided(size, strides, **keywords)
 
 
@@ -140,11 +138,10 @@ _HOST_MADE = (
     aten.tril_indices.default, aten.triu_indices.default,
 )  # fmt: skip
 
-_libraries: list[torch.library.Library] = []
+_library = torch.library.Library("aten", "IMPL")
 
 
 def register_factories() -> None:
-    library = torch.library.Library("aten", "IMPL")
     kernels: dict[Callable[..., object], tuple[str, ...]] = {
         _empty: ("empty.memory_format",),
         _empty_strided: ("empty_strided",),
@@ -160,16 +157,15 @@ def register_factories() -> None:
     }
     for function, names in kernels.items():
         for name in names:
-            library.impl(name, function, "PrivateUse1")
+            _library.impl(name, function, "PrivateUse1")
     for factory in _HOST_MADE:
-        library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
-    library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
+        _library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
+    _library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
     for name, function in (recurrent.KERNELS | fused.KERNELS).items():
-        library.impl(name, function, "AutogradPrivateUse1")
+        _library.impl(name, function, "AutogradPrivateUse1")
     for name in _WITH_GRADIENT:
-        library.impl(name, partial(_dispatched, getattr(aten, name).default), "PrivateUse1")
+        _library.impl(name, partial(_dispatched, getattr(aten, name).default), "PrivateUse1")
     for name in _COMPOSITE_OUT:
         packet, _, form = name.partition(".")
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
-            library.impl(name, partial(_composite_out, getattr(getattr(aten, packet), form)), key)
-    _libraries.append(library)
+            _library.impl(name, partial(_composite_out, getattr(getattr(aten, packet), form)), key)

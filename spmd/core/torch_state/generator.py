@@ -5,6 +5,7 @@ number is the seed of a draw on the device that takes it (see `core.seed.next_dr
 """
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,6 @@ import torch
 
 from ..aten.naming import choosing, only_device
 from ..base import seed
-from .when_imported import replaces
 
 
 class XlaGenerator(torch.Generator):
@@ -50,26 +50,27 @@ def _make(cls: type, *args: object, **kwargs: object) -> object:
 
 
 def join_generators() -> None:
-    """Has `torch.Generator` make generators of xla, and `torch.random.fork_rng` fork the device's stream."""
+    """Has `torch.Generator` make generators of xla."""
     metaclass: Any = type(torch.Generator)
     if metaclass is type:
         torch.Generator = choosing(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]
     else:  # written in Python: the class itself can stay
         metaclass.__call__ = _make
-    signature = inspect.signature(torch.random.fork_rng)
 
-    @replaces(torch.random, "fork_rng")
-    @contextlib.contextmanager
-    def fork_rng(
-        original: Callable[..., AbstractContextManager[None]], *args: object, **kwargs: object
-    ) -> Iterator[None]:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        chosen = bound.arguments
-        ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
-        if ours and chosen["devices"] is not None:
-            ours = bool(list(chosen["devices"]))
-        if ours:
-            chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
-        with original(*bound.args, **bound.kwargs), seed.fork() if ours else contextlib.nullcontext():
-            yield
+
+_signature = functools.cache(inspect.signature)
+
+
+@contextlib.contextmanager
+def fork_rng(original: Callable[..., AbstractContextManager[None]], *args: object, **kwargs: object) -> Iterator[None]:
+    """`torch.random.fork_rng`, which forks the device's stream, too."""
+    bound = _signature(original).bind(*args, **kwargs)
+    bound.apply_defaults()
+    chosen = bound.arguments
+    ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
+    if ours and chosen["devices"] is not None:
+        ours = bool(list(chosen["devices"]))
+    if ours:
+        chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
+    with original(*bound.args, **bound.kwargs), seed.fork() if ours else contextlib.nullcontext():
+        yield

@@ -15,17 +15,17 @@ from ..record.call import dispatch
 from ..record.tensor import XlaTensor, handle_calls_by
 from ..record.threads import AT_FIRST_USE, IN_EACH_THREAD
 from ..run.schedule import placed_like
-from .autocast import NAME, register_autocast
-from .backward import GUARD, keep_errors_of_backward
+from .autocast import NAME, register_autocast, set_autocast_dtype
+from .backward import GUARD, run_backward
 from .device_module import Hooks, join_accelerator, join_methods, make_module
 from .factories import register_factories
-from .generator import join_generators
+from .generator import fork_rng, join_generators
 from .imported import import_dynamo_and_dtensor
-from .modules import keep_annotations, keep_identity, know_buffers
-from .replicas import join_data_parallel, join_fully_shard
-from .saving import join_saving
+from .modules import apply_in_place, know_buffers, load_annotated
+from .replicas import distributed_init, forward, join_fully_shard, other_device_type
+from .saving import get_restore_location, join_saving, legacy_load, restore_device, set_tensor_metadata
 from .streams import join_streams
-from .training import join_grad_scaler, join_loaders, join_save_on_cpu, join_staging
+from .training import fill_scaler, join_loaders, join_save_on_cpu, join_staging
 from .uninitialized import join_lazy_modules
 from .when_imported import Patch
 
@@ -99,33 +99,36 @@ AT_IMPORT = (
     Patch("the module, hooks and guard of the device", "torch calls them", _join_device),
     Patch("the functions `_C._accelerator_*`", "`torch.accelerator` is this device", join_accelerator),
     Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", lambda: join_methods(XlaTensor)),
-    Patch("`torch.random.fork_rng(devices, enabled, ...)`", "generators of the device", join_generators),
+    Patch("`torch.random.fork_rng(devices, enabled, ...)`", "generators of the device", join_generators, (fork_rng,)),
     Patch("`torch.nn.parallel.data_parallel._get_available_device_type()`, "
           "`torch.nn.DataParallel.forward(self, inputs, kwargs)`, "
           "`torch.nn.parallel.DistributedDataParallel.__init__(self, module, ...)`",
-          "replicas of xla, which is one device", join_data_parallel),
+          "replicas of xla, which is one device", None, (other_device_type, forward, distributed_init)),
     Patch("`torch.utils.data._utils.pin_memory.pin_memory(data, device)`", "loaders on xla", join_loaders),
     Patch("jax's warning at a fork", "loaders' workers raise at their first use", watch_forks),
     Patch("aten kernels of the device", "factories, composites' gradients", register_factories),
     Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", register_refusals),
-    Patch("`torch.set_autocast_dtype`, kernels", "autocast on xla, bfloat16 without a dtype", register_autocast),
+    Patch("`torch.set_autocast_dtype`, kernels", "autocast on xla, bfloat16 without a dtype", register_autocast,
+          (set_autocast_dtype,)),
     Patch("pickling, copying, dlpack, `torch.serialization._get_restore_location(map_location)`, "
           "`torch._utils.set_tensor_metadata(tensor, metadata)`, `torch._utils._restore_device_fake_mode(tensor)`, "
           "`torch.serialization._legacy_load`, `torch.serialization.register_package(priority, tagger, deserializer)`",
-          'pickles of xla tensors and map_location="xla"', join_saving),
+          'pickles of xla tensors and map_location="xla"', join_saving,
+          (get_restore_location, set_tensor_metadata, restore_device, legacy_load)),
     Patch("`torch.autograd.graph.save_on_cpu`", "saved values that stay in the program", join_save_on_cpu),
-    Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", keep_identity),
+    Patch("`torch.nn.Module._apply(self, fn, recurse)`", "parameters that stay the same objects", None,
+          (apply_in_place,)),
     Patch("`torch.nn.Module._load_from_state_dict(self, state_dict, prefix, local_metadata, ...)`",
-          "shardings of assigned state", keep_annotations),
+          "shardings of assigned state", None, (load_annotated,)),
     Patch("a hook of registered buffers", "they are state from the first step on", know_buffers),
     Patch("`torch.nn.UninitializedParameter`, buffers", "lazy modules on the device", join_lazy_modules),
 )  # fmt: skip
 
 AT_THE_FIRST_USE = (
-    Patch("`torch.autograd._engine_run_backward(t_outputs, ...)`", "errors in backward", keep_errors_of_backward),
+    Patch("`torch.autograd._engine_run_backward(t_outputs, ...)`", "errors in backward", None, (run_backward,)),
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", join_streams),
     Patch("`torch.amp.GradScaler._lazy_init_scale_growth_tracker`, `torch.amp.GradScaler.load_state_dict`",
-          "its first and loaded state as data", join_grad_scaler),
+          "its first and loaded state as data", None, (fill_scaler, fill_scaler)),
     Patch("the stager of `async_save`", "copies of ours", join_staging),
     Patch("torch's own `fully_shard`", "it names this library's", join_fully_shard),
     Patch("imports of dynamo and DTensor", "torch makes them in the first step", import_dynamo_and_dtensor),

@@ -24,7 +24,6 @@ from ..sharding.value import Sharding
 from .backward import follow
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
-from .when_imported import replaces
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 # Called with a module and the function that has moved its own tensors.
@@ -159,42 +158,38 @@ def know_buffers() -> None:
     register_module_buffer_registration_hook(_hold)
 
 
-def keep_identity() -> None:
-    """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through."""
+def apply_in_place(
+    original: Callable[..., nn.Module], self: nn.Module, fn: Function, recurse: bool = True
+) -> nn.Module:
+    """`Module._apply`, which `.to`, `.cpu()` and `.half()` go through, with parameters that stay the same objects."""
+    if torch.__future__.get_swap_module_params_on_conversion():  # the user requires torch's own way
+        return original(self, fn, recurse)
+    if recurse:
+        for module in self.children():
+            module._apply(fn)
+    _apply_to_own(self, fn, original)
+    for after in after_move:
+        after(self, fn)
+    arrived = self.__dict__.get(ARRIVED)
+    if arrived is not None:
+        arrived(self)
+    return self
 
-    @replaces(nn.Module, "_apply")
-    def _apply(original: Callable[..., nn.Module], self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
-        if torch.__future__.get_swap_module_params_on_conversion():  # the user requires torch's own way
-            return original(self, fn, recurse)
-        if recurse:
-            for module in self.children():
-                module._apply(fn)
-        _apply_to_own(self, fn, original)
-        for after in after_move:
-            after(self, fn)
-        arrived = self.__dict__.get(ARRIVED)
-        if arrived is not None:
-            arrived(self)
-        return self
 
-
-def keep_annotations() -> None:
-    """Wraps `Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the device in place of
-    one with a sharding, now or later, takes that sharding, whatever the file says."""
-
-    @replaces(nn.Module, "_load_from_state_dict")
-    def _load_from_state_dict(
-        original: Callable[..., None], self: nn.Module, state_dict: object, prefix: str,
-        local_metadata: Mapping[str, object], *args: object,
-    ) -> None:  # fmt: skip
-        shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
-        original(self, state_dict, prefix, local_metadata, *args)
-        for name, sharding in shardings.items():
-            new = _own(self).get(name)
-            if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
-                if new._storage.sharding is not sharding:
-                    annotate(new, sharding)
-                follow(new)
+def load_annotated(
+    original: Callable[..., None], self: nn.Module, state_dict: object, prefix: str,
+    local_metadata: Mapping[str, object], *args: object,
+) -> None:  # fmt: skip
+    """`Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the device in place of one
+    with a sharding, now or later, takes that sharding, whatever the file says."""
+    shardings = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
+    original(self, state_dict, prefix, local_metadata, *args)
+    for name, sharding in shardings.items():
+        new = _own(self).get(name)
+        if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
+            if new._storage.sharding is not sharding:
+                annotate(new, sharding)
+            follow(new)
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:

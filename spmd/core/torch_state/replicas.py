@@ -5,46 +5,42 @@ alternative.
 torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with cuda kernels.
 """
 
-import sys
 from collections.abc import Callable
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DataParallel
 from torch.utils._pytree import tree_map_only
 
 from ..record.tensor import XlaTensor
 from .when_imported import patch_when_imported, replaces
 
 
-def join_data_parallel() -> None:
+def other_device_type(available: Callable[[], str | None]) -> str | None:
     """Prevents `nn.DataParallel` from taking our device for one of many."""
+    kind = available()
+    return None if kind == "xla" else kind
 
-    # The module's name in the package is the name of a function.
-    @replaces(sys.modules[DataParallel.__module__], "_get_available_device_type")
-    def other_device_type(available: Callable[[], str | None]) -> str | None:
-        kind = available()
-        return None if kind == "xla" else kind
 
-    @replaces(DataParallel, "forward")
-    def forward(original: Callable[..., object], self: DataParallel, *inputs: object, **kwargs: object) -> object:
-        if type(next(self.module.parameters(), None)) is XlaTensor:
-            inputs, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), (inputs, kwargs))
-        return original(self, *inputs, **kwargs)
+def forward(original: Callable[..., object], self: DataParallel, *inputs: object, **kwargs: object) -> object:
+    """`DataParallel.forward`, with inputs on the device where the module is."""
+    if type(next(self.module.parameters(), None)) is XlaTensor:
+        inputs, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), (inputs, kwargs))
+    return original(self, *inputs, **kwargs)
 
-    # Otherwise it requires a process group first; one of a single process it takes.
-    @replaces(DistributedDataParallel, "__init__")
-    def init(
-        original: Callable[..., None], self: object, module: torch.nn.Module, *args: object, **kwargs: object
-    ) -> None:
-        if _is_ours(module) and not (dist.is_initialized() and dist.get_world_size() == 1):
-            raise NotImplementedError(
-                "DistributedDataParallel: a module on xla needs no process group; shard its batch over a mesh, "
-                "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "
-                "fsdp.fully_shard(module, mesh) shards the parameters, too"
-            )
-        original(self, module, *args, **kwargs)
+
+def distributed_init(
+    original: Callable[..., None], self: object, module: torch.nn.Module, *args: object, **kwargs: object
+) -> None:
+    """`DistributedDataParallel.__init__`, which requires a process group first; one of a single process it takes."""
+    if _is_ours(module) and not (dist.is_initialized() and dist.get_world_size() == 1):
+        raise NotImplementedError(
+            "DistributedDataParallel: a module on xla needs no process group; shard its batch over a mesh, "
+            "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "
+            "fsdp.fully_shard(module, mesh) shards the parameters, too"
+        )
+    original(self, module, *args, **kwargs)
 
 
 def join_fully_shard() -> None:

@@ -173,35 +173,31 @@ def _restores_device(map_location: object) -> bool:
     return not named or named[0].startswith("xla")
 
 
-def _restore_marked() -> None:
+def get_restore_location(restoring: Callable[..., _Restore], map_location: object) -> _Restore:
+    """Marks the storages of a load that restores devices: their marked tensors go to the device."""
+    restore = restoring(map_location)
+    if not _restores_device(map_location):
+        return restore
+
+    def as_saved(storage: _Storage, location: str) -> _Storage:
+        restored = restore(storage, location)
+        _untyped(restored)._restores_device = True
+        return restored
+
+    return as_saved
+
+
+def set_tensor_metadata(set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]) -> None:
     """Has a marked tensor go to the device where the load restores devices."""
-
-    @replaces(torch.serialization, "_get_restore_location")
-    def get_restore_location(restoring: Callable[..., _Restore], map_location: object) -> _Restore:
-        restore = restoring(map_location)
-        if not _restores_device(map_location):
-            return restore
-
-        def as_saved(storage: _Storage, location: str) -> _Storage:
-            restored = restore(storage, location)
-            _untyped(restored)._restores_device = True
-            return restored
-
-        return as_saved
-
-    @replaces(torch._utils, "set_tensor_metadata")
-    def set_tensor_metadata(
-        set_metadata: Callable[..., None], tensor: torch.Tensor, metadata: dict[str, object]
-    ) -> None:
-        if _MARK in metadata:
-            storage: Any = tensor.untyped_storage()
-            if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
-                storage._tensors_on_xla = {}
-            tensor.__dict__[_SHARDINGS] = next((name for name in metadata if name.startswith(_SHARDINGS)), None)
-            metadata = {
-                name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_SHARDINGS)
-            }
-        set_metadata(tensor, metadata)
+    if _MARK in metadata:
+        storage: Any = tensor.untyped_storage()
+        if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
+            storage._tensors_on_xla = {}
+        tensor.__dict__[_SHARDINGS] = next((name for name in metadata if name.startswith(_SHARDINGS)), None)
+        metadata = {
+            name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_SHARDINGS)
+        }
+    set_metadata(tensor, metadata)
 
 
 def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.Tensor | None:
@@ -216,59 +212,50 @@ def _within(tensor: torch.Tensor, moved: dict[_Memory, torch.Tensor]) -> torch.T
     return None
 
 
-def _move_loaded() -> None:
+def restore_device(finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
     """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage still share it."""
-
-    @replaces(torch._utils, "_restore_device_fake_mode")
-    def restore(finish: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-        sharding = tensor.__dict__.pop(_SHARDINGS, None)
-        tensor = finish(tensor)
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-            return tensor
-        moved = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
-        if moved is None:
-            return tensor
-        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
-        if key not in moved:
-            shared = _within(tensor, moved) if tensor.numel() else None
-            moved[key] = tensor.detach().to("xla") if shared is None else shared
-            if sharding is not None and shared is None:
-                _annotated(moved[key], sharding.removeprefix(_SHARDINGS))
-            if _late.value is not None and shared is None:
-                _late.value.append((moved[key], tensor.detach()))
-        result = moved[key].detach().requires_grad_(tensor.requires_grad)
-        if sharding is not None:
-            follow(result)
-        return result
+    sharding = tensor.__dict__.pop(_SHARDINGS, None)
+    tensor = finish(tensor)
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        return tensor
+    moved = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
+    if moved is None:
+        return tensor
+    key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+    if key not in moved:
+        shared = _within(tensor, moved) if tensor.numel() else None
+        moved[key] = tensor.detach().to("xla") if shared is None else shared
+        if sharding is not None and shared is None:
+            _annotated(moved[key], sharding.removeprefix(_SHARDINGS))
+        if _late.value is not None and shared is None:
+            _late.value.append((moved[key], tensor.detach()))
+    result = moved[key].detach().requires_grad_(tensor.requires_grad)
+    if sharding is not None:
+        follow(result)
+    return result
 
 
 # The tensors that this thread's load has moved before it reads their bytes, with their sources.
 _late = PerThread[list[tuple[torch.Tensor, torch.Tensor]] | None](None)
 
 
-def _fill_late() -> None:
+def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
     """Writes moved tensors again at the end of a load: old files hold the bytes behind the tensors."""
-
-    @replaces(torch.serialization, "_legacy_load")
-    def legacy_load(load: Callable[..., object], *args: object, **kwargs: object) -> object:
-        moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
-        with _late.held(moved_tensors):
-            loaded = load(*args, **kwargs)
-            with torch.no_grad():
-                for moved, source in moved_tensors:
-                    moved.copy_(source)
-            return loaded
+    moved_tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+    with _late.held(moved_tensors):
+        loaded = load(*args, **kwargs)
+        with torch.no_grad():
+            for moved, source in moved_tensors:
+                moved.copy_(source)
+        return loaded
 
 
-def _refuse_storages() -> None:
+def _new_storage(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
     """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
-
-    @replaces(torch.UntypedStorage, "__new__")
-    def new(make: Callable[..., object], *args: object, **kwargs: Any) -> object:
-        device = kwargs.get("device")
-        if device is not None and torch.device(device).type == "xla":
-            no_bytes()
-        return make(*args, **kwargs)
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "xla":
+        no_bytes()
+    return make(*args, **kwargs)
 
 
 def join_saving() -> None:
@@ -278,7 +265,4 @@ def join_saving() -> None:
     }.items():  # fmt: skip
         setattr(XlaTensor, method, function)
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
-    _restore_marked()
-    _move_loaded()
-    _fill_late()
-    _refuse_storages()
+    replaces(torch.UntypedStorage, "__new__")(_new_storage)

@@ -1,7 +1,7 @@
 """The exchange of the data of two tensor objects, on whichever device: the moves of modules consist of it."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
         storage.reads.move(storage, tensor._storage)
     renew_hooks(tensor)
     if requires_grad and other._use_count() > 1:  # type: ignore[attr-defined]
-        other._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
+        other._post_accumulate_grad_hooks = OrderedDict({0: partial(_forward, tensor)})
 
 
 def exchange(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -52,26 +52,15 @@ def renew_hooks(tensor: torch.Tensor) -> None:
     """Registers the hooks of the Python object with the autograd of its new data."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
-    if (hooks := hooks_after(tensor)) is not None:
-        tensor._post_accumulate_grad_hooks = hooks
+    if tensor._post_accumulate_grad_hooks is not None:
+        tensor._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
 
 
-def hooks_after(tensor: torch.Tensor) -> dict[int, Callable[[torch.Tensor], None]] | None:
-    """The hooks that run after a gradient has been accumulated."""
-    return tensor._post_accumulate_grad_hooks
-
-
-class _Forward:
+def _forward(tensor: torch.Tensor, old: torch.Tensor) -> None:
     """The hook of a tensor that only an old graph holds: it adds the gradient to that of the parameter it was."""
-
-    def __init__(self, tensor: torch.Tensor):
-        self.tensor = tensor
-
-    def __call__(self, old: torch.Tensor) -> None:
-        tensor = self.tensor
-        gradient, old.grad = old.grad, None
-        assert gradient is not None
-        gradient = gradient.to(tensor.device, tensor.dtype)
-        tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
-        for hook in [*(hooks_after(tensor) or {}).values()]:
-            hook(tensor)
+    gradient, old.grad = old.grad, None
+    assert gradient is not None
+    gradient = gradient.to(tensor.device, tensor.dtype)
+    tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+    for hook in [*(tensor._post_accumulate_grad_hooks or {}).values()]:
+        hook(tensor)

@@ -1,8 +1,9 @@
 """torch's helpers of a training loop: loaders, `GradScaler`, `save_on_cpu`, and the stager of `async_save`."""
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
@@ -15,7 +16,7 @@ from .when_imported import patch_when_imported, replaces
 
 # --- loaders: pinned memory, which the device does not need, and batches that a worker stacks of its tensors ----------
 
-_libraries: list[torch.library.Library] = []
+_library = torch.library.Library("aten", "IMPL")
 
 
 def _pin(self: torch.Tensor, device: torch.types.Device = None) -> torch.Tensor:
@@ -34,24 +35,17 @@ def join_loaders() -> None:
     """Replaces torch's pinning, which needs an accelerator: loaders and `pin_memory()` of CPU tensors call it."""
     pin_memory.pin_memory = _pin_batch
     collate.default_collate_fn_map[XlaTensor] = _stack
-    library = torch.library.Library("aten", "IMPL")
-    library.impl("_pin_memory", _pin, "CPU")
-    _libraries.append(library)
+    _library.impl("_pin_memory", _pin, "CPU")
 
 
 # --- the state of `GradScaler`: data, as a parameter's is, and no op of the next step ---------------------------------
 
 
-def join_grad_scaler() -> None:
+def fill_scaler(original: Callable[..., None], scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> None:
     """Makes a scaler on the device keep its first and its loaded numbers as data.
 
     torch fills its tensors: the first step, and the one after `load_state_dict`, would be programs of their own.
     """
-    replaces(torch.amp.GradScaler, "_lazy_init_scale_growth_tracker")(_filled)
-    replaces(torch.amp.GradScaler, "load_state_dict")(_filled)
-
-
-def _filled(original: Callable[..., None], scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> None:
     original(scaler, *args, **kwargs)
     # Both methods fill these with these two numbers, which both set.
     for tensor, number in (
@@ -66,35 +60,25 @@ def _filled(original: Callable[..., None], scaler: torch.amp.GradScaler, *args: 
 # torch would read each saved value to the CPU, which ends a program at each op of the forward pass.
 
 
-class _OnHost(NamedTuple):
-    tensor: torch.Tensor
+class _SavedCall(partial[torch.Tensor]):
+    """A saved tensor as the call that returns it."""
 
 
-class _HeldOnCpu(NamedTuple):
-    """A parameter or buffer, which is on the device in any case, and its version when it was saved."""
-
-    tensor: torch.Tensor
-    version: int
-
-
-def _pack(tensor: XlaTensor) -> _OnHost | _HeldOnCpu:
-    if tensor._storage.is_state:
-        return _HeldOnCpu(tensor, tensor._version)
-    with torch.no_grad():
-        return _OnHost(TO_HOST(tensor))
+@torch.no_grad()
+def _pack(tensor: XlaTensor) -> _SavedCall:
+    if tensor._storage.is_state:  # a parameter or buffer is on the device in any case
+        return _SavedCall(_unchanged, tensor, tensor._version)
+    return _SavedCall(TO_DEVICE, TO_HOST(tensor))
 
 
-def _unpack(packed: _OnHost | _HeldOnCpu) -> torch.Tensor:
-    if isinstance(packed, _OnHost):
-        with torch.no_grad():
-            return TO_DEVICE(packed.tensor)
-    if packed.tensor._version != packed.version:
+def _unchanged(tensor: torch.Tensor, version: int) -> torch.Tensor:
+    if tensor._version != version:
         raise RuntimeError(
-            f"save_on_cpu: a parameter or buffer of shape {tuple(packed.tensor.shape)} that backward reads has been "
-            f"modified by an inplace operation: it is at version {packed.tensor._version}; expected version "
-            f"{packed.version}. On xla parameters and buffers are not copied; write into them after backward"
+            f"save_on_cpu: a parameter or buffer of shape {tuple(tensor.shape)} that backward reads has been "
+            f"modified by an inplace operation: it is at version {tensor._version}; expected version {version}. "
+            "On xla parameters and buffers are not copied; write into them after backward"
         )
-    return packed.tensor
+    return tensor
 
 
 def join_save_on_cpu() -> None:
@@ -109,7 +93,10 @@ def join_save_on_cpu() -> None:
             return _pack(tensor) if type(tensor) is XlaTensor else pack(tensor)
 
         def unpack_ours(packed: object) -> torch.Tensor:
-            return _unpack(packed) if isinstance(packed, _OnHost | _HeldOnCpu) else unpack(packed)
+            if not isinstance(packed, _SavedCall):
+                return unpack(packed)
+            with torch.no_grad():
+                return packed()
 
         saved_tensors_hooks.__init__(self, pack_ours, unpack_ours)
 

@@ -58,14 +58,26 @@ def replaces(owner: object, name: str) -> Callable[[Callable[..., object]], None
 
 class Patch(NamedTuple):
     """A change of the process, which first checks for a tensor of the device or its name: its object, its reason and
-    the function that installs it. The names of torch in its object are those that it needs (see `guarded`)."""
+    the function that installs it. The names of torch in its object are those that it needs (see `guarded`).
+
+    replacements: the functions that take the places of the first of these names (see `replaces`).
+    """
 
     target: str
     why: str
-    put: Callable[[], None]
+    put: Callable[[], None] | None = None
+    replacements: Sequence[Callable[..., object]] = ()
 
     def apply(self) -> None:
-        guarded(re.findall(r"`(torch\.[^`]*)`", self.target), self.why, self.put)
+        needs = re.findall(r"`(torch\.[^`]*)`", self.target)
+        guarded(needs, self.why, functools.partial(self._install, needs))
+
+    def _install(self, needs: Sequence[str]) -> None:
+        for need, function in zip(needs, self.replacements, strict=False):
+            owner, _, name = need.partition("(")[0].rpartition(".")
+            replaces(pkgutil.resolve_name(owner), name)(function)
+        if self.put is not None:
+            self.put()
 
 
 def _lack(need: str) -> str | None:
