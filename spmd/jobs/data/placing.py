@@ -34,7 +34,6 @@ class Specs:
         self.mesh = mesh
         self._by_name = dict(_named(spec)) if isinstance(spec, Mapping) else {}
         self._default = default if isinstance(spec, Mapping) else spec
-        self._found: dict[tuple[Path, int], Sharding] = {}
         for entry in (*self._by_name.values(), self._default):
             if isinstance(entry, (tuple, list)) and not are_placements(entry):
                 # An unknown axis raises at the user's line.
@@ -52,12 +51,8 @@ class Specs:
 
     def sharding(self, path: Path, rank: int) -> Sharding:
         """The sharding of the tensor at a path."""
-        sharding = self._found.get((path, rank))
-        if sharding is None:
-            spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
-            sharding = self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
-            self._found[path, rank] = sharding
-        return sharding
+        spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
+        return self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
 
     def _spec(self, path: Path) -> Any:
         """The spec of the longest name that the path begins with."""
