@@ -9,7 +9,6 @@ import inspect
 import itertools
 import pickle
 import warnings
-from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -97,8 +96,9 @@ def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:
     return (_Exchange if _is_exchanged.get() else _DistWrapper)(group, use_dist, coordinator_rank)
 
 
-def _exchanging(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's function of a save or load, with an exchange where it is needed."""
+def _join(module: Any, name: str) -> None:
+    """Has torch's function of a save or load exchange the plans of planners of this file, where it is needed."""
+    function = getattr(module, name)
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -110,13 +110,8 @@ def _exchanging(function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _is_exchanged.reset(token)
 
-    return called
-
-
-def _join(module: Any, name: str) -> None:
-    """Has torch's function exchange the plans of planners of this file."""
     module._DistWrapper = _wrapper
-    setattr(module, name, _exchanging(getattr(module, name)))
+    setattr(module, name, called)
 
 
 for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
