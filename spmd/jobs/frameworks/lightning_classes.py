@@ -64,19 +64,6 @@ def _precision(connector: Any, precision: str) -> Any:
     return connector.DoublePrecision() if precision == "64-true" else connector.Precision()
 
 
-def _devices(devices: Any) -> int:
-    """The number of devices that `Trainer(devices=)` requests."""
-    number = len(device_ids())
-    if str(devices) in ("-1", "auto", str(number)):
-        return number
-    if str(devices) == "1":
-        return 1
-    raise ValueError(
-        f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
-        "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
-    )
-
-
 class AllDevices:
     """All devices of XLA as one."""
 
@@ -91,7 +78,16 @@ class AllDevices:
 
     @staticmethod
     def parse_devices(devices: Any) -> int:
-        return _devices(devices)
+        """The number of devices that `Trainer(devices=)` requests."""
+        number = len(device_ids())
+        if str(devices) in ("-1", "auto", str(number)):
+            return number
+        if str(devices) == "1":
+            return 1
+        raise ValueError(
+            f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
+            "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
+        )
 
     @staticmethod
     def get_parallel_devices(devices: Any) -> list[torch.device]:
