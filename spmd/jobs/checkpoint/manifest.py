@@ -32,22 +32,16 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 tensors[f"{name}@{index}"] = tensor
     values = {}
     for path in dict.fromkeys(path for part in parts for path in part["values"]):
-        entries = [part["values"].get(path) for part in parts]
-        if all(one == entries[0] for one in entries) and _have_equal_tensors(path, parts):
-            values[path] = _renamed(entries[0], {name: f"{name}@0" for name in _on_host(path, parts[0])})
-        else:
-            values[path] = {
-                "by_process": [
-                    None if one is None else _renamed(one, {name: f"{name}@{i}" for name in _on_host(path, parts[i])})
-                    for i, one in enumerate(entries)
-                ]
-            }
-    used: dict[str, None] = {}
-    for value in values.values():
-        used |= dict.fromkeys(tensor_names(value))
+        contents = [_contents(path, part) for part in parts]
+        entries = [
+            _renamed(value, {name: f"{name}@{index}" for name, *_ in on_host})
+            for index, (value, on_host) in enumerate(contents)
+        ]
+        is_equal = all(content == contents[0] for content in contents)
+        values[path] = entries[0] if is_equal else {"by_process": entries}
+    used = dict.fromkeys(name for value in values.values() for name in tensor_names(value))
     hosts = {name for name in used if tensors[name]["on_host"]}
-    only_first = {name for name in hosts if name.endswith("@0") and f"{name[:-2]}@1" not in used}
-    final = {name: name[:-2] for name in only_first}
+    final = {name: name[:-2] for name in hosts if name.endswith("@0") and f"{name[:-2]}@1" not in used}
     return {
         "files": {name: size for part in parts for name, size in part["files"].items()},
         "tensors": {final.get(name, name): tensors[name] for name in used},
@@ -55,18 +49,15 @@ def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _on_host(path: str, part: dict[str, Any]) -> list[str]:
-    return [name for name in tensor_names(part["values"].get(path)) if part["tensors"][name]["on_host"]]
-
-
-def _have_equal_tensors(path: str, parts: Sequence[dict[str, Any]]) -> bool:
-    """True if the CPU tensors of an entry have the same bytes in all processes."""
-
-    def contents(part: dict[str, Any]) -> list[Any]:
-        tensors = [part["tensors"][name] for name in _on_host(path, part)]
-        return [[one["shape"], one["dtype"], [shard["crc32"] for shard in one["shards"]]] for one in tensors]
-
-    return all(contents(part) == contents(parts[0]) for part in parts)
+def _contents(path: str, part: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """An entry of a process, None where it has none, and the name, shape, dtype and checksums of its CPU tensors."""
+    value = part["values"].get(path)
+    tensors = {name: part["tensors"][name] for name in tensor_names(value)}
+    return value, [
+        (name, tensor["shape"], tensor["dtype"], [shard["crc32"] for shard in tensor["shards"]])
+        for name, tensor in tensors.items()
+        if tensor["on_host"]
+    ]
 
 
 def tensor_names(value: Any) -> list[str]:

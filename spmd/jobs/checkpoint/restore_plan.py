@@ -12,7 +12,6 @@ from ...tensors.shards import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
 from .restoring import Restoring
-from .state_entries import checked
 from .step_reader import StepReader
 
 
@@ -52,7 +51,7 @@ class RestorePlan:
             (str(one.process), *map(_size, (one.bytes_read, one.bytes_uploaded, one.peak_host_bytes)))
             for one in self.processes
         ]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
         most = sorted(self.joined.items(), key=lambda item: -item[1])
         lines.append(f"tensors of which a shard is joined from several saved ones: {len(most)}")
@@ -71,11 +70,11 @@ def _size(count: float) -> str:
 def planned(reader: StepReader, state: Any, step: int, count: int) -> RestorePlan:
     """The plan of a restore by so many processes; raises what the restore would raise before it reads."""
     restores = [_Counting(reader, state, (process, count)) for process in range(count)]
+    processes = tuple(restore.plan() for restore in restores)
     joined: Counter[str] = Counter()
     for restore in restores:
-        restore.walk()
         joined |= restore.joined
-    return RestorePlan(step, str(reader.path), tuple(restore.plan() for restore in restores), dict(joined))
+    return RestorePlan(step, str(reader.path), processes, dict(joined))
 
 
 class _Counting(Restoring):
@@ -84,27 +83,24 @@ class _Counting(Restoring):
     def __init__(self, reader: StepReader, state: Any, process: tuple[int, int]) -> None:
         super().__init__(reader, state, process)
         self.joined: Counter[str] = Counter()
-        self._compared: set[tuple[str, int]] = set()
-        self._fetched: dict[tuple[str, int], int] = {}
+        self._is_fetched = isinstance(reader.path, UrlPath)
+        self._saved: dict[tuple[str, int], int] = {}  # shards that were read: of a URL, those of the tensor
         self._name: str | None = None
         self._read_bytes = self._uploaded = self._kept = self._peak = 0
 
     def plan(self) -> ProcessPlan:
-        """The figures so far."""
-        return ProcessPlan(self._process[0], self._read_bytes, self._uploaded, self._peak)
-
-    def walk(self) -> None:
-        """Goes through the state as `run` does, and loads nothing."""
-        for path, value in checked(self.state, "CheckpointManager.plan_restore").items():
+        """Goes through the state as `run` does, and loads nothing; returns the figures."""
+        for path, value in self._present.items():
             self._state(path, value)
+        return ProcessPlan(self._process[0], self._read_bytes, self._uploaded, self._peak)
 
     def _fill_now(self, target: torch.Tensor, name: str) -> None:
         if isinstance(target, XlaTensor) and can_fill(target):
             self._count_shards(name, _sharding(target), target.dtype)
-            return
-        uploaded = target.nbytes if isinstance(target, XlaTensor) else 0
-        self._uploaded += uploaded
-        self._count_read(name, others=uploaded)
+        else:
+            uploaded = target.nbytes if isinstance(target, XlaTensor) else 0
+            self._uploaded += uploaded
+            self._count_read(name, others=uploaded)
 
     def _like(self, parameter: XlaTensor, name: str) -> torch.Tensor:
         sharding = _sharding(parameter)
@@ -133,23 +129,19 @@ class _Counting(Restoring):
 
     def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, others: int = 0) -> int:
         """Counts a read of some elements (None: all), with `others` bytes on the host besides; returns their bytes."""
-        stored, is_fetched = self.reader.tensors[name], isinstance(self.reader.path, UrlPath)
+        stored = self.reader.tensors[name]
         indices = tuple(map(slice, stored["shape"])) if indices is None else indices
         bounds = [(index.start or 0, index.stop) for index in indices]
-        if name != self._name:
-            self._fetched.clear()
-            self._name = name
-        needed = [shard for shard, _ in self.reader.needed(name, bounds)]
+        if name != self._name and self._is_fetched:
+            self._saved.clear()
+        self._name = name
+        needed = {(shard["file"], shard["offset"]): shard["bytes"] for shard, _ in self.reader.needed(name, bounds)}
         if len(needed) > 1:
             self.joined[name] = max(len(needed), self.joined[name])
-        for shard in needed:
-            key = shard["file"], shard["offset"]
-            if key not in (self._fetched if is_fetched else self._compared):
-                self._read_bytes += shard["bytes"]
-            self._compared.add(key)
-            self._fetched[key] = shard["bytes"]
+        self._read_bytes += sum(size for key, size in needed.items() if key not in self._saved)
+        self._saved |= needed
         # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is in memory at a time.
-        saved = sum(self._fetched.values()) if is_fetched else max((shard["bytes"] for shard in needed), default=0)
+        saved = sum(self._saved.values()) if self._is_fetched else max(needed.values(), default=0)
         size = math.prod(stop - start for start, stop in bounds) * dtype_of(stored["dtype"]).itemsize
         self._peak = max(self._peak, self._kept + saved + size + others)
         return size

@@ -32,10 +32,10 @@ class Restoring:
         self._wrong: list[str] = []
         stored = reader.manifest["values"]
         self._entries: dict[str, Entry] = {}
-        present = checked(state, "CheckpointManager.restore")
-        names = matched_names(stored, present)
+        self._present = checked(state, "CheckpointManager.restore")
+        names = matched_names(stored, self._present)
         stored = {names[path]: entry for path, entry in stored.items()}
-        for path, value in present.items():
+        for path, value in self._present.items():
             if path not in stored:
                 hint = did_you_mean(path, stored)
                 self._wrong.append(f"{path!r} is not in the step, which has {_some(list(stored))}{hint}")
@@ -104,11 +104,9 @@ class Restoring:
             return
         was, now = entry.get("class", "an optimizer"), type(optimizer).__name__
         saved, ours = (
-            list(dict.fromkeys(key for group in each for key in group)) for each in (groups, optimizer.param_groups)
+            dict.fromkeys(key for group in each for key in group) for each in (groups, optimizer.param_groups)
         )
-        only_saved, only_ours = (
-            [key for key in one if key not in other] for one, other in ((saved, ours), (ours, saved))
-        )
+        only_saved, only_ours = [key for key in saved if key not in ours], [key for key in ours if key not in saved]
         # torch's names say which optimizer it is. Others may be those of a wrapper (ZeRO's, accelerate's) or of a
         # subclass, and go by their keys: schedulers and newer versions add some, and only another optimizer lacks some.
         if was != now if hasattr(torch.optim, was) and hasattr(torch.optim, now) else only_saved and only_ours:
@@ -188,9 +186,7 @@ class Restoring:
             if stored["on_host"] or parts[0] != "state" or not parts[1:2] or not parts[1].isdecimal():
                 return self._read(name)
             parameter = parameters[int(parts[1])] if int(parts[1]) < len(parameters) else None
-            if not isinstance(parameter, XlaTensor):
-                return self._read(name)
-            return self._like(parameter, name)
+            return self._like(parameter, name) if isinstance(parameter, XlaTensor) else self._read(name)
 
         return decode(encoded, path, read)
 

@@ -27,10 +27,6 @@ class FileTensor(NamedTuple):
     itemsize: int
     begin: int
 
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.itemsize
-
 
 class File(NamedTuple):
     """A safetensors file. tensors: in the order of their bytes, which follow the header. size: in bytes."""
@@ -86,21 +82,21 @@ def checked_dtype(name: str, dtype: torch.dtype) -> None:
         )
 
 
-def split(tensors: Mapping[str, dict[str, Any]], most: int) -> list[list[str]]:
-    """The names of each file: in their order, a new file where one would have more than `most` bytes; a larger tensor
+def split(tensors: Mapping[str, dict[str, Any]], most: int) -> list[dict[str, dict[str, Any]]]:
+    """The tensors of each file: in their order, a new file where one would have more than `most` bytes; a larger tensor
     has a file of its own."""
-    groups: list[list[str]] = []
-    current: list[str] = []
+    groups: list[dict[str, dict[str, Any]]] = []
+    current: dict[str, dict[str, Any]] = {}
     held = 0
     for name, facts in tensors.items():
         size = _nbytes(facts)
         if size > most:
-            groups.append([name])
+            groups.append({name: facts})
             continue
         if held + size > most:
             groups.append(current)
-            current, held = [], 0
-        current.append(name)
+            current, held = {}, 0
+        current[name] = facts
         held += size
     return [*groups, current] if current or not groups else groups
 
@@ -109,13 +105,10 @@ def files_of(tensors: Mapping[str, dict[str, Any]], most: int, metadata: Mapping
     """The files of a folder: `model.safetensors`, or several with their numbers."""
     groups = split(tensors, most)
     if len(groups) == 1:
-        return [file_of("model.safetensors", {name: tensors[name] for name in groups[0]}, metadata)]
+        return [file_of("model.safetensors", tensors, metadata)]
+    count, texts = len(groups), {"format": metadata["format"]}
     return [
-        file_of(
-            f"model-{number:05d}-of-{len(groups):05d}.safetensors",
-            {name: tensors[name] for name in group},
-            {"format": metadata["format"]},
-        )
+        file_of(f"model-{number:05d}-of-{count:05d}.safetensors", group, texts)
         for number, group in enumerate(groups, 1)
     ]
 
@@ -145,9 +138,9 @@ def index_of(files: list[File], tensors: Mapping[str, Any], metadata: Mapping[st
     """The text of the index of several files."""
     places = {tensor.name: file.name for file in files for tensor in file.tensors}
     in_order = sorted(tensors, key=places.__getitem__)  # stable: within a file as the model has them
-    total = sum(tensor.nbytes for file in files for tensor in file.tensors)
+    texts = {name: value for name, value in metadata.items() if name != "format"}
     body = {
-        "metadata": {"total_size": total, **{name: value for name, value in metadata.items() if name != "format"}},
+        "metadata": {"total_size": sum(map(_nbytes, tensors.values())), **texts},
         "weight_map": {name: places[name] for name in in_order},
     }
     return json.dumps(body, indent=2).encode()

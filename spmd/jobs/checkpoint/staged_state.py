@@ -1,8 +1,6 @@
 """The values of a save: their buffers are lent and read to the host one shard after the other, while steps go on."""
 
-import functools
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -37,18 +35,17 @@ class StagedState:
         self._is_copied = is_copied
         self.lender = transfer.Lender(room)
         self.tensors: dict[str, dict[str, Any]] = {}
-        self._names: dict[Any, str] = {}  # by what tied weights share
+        # By what tied weights share: the name, and the tensor, so that no other one gets its identity.
+        self._names: dict[Any, tuple[str, torch.Tensor]] = {}
         self._arrays: dict[int, tuple[jax.Array, list[_Member]]] = {}
         self._on_host: dict[str, torch.Tensor] = {}
-        self._kept: list[torch.Tensor] = []  # so that no other tensor gets the identity of one
 
     def put(self, tensor: torch.Tensor, path: str) -> str:
         """Takes a tensor; returns its name, that of an earlier one where they are tied."""
         key = identity(tensor)
         if key in self._names:
-            return self._names[key]
-        self._names[key] = path
-        self._kept.append(tensor)
+            return self._names[key][0]
+        self._names[key] = path, tensor
         facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         if isinstance(tensor, XlaTensor):
             if can_fill(tensor):
@@ -72,7 +69,6 @@ class StagedState:
     def seal(self) -> None:
         """Ends the taking of tensors, which are kept alive no longer."""
         self._names.clear()
-        self._kept.clear()
 
     def shards(self) -> Iterator[ShardBytes]:
         """Yields the shards that this process writes: of each, its first copy. At most two of the arrays' are on the
@@ -84,20 +80,17 @@ class StagedState:
         waiting = [
             (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
         ]
-        of_each = Counter(key for key, _, _ in waiting)
-        for key in [key for key in self._arrays if not of_each[key]]:
+        for key in self._arrays.keys() - {key for key, _, _ in waiting}:
             self._give_back(key)
-        following = _on_its_way(waiting[0][2]) if waiting else None
-        for number, (key, index, _) in enumerate(waiting):
-            arriving, following = following, None
-            if number + 1 < len(waiting):
-                following = _on_its_way(waiting[number + 1][2])
+        coming = ((key, index, _on_its_way(data)) for key, index, data in waiting)
+        following = next(coming, None)
+        while following is not None:
+            (key, index, arriving), following = following, next(coming, None)
             host: Any = np.asarray(arriving)
             for member in self._arrays[key][1]:
                 yield from _cut(host, index, member)
             del host, arriving
-            of_each[key] -= 1
-            if not of_each[key]:
+            if following is None or following[0] != key:  # the shards of an array follow each other
                 self._give_back(key)
 
     def _give_back(self, key: int) -> None:
@@ -111,7 +104,6 @@ class StagedState:
         self._on_host.clear()
 
 
-@functools.lru_cache(1024)
 def _text(sharding: Sharding, rank: int) -> dict[str, Any]:
     """A sharding as the manifest says it."""
     axes = {name: size for name, size in sharding.mesh_axes().items() if size > 1}

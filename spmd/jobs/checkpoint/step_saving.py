@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -140,6 +140,9 @@ def numbers(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
+_places: dict[tuple[str, int], str] = {}  # by folder and step, those that threads of this process write
+
+
 def save_step(
     storage: Steps,
     step: int,
@@ -153,33 +156,24 @@ def save_step(
     keep: the number of steps that stay; the oldest are deleted. Raises SaveError in all processes if one has failed.
     """
     unsaved = f"CheckpointManager: step {step} was not saved in {storage}: {{}}. Earlier steps are unchanged"
-    with _under_way(storage, step) as (others, under_way):
-        folder = by_first(exchange, "begin", partial(storage.begin, step, others), unsaved)
-        under_way[str(storage), step] = folder
-        commit = partial(_commit, storage, step, folder, exchange.count, description)
-        write = partial(write_part, storage.new_file, storage.folder / folder, exchange.index, shards, description)
-        name = after_all(exchange, "written", write, commit, unsaved, partial(storage.discard, folder))
-    undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
-    by_first(exchange, "deleted", partial(storage.delete_old, step, keep), undeleted)
-    return storage.folder / name
-
-
-_places: dict[tuple[str, int], str] = {}  # that threads of this process write
-
-
-@contextlib.contextmanager
-def _under_way(storage: Steps, step: int) -> Iterator[tuple[set[str], dict[tuple[str, int], str]]]:
     key = str(storage), step
     if key in _places:
         raise SaveError(
             f"CheckpointManager: step {step} in {storage} is being written by another thread of this process"
         )
-    others = {place for (folder, _), place in _places.items() if folder == str(storage)}
+    under_way = {place for (owner, _), place in _places.items() if owner == str(storage)}
     _places[key] = ""
     try:
-        yield others, _places
+        folder = by_first(exchange, "begin", partial(storage.begin, step, under_way), unsaved)
+        _places[key] = folder
+        commit = partial(_commit, storage, step, folder, exchange.count, description)
+        write = partial(write_part, storage.new_file, storage.folder / folder, exchange.index, shards, description)
+        name = after_all(exchange, "written", write, commit, unsaved, partial(storage.discard, folder))
     finally:
         del _places[key]
+    undeleted = f"CheckpointManager: step {step} is saved in {storage}, and older ones are not deleted: {{}}"
+    by_first(exchange, "deleted", partial(storage.delete_old, step, keep), undeleted)
+    return storage.folder / name
 
 
 def write_part(

@@ -124,7 +124,7 @@ class ModelObjects(ModelStorage):
         shape = tensor.shape or (1,)
         row = math.prod(shape[1:]) * tensor.itemsize
         many = max(1, _BLOCK // max(row, 1))
-        for begin in range(0, shape[0] if tensor.nbytes else 0, many):
+        for begin in range(0, shape[0] if row else 0, many):
             end = min(begin + many, shape[0])
             result = np.empty((end - begin, *shape[1:], tensor.itemsize), np.uint8)
             for shard in shards:

@@ -178,8 +178,7 @@ class _Batches(Iterator[Any]):
         ahead.pulled = rows.batches(iteration, lambda: ahead.is_stopped)
         self._ahead = ahead
         loader._threads.append(ahead)
-        self._finalizer = weakref.finalize(self, ahead.stop)
-        self._finalizer.atexit = False  # what runs at exit ends before jax does
+        weakref.finalize(self, ahead.stop).atexit = False  # what runs at exit ends before jax does
 
     def __next__(self) -> Any:
         try:

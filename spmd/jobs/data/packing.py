@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from .resumable import Position, Resumable
-from .resumable import set_epoch as pass_epoch
+from .resumable import Position, Resumable, set_epoch
 
 _Document = dict[str, torch.Tensor]
 
@@ -57,7 +56,7 @@ class PackedDocuments(IterableDataset[_Document]):
 
     def set_epoch(self, epoch: int) -> None:
         """Passes the number of the epoch on to the documents, or to their dataset and samplers, where they have it."""
-        pass_epoch(self._source.source, epoch)
+        set_epoch(self._source.source, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last row: that of the documents, and those that are in no row yet."""

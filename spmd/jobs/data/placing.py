@@ -34,7 +34,6 @@ class Specs:
         self.mesh = mesh
         self._by_name = dict(_named(spec)) if isinstance(spec, Mapping) else {}
         self._default = default if isinstance(spec, Mapping) else spec
-        self._found: dict[tuple[Path, int], Sharding] = {}
         for entry in (*self._by_name.values(), self._default):
             if isinstance(entry, (tuple, list)) and not are_placements(entry):
                 # An unknown axis raises at the user's line.
@@ -52,12 +51,8 @@ class Specs:
 
     def sharding(self, path: Path, rank: int) -> Sharding:
         """The sharding of the tensor at a path."""
-        sharding = self._found.get((path, rank))
-        if sharding is None:
-            spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
-            sharding = self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
-            self._found[path, rank] = sharding
-        return sharding
+        spec = _fitted(self._spec(path), rank, path) if rank else PartitionSpec()
+        return self.mesh.sharding(spec, rank, f"DataLoader: {_called(path)}").closed()
 
     def _spec(self, path: Path) -> Any:
         """The spec of the longest name that the path begins with."""
@@ -105,28 +100,23 @@ class Placing:
         self.specs = specs
         self._lengths = tuple(sorted(lengths))
         self._padding = padding
-        first: Any = specs.mesh.get_jax_mesh().devices.flat[0]
-        self._is_in_place = _is_in_place(first)
+        self._is_in_place = _is_in_place(specs.mesh.get_jax_mesh().devices.flat[0])
 
     def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
         """Uploads a batch: a tree with an `Upload` for each tensor; with `rows` its first `kept` rows, padded."""
         self.specs.check(batch)
 
-        def placed(path: Path, leaf: Any) -> Upload:
-            return self.upload(path, leaf, kept, rows)
+        def placed(path: Path, value: Any) -> Upload:
+            array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
+            sharding = self.specs.sharding(path, array.ndim)
+            if not processes.several():
+                note_idle("DataLoader", array.shape, sharding)
+            return _uploaded(path, array, sharding)
 
         result = mapped(batch, is_data, placed)
         for upload in _all_placed(result):
             upload.array.block_until_ready()  # the source may write into its memory now
         return result
-
-    def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Upload:
-        """Uploads one tensor or array, each device its own shard."""
-        array = self._array(path, value, self._shape(path, tuple(value.shape), rows), kept)
-        sharding = self.specs.sharding(path, array.ndim)
-        if not processes.several():
-            note_idle("DataLoader", array.shape, sharding)
-        return _uploaded(path, array, sharding)
 
     def with_mask(self, tree: Any, kept: int, rows: int, key: str) -> Any:
         """The uploaded batch with the mask of its first `kept` rows, sharded like the rows of its first tensor."""
@@ -152,26 +142,21 @@ class Placing:
 
     def _array(self, path: Path, value: Any, shape: tuple[int, ...], kept: int | None) -> np.ndarray:
         """The values, padded to the shape, in memory of their own or, where nothing reads it later, the value's."""
-        if isinstance(value, torch.Tensor):
-            if value.device.type != "cpu" or value.layout is not torch.strided:
-                raise TypeError(
-                    f"DataLoader: expected dense tensors on the CPU, got {_called(path)} on {value.device} "
-                    f"({value.layout}); the loader moves them to the device"
-                )
-            value = value.detach()
-        if tuple(value.shape) == shape and kept is None and not self._is_in_place:
-            return transfer.host_array(value) if isinstance(value, torch.Tensor) else np.ascontiguousarray(value)
-        dtype = value.dtype if isinstance(value, torch.Tensor) else dtypes.to_torch_dtype(value.dtype)
-        taken = value if kept is None or not shape else value[:kept]
-        result = torch.empty(shape, dtype=dtype, device="cpu")
-        if tuple(taken.shape) != shape:
-            result.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
-        target = result[tuple(slice(0, dim) for dim in taken.shape)]
-        if isinstance(taken, torch.Tensor):
-            target.copy_(taken)
-        else:  # `torch.from_numpy` warns of memory that is read only
-            transfer.host_array(result)[tuple(slice(0, dim) for dim in taken.shape)] = taken
-        return transfer.host_array(result)
+        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.layout is not torch.strided):
+            raise TypeError(
+                f"DataLoader: expected dense tensors on the CPU, got {_called(path)} on {value.device} "
+                f"({value.layout}); the loader moves them to the device"
+            )
+        array = transfer.host_array(value) if isinstance(value, torch.Tensor) else value
+        if array.shape == shape and kept is None and not self._is_in_place:
+            return np.asarray(array, order="C")
+        taken = array if kept is None or not shape else array[:kept]
+        padded = torch.empty(shape, dtype=dtypes.to_torch_dtype(array.dtype), device="cpu")
+        if taken.shape != shape:
+            padded.fill_(self._padding.get(name_of(path), 0) if isinstance(self._padding, Mapping) else self._padding)
+        result = transfer.host_array(padded)
+        result[tuple(slice(0, dim) for dim in taken.shape)] = taken
+        return result
 
 
 def _is_in_place(device: jax.Device) -> bool:
@@ -209,9 +194,7 @@ def _is_placed(value: Any) -> bool:
 
 
 def _all_placed(tree: Any) -> list[Upload]:
-    uploads: list[Upload] = []
-    mapped(tree, _is_placed, lambda _, placed: uploads.append(placed))
-    return uploads
+    return [placed for _, placed in leaves(tree, _is_placed)]
 
 
 def tensors(tree: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
@@ -81,11 +81,11 @@ def _mapping(batch: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     return result
 
 
-def leaves(batch: Any) -> Iterator[tuple[Path, Any]]:
-    """The tensors and arrays of a batch, with their paths."""
+def leaves(batch: Any, is_leaf: Callable[[Any], bool] = is_data) -> list[tuple[Path, Any]]:
+    """The tensors and arrays of a batch, or other leaves, with their paths."""
     pairs: list[tuple[Path, Any]] = []
-    mapped(batch, is_data, lambda path, leaf: pairs.append((path, leaf)))
-    return iter(pairs)
+    mapped(batch, is_leaf, lambda path, leaf: pairs.append((path, leaf)))
+    return pairs
 
 
 def name_of(path: Path) -> str:

@@ -5,7 +5,7 @@ The classes derive from Lightning's, so they are made when a program imports it;
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -25,21 +25,21 @@ from .accelerate_device import DEVICE
 
 # The modules that are sharded already.
 _sharded: "weakref.WeakSet[Any]" = weakref.WeakSet()
-StrategiesOf = Callable[[Any], tuple[Any, Any]]
 _PLUGINS = ("accelerator", "checkpoint_io", "precision", "precision_plugin")  # keywords of Lightning's strategies
 
 
-def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, strategies_of: StrategiesOf) -> Any:
+def complete(connector: Any, root: str, registries: tuple[Any, Any], chooser: Any, *mixins: type) -> tuple[Any, Any]:
     """Registers an accelerator and strategies as what a Trainer or a Fabric chooses from here on; returns the latter.
 
     Args:
         connector: the module that chooses. root: the package with `accelerators` and `strategies`. registries: of
             accelerators and of strategies. chooser: the class that chooses, which takes `xla` for the accelerator where
-            the user names no strategy. strategies_of: makes the two strategies of Lightning's for one device.
+            the user names no strategy. mixins: of the two strategies, which derive from Lightning's for one device.
     """
-    accelerator = accelerator_of(resolve(f"{root}.accelerators:Accelerator"))
+    accelerator = type("XLAAccelerator", (AllDevices, resolve(f"{root}.accelerators:Accelerator")), {})
     strategies: Any = resolve(f"{root}.strategies")
-    shared, fsdp = strategies_of(strategies.SingleDeviceStrategy)
+    shared = type("XLAStrategy", (mixins[0], strategies.SingleDeviceStrategy), {})
+    fsdp = type("XLAFSDPStrategy", (mixins[1], shared), {})
     strategies.XLAStrategy, strategies.XLAFSDPStrategy = shared, fsdp
     for name in ("xla", "tpu"):
         registries[0].register(name, accelerator, description="all devices of XLA", override=True)
@@ -64,133 +64,116 @@ def _precision(connector: Any, precision: str) -> Any:
     return connector.DoublePrecision() if precision == "64-true" else connector.Precision()
 
 
-def _devices(devices: Any) -> int:
-    """The number of devices that `Trainer(devices=)` requests."""
-    number = len(device_ids())
-    if str(devices) in ("-1", "auto", str(number)):
-        return number
-    if str(devices) == "1":
-        return 1
-    raise ValueError(
-        f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
-        "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
-    )
+class AllDevices:
+    """All devices of XLA as one."""
+
+    def setup_device(self, device: torch.device) -> None:
+        pass
+
+    def teardown(self) -> None:
+        sync()
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return {name: float(metrics.counter(name)) for name in metrics.counter_names()}
+
+    @staticmethod
+    def parse_devices(devices: Any) -> int:
+        """The number of devices that `Trainer(devices=)` requests."""
+        number = len(device_ids())
+        if str(devices) in ("-1", "auto", str(number)):
+            return number
+        if str(devices) == "1":
+            return 1
+        raise ValueError(
+            f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
+            "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
+        )
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [DEVICE] * devices
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return len(device_ids())
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+    @staticmethod
+    def name() -> str:
+        return "xla"
 
 
-def accelerator_of(base: Any) -> Any:
-    """The accelerator, a class that derives from Lightning's."""
-
-    class XLAAccelerator(base):
-        """All devices of XLA as one."""
-
-        def setup_device(self, device: torch.device) -> None:
-            pass
-
-        def teardown(self) -> None:
-            sync()
-
-        def get_device_stats(self, device: Any) -> dict[str, Any]:
-            return {name: float(metrics.counter(name)) for name in metrics.counter_names()}
-
-        @staticmethod
-        def parse_devices(devices: Any) -> int:
-            return _devices(devices)
-
-        @staticmethod
-        def get_parallel_devices(devices: Any) -> list[torch.device]:
-            return [DEVICE] * devices
-
-        @staticmethod
-        def auto_device_count() -> int:
-            return len(device_ids())
-
-        @staticmethod
-        def is_available() -> bool:
-            return True
-
-        @staticmethod
-        def name() -> str:
-            return "xla"
-
-    return XLAAccelerator
+# What a class derives from is in the Lightning that a program imports.
+_Lightning: Any = object
 
 
-def data_parallel_of(base: Any) -> Any:
-    """Returns the base of both strategies `xla`, a class that derives from Lightning's for one device."""
+class DataParallelStrategy(_Lightning):
+    """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
 
-    class DataParallelStrategy(base):
-        """Data parallel: parameters on each device, dim 0 of a batch's tensors sharded over the mesh.
+    Args:
+        mesh: the devices; None: all of them, or one for `Trainer(devices=1)` and `Fabric(devices=1)`. data_axes:
+            the axes of the mesh that the batch is sharded over; None: all.
+    """
 
-        Args:
-            mesh: the devices; None: all of them, or one for `Trainer(devices=1)` and `Fabric(devices=1)`. data_axes:
-                the axes of the mesh that the batch is sharded over; None: all.
-        """
+    strategy_name = "xla"
+    parallel_devices: tuple[torch.device, ...] | list[torch.device] = ()  # set to as many as are requested
 
-        strategy_name = "xla"
-        parallel_devices: tuple[torch.device, ...] | list[torch.device] = ()  # set to as many as are requested
+    def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
+        super().__init__(device=DEVICE, **how)
+        self.mesh, self.data_axes = mesh, data_axes
 
-        def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
-            super().__init__(device=DEVICE, **how)
-            self.mesh, self.data_axes = mesh, data_axes
-
-        def _mesh(self) -> Mesh:
-            """The mesh, by default of as many devices as are requested."""
-            if processes.several():
-                raise NotImplementedError(
-                    f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with all of its "
-                    "devices; this job has several. A loop of your own trains there (spmd.from_process_local)"
-                )
-            if self.mesh is None:
-                ids = device_ids()[: len(self.parallel_devices) or None]
-                self.mesh = Mesh(ids, (len(ids),), ("fsdp",))
-            return self.mesh
-
-        def optimizer_step(self, *args: Any, **how: Any) -> Any:
-            result = super().optimizer_step(*args, **how)
-            sync()  # a step is a program, whether or not a logger or the progress bar reads its loss
-            return result
-
-    return DataParallelStrategy
-
-
-def fully_sharded_of(data_parallel: Any) -> Any:
-    """Returns the base of both strategies `xla_fsdp`, a class that derives from a strategy `xla`."""
-
-    class FullyShardedStrategy(data_parallel):
-        """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
-
-        Args:
-            auto_wrap_policy: chooses the submodules that are units (`fsdp.FullyShardedDataParallel`). mesh: with an
-                axis `fsdp`; None: all devices. activation_checkpointing: recomputes the units' activations in backward.
-                how: keywords of `fsdp.FullyShardedDataParallel`, and the plugins of Lightning's strategies.
-        """
-
-        strategy_name = "xla_fsdp"
-
-        def __init__(
-            self,
-            auto_wrap_policy: Any = None,
-            mesh: Mesh | None = None,
-            data_axes: Collection[str] | None = None,
-            activation_checkpointing: bool = False,
-            **how: Any,
-        ) -> None:
-            super().__init__(mesh, data_axes, **{name: how.pop(name) for name in _PLUGINS if name in how})
-            self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
-            self.how = how
-
-        def _shard_units(self, module: Any) -> bool:
-            """Shards a module in place, which callbacks and the optimizer know, once; returns True if it does."""
-            if module in _sharded:
-                return False
-            _sharded.add(module)
-            wrap = resolve("fsdp:FullyShardedDataParallel")
-            wrap_units(
-                wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=self._mesh(), **self.how
+    def _mesh(self) -> Mesh:
+        """The mesh, by default of as many devices as are requested."""
+        if processes.several():
+            raise NotImplementedError(
+                f"strategy={self.strategy_name!r}: a Trainer or Fabric runs in one process, with all of its "
+                "devices; this job has several. A loop of your own trains there (spmd.from_process_local)"
             )
-            return True
+        if self.mesh is None:
+            ids = device_ids()[: len(self.parallel_devices) or None]
+            self.mesh = Mesh(ids, (len(ids),), ("fsdp",))
+        return self.mesh
 
-    return FullyShardedStrategy
+    def optimizer_step(self, *args: Any, **how: Any) -> Any:
+        result = super().optimizer_step(*args, **how)
+        sync()  # a step is a program, whether or not a logger or the progress bar reads its loss
+        return result
+
+
+class FullyShardedStrategy(DataParallelStrategy):
+    """FSDP: parameters, gradients and optimizer state sharded over the mesh, too.
+
+    Args:
+        auto_wrap_policy: chooses the submodules that are units (`fsdp.FullyShardedDataParallel`). mesh: with an
+            axis `fsdp`; None: all devices. activation_checkpointing: recomputes the units' activations in backward.
+            how: keywords of `fsdp.FullyShardedDataParallel`, and the plugins of Lightning's strategies.
+    """
+
+    strategy_name = "xla_fsdp"
+
+    def __init__(
+        self,
+        auto_wrap_policy: Any = None,
+        mesh: Mesh | None = None,
+        data_axes: Collection[str] | None = None,
+        activation_checkpointing: bool = False,
+        **how: Any,
+    ) -> None:
+        super().__init__(mesh, data_axes, **{name: how.pop(name) for name in _PLUGINS if name in how})
+        self.auto_wrap_policy, self.activation_checkpointing = auto_wrap_policy, activation_checkpointing
+        self.how = how
+
+    def _shard_units(self, module: Any) -> bool:
+        """Shards a module in place, which callbacks and the optimizer know, once; returns True if it does."""
+        if module in _sharded:
+            return False
+        _sharded.add(module)
+        wrap = resolve("fsdp:FullyShardedDataParallel")
+        wrap_units(wrap, module, self.auto_wrap_policy, self.activation_checkpointing, mesh=self._mesh(), **self.how)
+        return True
 
 
 def wrap_units(wrap: Any, model: Any, policy: Any, checkpointing: bool, **how: Any) -> None:
@@ -218,26 +201,24 @@ def complete_fabric(connector: Any) -> None:
     root = connector.__name__.rpartition(".")[0]
     # Fabric looks for its strategies by these names, too.
     connector.XLAStrategy, connector.XLAFSDPStrategy = complete(
-        connector, root, registries, connector._Connector, _of_fabric
+        connector, root, registries, connector._Connector, FabricStrategy, FabricFSDPStrategy
     )
 
 
-def _of_fabric(base: Any) -> tuple[Any, Any]:
-    class FabricStrategy(data_parallel_of(base)):  # type: ignore[misc]  # a class made for this base
-        def process_dataloader(self, dataloader: Iterable[Any]) -> MpDeviceLoader:
-            mesh = self._mesh()
-            spec = ShardingSpec(mesh, (tuple(self.data_axes or mesh.axis_names),))
-            return MpDeviceLoader(dataloader, DEVICE, input_sharding=spec)
+class FabricStrategy(DataParallelStrategy):
+    def process_dataloader(self, dataloader: Iterable[Any]) -> MpDeviceLoader:
+        mesh = self._mesh()
+        spec = ShardingSpec(mesh, (tuple(self.data_axes or mesh.axis_names),))
+        return MpDeviceLoader(dataloader, DEVICE, input_sharding=spec)
 
-        def _convert_stateful_objects_in_state(self, *args: Any, **how: Any) -> Any:
-            return _on_cpu(super()._convert_stateful_objects_in_state(*args, **how))
+    def _convert_stateful_objects_in_state(self, *args: Any, **how: Any) -> Any:
+        return _on_cpu(super()._convert_stateful_objects_in_state(*args, **how))
 
-    class FabricFSDPStrategy(fully_sharded_of(FabricStrategy)):  # type: ignore[misc]  # as above
-        def setup_module(self, module: Any) -> Any:
-            self._shard_units(module)
-            return module
 
-    return FabricStrategy, FabricFSDPStrategy
+class FabricFSDPStrategy(FullyShardedStrategy):
+    def setup_module(self, module: Any) -> Any:
+        self._shard_units(module)
+        return module
 
 
 def complete_trainer(connector: Any) -> None:
@@ -248,55 +229,53 @@ def complete_trainer(connector: Any) -> None:
     """
     registries = connector.AcceleratorRegistry, connector.StrategyRegistry
     root = connector.__name__.partition(".trainer.")[0]
-    complete(connector, root, registries, connector._AcceleratorConnector, _of_trainer)
+    complete(connector, root, registries, connector._AcceleratorConnector, TrainerStrategy, TrainerFSDPStrategy)
     if hasattr(connector, "_select_auto_accelerator"):
         connector._select_auto_accelerator = lambda: "xla"
     else:  # Lightning 2.4
         connector._AcceleratorConnector._choose_auto_accelerator = staticmethod(lambda: "xla")
 
 
-def _of_trainer(base: Any) -> tuple[Any, Any]:
-    class TrainerStrategy(data_parallel_of(base)):  # type: ignore[misc]  # a class made for this base
-        def setup(self, trainer: Any) -> None:
-            self._mesh()
-            super().setup(trainer)
+class TrainerStrategy(DataParallelStrategy):
+    def setup(self, trainer: Any) -> None:
+        self._mesh()
+        super().setup(trainer)
 
-        def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
-            batch = super().batch_to_device(batch, device, dataloader_idx)
-            pytree.tree_map_only(Tensor, self._shard, batch)
-            return batch
+    def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+        batch = super().batch_to_device(batch, device, dataloader_idx)
+        pytree.tree_map_only(Tensor, self._shard, batch)
+        return batch
 
-        def _shard(self, tensor: Tensor) -> None:
-            if tensor.dim() and tensor.device.type == DEVICE.type and self.mesh is not None and self.mesh.size() > 1:
-                axes = tuple(self.data_axes or self.mesh.axis_names)
-                mark_sharding(tensor, self.mesh, PartitionSpec(axes, *[None] * (tensor.dim() - 1)))
+    def _shard(self, tensor: Tensor) -> None:
+        if tensor.dim() and tensor.device.type == DEVICE.type and self.mesh is not None and self.mesh.size() > 1:
+            axes = tuple(self.data_axes or self.mesh.axis_names)
+            mark_sharding(tensor, self.mesh, PartitionSpec(axes, *[None] * (tensor.dim() - 1)))
 
-        def validation_step(self, *args: Any, **how: Any) -> Any:
-            return _synced(super().validation_step(*args, **how))
+    def validation_step(self, *args: Any, **how: Any) -> Any:
+        return _synced(super().validation_step(*args, **how))
 
-        def test_step(self, *args: Any, **how: Any) -> Any:
-            return _synced(super().test_step(*args, **how))
+    def test_step(self, *args: Any, **how: Any) -> Any:
+        return _synced(super().test_step(*args, **how))
 
-        def predict_step(self, *args: Any, **how: Any) -> Any:
-            return _synced(super().predict_step(*args, **how))
+    def predict_step(self, *args: Any, **how: Any) -> Any:
+        return _synced(super().predict_step(*args, **how))
 
-        def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-            super().save_checkpoint(_on_cpu(checkpoint), filepath, storage_options)
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        super().save_checkpoint(_on_cpu(checkpoint), filepath, storage_options)
 
-    class TrainerFSDPStrategy(fully_sharded_of(TrainerStrategy)):  # type: ignore[misc]  # as above
-        def teardown(self) -> None:
-            # Lightning moves a model to the CPU in the end; one that is sharded may not fit there.
-            for plugin in (self.precision_plugin, self.accelerator, self.checkpoint_io):
-                plugin.teardown()
 
-        def _setup_model(self, model: Any) -> Any:
-            if self._shard_units(model):  # else by an earlier fit or test
-                for step in ("training_step", "validation_step", "test_step", "predict_step"):
-                    if step in vars(type(model)):
-                        resolve("fsdp:register_fsdp_forward_method")(model, step)
-            return model
+class TrainerFSDPStrategy(FullyShardedStrategy):
+    def teardown(self) -> None:
+        # Lightning moves a model to the CPU in the end; one that is sharded may not fit there.
+        for plugin in (self.precision_plugin, self.accelerator, self.checkpoint_io):
+            plugin.teardown()
 
-    return TrainerStrategy, TrainerFSDPStrategy
+    def _setup_model(self, model: Any) -> Any:
+        if self._shard_units(model):  # else by an earlier fit or test
+            for step in ("training_step", "validation_step", "test_step", "predict_step"):
+                if step in vars(type(model)):
+                    resolve("fsdp:register_fsdp_forward_method")(model, step)
+        return model
 
 
 def _on_cpu(state: Any) -> Any:

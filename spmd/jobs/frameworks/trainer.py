@@ -7,7 +7,6 @@ of the device. Modules that were imported before `use()` get the names that they
 import functools
 import importlib
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -56,19 +55,17 @@ def complete(trainer: Any) -> None:
     if hasattr(trainer, "wrap_model_xla_fsdp"):
         trainer.wrap_model_xla_fsdp = shard_model
     else:  # transformers 4
-        trainer.Trainer._wrap_model = _sharding(trainer.Trainer._wrap_model)
+        wrap = trainer.Trainer._wrap_model
+
+        @functools.wraps(wrap)
+        def wrap_model(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self.is_fsdp_xla_enabled:
+                return shard_model(model, self.args, self.is_fsdp_xla_v2_enabled)
+            return wrap(self, model, *args, **kwargs)
+
+        trainer.Trainer._wrap_model = wrap_model
     # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
     trainer.tpu_spmd_dataloader = lambda loader: loader
-
-
-def _sharding(wrap: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(wrap)
-    def wrap_model(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self.is_fsdp_xla_enabled:
-            return shard_model(model, self.args, self.is_fsdp_xla_v2_enabled)
-        return wrap(self, model, *args, **kwargs)
-
-    return wrap_model
 
 
 def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn.Module:

@@ -100,9 +100,8 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
         _send(started, signal.SIGKILL)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    codes = [process.popen.wait() for process in started]
-    first = codes[failed.index] if failed is not None else 0
-    return 128 - first if first < 0 else first
+    code = 0 if failed is None else failed.popen.wait()
+    return 128 - code if code < 0 else code
 
 
 def _first_failed(started: Sequence[_Process]) -> _Process | None:

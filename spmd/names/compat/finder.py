@@ -135,8 +135,10 @@ def _by_their_names(function: Callable[..., Any], pairs: Sequence[str], paramete
     defaults = {name: ast.literal_eval(value) for name, _, value in (pair.partition("==") for pair in pairs) if value}
     ours = dict(pair.split("=") for pair in pairs if "==" not in pair)
     theirs = {new: name for name, new in ours.items()}
-    renamed = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own_signature.parameters.items()]
-    signature = own_signature.replace(parameters=_parameters(f"f({parameters}") if parameters else renamed)
+    shown = [parameter.replace(name=theirs.get(name, name)) for name, parameter in own_signature.parameters.items()]
+    if parameters:  # text of the table
+        shown = [*inspect.signature(eval(f"lambda {parameters.removesuffix(')')}: None")).parameters.values()]
+    signature = own_signature.replace(parameters=shown)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -151,14 +153,6 @@ def _by_their_names(function: Callable[..., Any], pairs: Sequence[str], paramete
     return call
 
 
-def _parameters(call: str) -> list[inspect.Parameter]:
-    """The parameters of a function, written as a call of it with their defaults."""
-    written: Any = ast.parse(call, mode="eval").body
-    named = [(name.id, inspect.Parameter.empty) for name in written.args]
-    named += [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in written.keywords]
-    return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value) for name, value in named]
-
-
 def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
     """The class of error for a missing name. `from a import b` drops the words of an AttributeError."""
     is_import = dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM"
@@ -170,18 +164,12 @@ def _missing(module: str, name: str) -> str:
     if name[:2] == "__":  # Python and tools look for it in every module
         return f"module {module!r} has no attribute {name!r}"
     similar = did_you_mean(name, [*NAMES.get(module, ()), *_children(module)])
-    hint = HINTS.get(path) or (None if similar else _of_module(module))
+    around = "" if similar else path
+    hint = HINTS.get(path)
+    while not hint and (around := around.rpartition(".")[0]):  # that for all other names of a module around it
+        hint = HINTS.get(f"{around}.*")
     after = f": {hint}" if hint else similar or "; docs/from-torch-xla.md lists names"
     return f"{path} of PyTorch/XLA is not in spmd.compat{after}"
-
-
-def _of_module(module: str) -> str | None:
-    """The sentence for all other names of a module, or of one around it."""
-    while module:
-        if f"{module}.*" in HINTS:
-            return HINTS[f"{module}.*"]
-        module = module.rpartition(".")[0]
-    return None
 
 
 def _children(module: str) -> list[str]:

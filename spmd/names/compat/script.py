@@ -6,7 +6,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from .finder import install, preload
@@ -53,12 +53,9 @@ def _as_main(path: str) -> None:
     main: Any = ModuleType("__main__")
     main.__file__, main.__builtins__ = os.path.abspath(path), builtins
     sys.modules["__main__"] = main
-    exec(_compiled(path), main.__dict__)
-
-
-def _compiled(path: str) -> CodeType:
-    with io.open_code(os.path.abspath(path)) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+    with io.open_code(main.__file__) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:

@@ -99,11 +99,9 @@ def distribute_module(
         if not isinstance(tensor, XLAShardedTensor):
             distribute_tensor(tensor, mesh)
     if input_fn is not None:
-        change_inputs = input_fn
-        module.register_forward_pre_hook(lambda owner, inputs: change_inputs(owner, inputs, mesh))
+        module.register_forward_pre_hook(lambda owner, inputs, change=input_fn: change(owner, inputs, mesh))
     if output_fn is not None:
-        after = output_fn
-        module.register_forward_hook(lambda owner, inputs, outputs: after(owner, outputs, mesh))
+        module.register_forward_hook(lambda owner, inputs, outputs, change=output_fn: change(owner, outputs, mesh))
     return module
 
 

@@ -41,17 +41,14 @@ def compile(
     """
     if f is not None and not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {f!r}")
-    guard = None if max_different_graphs is None else Guard(max_different_graphs, allow_first=False)
-    options = custom_compile_options
+    guard: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if max_different_graphs is not None:  # one for all uses: it counts
+        guard = Guard(max_different_graphs, allow_first=False)
 
     @contextlib.contextmanager
     def block() -> Iterator[None]:
         sync()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(eager_mode_context(False))
-            stack.enter_context(compiled_with(options))
-            if guard is not None:  # one for all uses: it counts
-                stack.enter_context(guard)
+        with eager_mode_context(False), compiled_with(custom_compile_options), guard:
             with on_sync(_refuse) if full_graph else contextlib.nullcontext():
                 yield
             sync()

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import pickle
 import warnings
-from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -62,33 +61,28 @@ class _Exchange(_DistWrapper):
         pieces = [self._words.read(f"{name}/{number}") for number in range(int(self._words.read(name)))]
         return pickle.loads(base64.b64decode("".join(pieces)))  # of this job's own processes
 
+    def all_gather_object(self, object: Any, is_reader: bool = True) -> Any:
+        call = next(self._calls)
+        self._publish(f"{call}/{self.rank}", object)
+        if not is_reader:
+            return None
+        return [object if rank == self.rank else self._read(f"{call}/{rank}") for rank in range(self._words.count)]
+
+    def gather_object(self, object: Any) -> Any:
+        return self.all_gather_object(object, self.is_coordinator)
+
+    def scatter_object(self, object_list: list[Any] | None) -> Any:
+        call = next(self._calls)
+        for rank, value in enumerate(object_list or ()):
+            self._publish(f"{call}/{rank}", value)
+        return self._read(f"{call}/{self.rank}") if object_list is None else object_list[self.rank]
+
     def broadcast_object(self, object: Any) -> Any:
         name = f"{next(self._calls)}/broadcast"
         if not self.is_coordinator:
             return self._read(name)
         self._publish(name, object)
         return object
-
-    def all_gather_object(self, object: Any) -> list[Any]:
-        call = next(self._calls)
-        self._publish(f"{call}/{self.rank}", object)
-        return [object if rank == self.rank else self._read(f"{call}/{rank}") for rank in range(self._words.count)]
-
-    def gather_object(self, object: Any) -> list[Any] | None:
-        call = next(self._calls)
-        if not self.is_coordinator:
-            self._publish(f"{call}/{self.rank}", object)
-            return None
-        return [object if rank == self.rank else self._read(f"{call}/{rank}") for rank in range(self._words.count)]
-
-    def scatter_object(self, object_list: list[Any] | None) -> Any:
-        call = next(self._calls)
-        if object_list is None:
-            return self._read(f"{call}/{self.rank}")
-        for rank, value in enumerate(object_list):
-            if rank != self.rank:
-                self._publish(f"{call}/{rank}", value)
-        return object_list[self.rank]
 
     def barrier(self) -> None:
         self.all_gather_object(None)
@@ -102,33 +96,28 @@ def _wrapper(group: Any, use_dist: bool, coordinator_rank: int) -> _DistWrapper:
     return (_Exchange if _is_exchanged.get() else _DistWrapper)(group, use_dist, coordinator_rank)
 
 
-def _exchanging(function: Callable[..., Any], planners: tuple[type, ...]) -> Callable[..., Any]:
-    """torch's function of a save or load, with an exchange where it is needed."""
+def _join(module: Any, name: str) -> None:
+    """Has torch's function of a save or load exchange the plans of planners of this file, where it is needed."""
+    function = getattr(module, name)
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def called(*args: Any, **given: Any) -> Any:
         planner = signature.bind(*args, **given).arguments.get("planner")
-        token = _is_exchanged.set(isinstance(planner, planners) and _is_needed())
+        token = _is_exchanged.set(isinstance(planner, _OfSeveral) and _is_needed())
         try:
             return function(*args, **given)
         finally:
             _is_exchanged.reset(token)
 
-    return called
-
-
-def _join_planners(*planners: type) -> None:
-    """Has torch's checkpoints exchange the plans of planners of these classes."""
-    for module, name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
-        start, parameters = module.__name__, "self, group, use_dist, coordinator_rank"
-        needs = f"{start}.{name}", f"{start}._DistWrapper.__init__({parameters})"
-        guarded(needs, "plans between processes without a group", functools.partial(_join, module, name, planners))
-
-
-def _join(module: Any, name: str, planners: tuple[type, ...]) -> None:
     module._DistWrapper = _wrapper
-    setattr(module, name, _exchanging(getattr(module, name), planners))
+    setattr(module, name, called)
+
+
+for _module, _name in ((state_dict_saver, "_save_state_dict"), (state_dict_loader, "_load_state_dict")):
+    _wrapped = f"{_module.__name__}._DistWrapper.__init__(self, group, use_dist, coordinator_rank)"
+    _join_one = functools.partial(_join, _module, _name)
+    guarded((f"{_module.__name__}.{_name}", _wrapped), "plans between processes without a group", _join_one)
 
 
 class _OfSeveral:
@@ -189,9 +178,6 @@ class SPMDLoadPlanner(_OfSeveral, DefaultLoadPlanner):
             set_element(self.original_state_dict, self.mappings[name], loaded)
         else:
             self.state_dict[name] = loaded
-
-
-_join_planners(SPMDSavePlanner, SPMDLoadPlanner)
 
 
 class CheckpointManager(StateManager):

@@ -15,18 +15,14 @@ from ...tensors.shards import Shard, load_local_shards_, local_shards
 from .sharding_spec import ShardingType, sharding_type
 
 
-def _is_sharded(tensor: Any) -> bool:
-    """True for a tensor on xla that is annotated or sharded."""
-    if not isinstance(tensor, XlaTensor):
-        return False
-    sharding = annotations.current_sharding(tensor)
-    annotation = storage_of(tensor).sharding if view_of(tensor) is None else view_of(tensor).sharding
-    return sharding is not None and (annotation is not None or not sharding.is_replicated())
-
-
 class _ShardedType(type):
     def __instancecheck__(cls, instance: Any) -> bool:
-        return _is_sharded(instance)
+        """True for a tensor on xla that is annotated or sharded."""
+        if not isinstance(instance, XlaTensor):
+            return False
+        sharding = annotations.current_sharding(instance)
+        annotation = storage_of(instance).sharding if view_of(instance) is None else view_of(instance).sharding
+        return sharding is not None and (annotation is not None or not sharding.is_replicated())
 
 
 class XLAShardedTensor(metaclass=_ShardedType):

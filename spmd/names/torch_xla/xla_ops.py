@@ -169,14 +169,10 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
             tensor.copy_(value)
 
 
-def _behind(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _behind(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The values after an optimization barrier over all of them."""
     values = [on_device(tensor, "optimization_barrier_") for tensor in tensors]
-    return core_call_jax.call_jax(_barrier, *values) if values else ()
-
-
-def _barrier(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    return tuple(jax.lax.optimization_barrier(arrays))
+    return core_call_jax.call_jax(jax.lax.optimization_barrier, values) if values else []
 
 
 def apply_backward_optimization_barrier(module: nn.Module) -> None:
