@@ -74,7 +74,8 @@ class _Exchange(_DistWrapper):
     def scatter_object(self, object_list: list[Any] | None) -> Any:
         call = next(self._calls)
         for rank, value in enumerate(object_list or ()):
-            self._publish(f"{call}/{rank}", value)
+            if rank != self.rank:
+                self._publish(f"{call}/{rank}", value)
         return self._read(f"{call}/{self.rank}") if object_list is None else object_list[self.rank]
 
     def broadcast_object(self, object: Any) -> Any:
