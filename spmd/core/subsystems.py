@@ -17,7 +17,7 @@ from .ops import create
 from .passes import dynamic
 from .programs import cache, compile_log, program
 from .record import annotations as _annotations
-from .record import call, constraints, precision, record, storage, threads, watching
+from .record import call, constraints, record, resolve, storage, threads, watching
 from .run import executables, execute, host_reads, prepare, schedule
 from .run import syncs as _syncs
 from .run.pjrt import devices
@@ -194,7 +194,7 @@ class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
     compiled_with, options_of, text_of = program.compiled_with, program.options_of, program.text_of
-    matmul_precision = precision.matmul_precision
+    matmul_precision = resolve.matmul_precision
     MISCOMPILES = miscompiles.MISCOMPILES
     is_private = disk.is_private
 

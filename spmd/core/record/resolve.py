@@ -11,8 +11,8 @@ from torch._ops import OpOverload
 
 from ..checks.memory_formats import refuse_op
 from ..ops import CHECKS, ON_CPU, base_name
-from . import precision
 from .overloads import MUTATION, VIEW, Args, Handler, Kwargs, Plan, TorchValue, aten, kind_of
+from .tensor import XlaTensor
 
 # The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
 Op = OpOverload | tuple[OpOverload, str]
@@ -88,17 +88,46 @@ def _handler(plan: Plan) -> Handler | None:
     return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
 
 
+# --- the precision of float32 products --------------------------------------------------------------------------------
+
+# A program's products and convolutions are full float32 (`lower` sets that) unless the user's setting at the call
+# allows less. A product under such a setting is another op, `aten.mm:precision_high`, with an op table of its own: a
+# graph may mix settings, its key differs between them, and the compile log names the change. Ops that are no products
+# pay nothing.
+
+# torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a CPU computes in
+# float32 under any setting.
+_JAX = {"high": "high", "medium": "default"}
+_FLOAT32 = (torch.float32, torch.complex64)
+
+_read = torch._C._get_fp32_precision_getter
+
+
+def matmul_precision() -> str:
+    """The least precision that any of torch's settings for matmuls allows: "highest", "high" or "medium".
+
+    `torch.set_float32_matmul_precision`, `torch.backends.fp32_precision` and the settings of
+    `torch.backends.cuda.matmul` and `torch.backends.mkldnn.matmul` are read. Convolutions follow it, too: torch's own
+    setting for them is cuDNN's, which allows TF32 by default.
+    """
+    allowed = (_read("cuda", "matmul"), _read("mkldnn", "matmul"))
+    return "medium" if "bf16" in allowed else "high" if "tf32" in allowed else "highest"
+
+
 def _product(func: OpOverload, args: Args, kwargs: Kwargs) -> TorchValue:
     """The plan of a product at less than full float32, where the user allows it at this call."""
-    setting = precision.matmul_precision()
-    return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
+    setting = matmul_precision()
+    if setting == "highest" or not any(type(x) is XlaTensor and x._meta.dtype in _FLOAT32 for x in args):
+        return NotImplemented
+    return plan_of((func, setting))
 
 
 def _less_precise(overload: OpOverload, setting: str) -> Plan:
     """The plan of a product under "high" or "medium"."""
     plan = Plan(overload)
     assert plan.rule is not None, "only products have a precision"
-    precision.allow(setting, plan)
+    plan.name = f"{plan.name}:precision_{setting}"
+    plan.precision = _JAX[setting]
     return plan
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..base.config import config
-from ..graph import checker
 from ..graph.graph import Graph, Node, origin, replace_operands, value_name
 from ..graph.source import Line
-from ..passes import COMPILE_PASSES, PASSES, dynamic
+from ..passes import COMPILE_PASSES, PASSES, checker, dynamic
 from ..passes.outcome import Changed, Cut, OnHost, Pass, Sync
 from ..programs import cache
 from ..programs.program import Program

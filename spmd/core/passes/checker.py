@@ -8,8 +8,8 @@ A wrong rewrite is found here, with the name of its pass, and not in XLA or in a
 
 from collections.abc import Iterator, Sequence
 
-from .graph import DeviceData, Graph, Node, TupleElement, Value, origin, result_index
-from .source import describe, node_line
+from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, result_index
+from ..graph.source import describe, node_line
 
 
 class GraphError(AssertionError):

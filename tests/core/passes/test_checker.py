@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import spmd
-from spmd.core.graph.checker import GraphError, check
 from spmd.core.graph.graph import DeviceData, Graph, Node, TupleElement
 from spmd.core.passes import outcome
+from spmd.core.passes.checker import GraphError, check
 from spmd.core.record.storage import LOCK
 from spmd.core.run import prepare
 from spmd.core.run.execute import graph_of, roots_of
