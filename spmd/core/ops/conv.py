@@ -10,10 +10,10 @@ import torch
 from jax import lax
 
 from . import sharded
-from .floats import wide
+from .floats import wide, widened
 from .registry import as_promised, lower, zeros
 from .sharded import exchanged, is_rounded, total
-from .windows import per_dim
+from .windows import per_dim, taken
 
 aten = torch.ops.aten
 
@@ -82,18 +82,9 @@ def _on_cpu(product, convolution, *operands):
     return lax.platform_dependent(*operands, cpu=product, default=convolution)
 
 
-def _taken(x, window, stride, pads, dilation):
-    """The pixels under each element of a kernel, one after the other: x [N, C, ...] as [N, C, *sizes of the result]."""
-    dtype = wide(x.dtype)
-    x = lax.pad(x.astype(dtype), jnp.zeros((), dtype), ((0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in pads)))
-    sizes = zip(x.shape[2:], window, dilation, stride, strict=True)
-    reach = [(size - (w - 1) * d - 1) // s + 1 for size, w, d, s in sizes]
-    taken = []
-    for at in itertools.product(*map(range, window)):
-        starts = [i * d for i, d in zip(at, dilation, strict=True)]
-        ends = [start + (n - 1) * s + 1 for start, n, s in zip(starts, reach, stride, strict=True)]
-        taken.append(lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *stride)))
-    return taken
+def _taken(x, *windows):
+    """The pixels under each element of a kernel, one after the other, in the dtype to accumulate in."""
+    return taken(widened(x), *windows)
 
 
 def _patches(x, window, stride, pads, dilation):

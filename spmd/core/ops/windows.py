@@ -38,10 +38,6 @@ def adaptive_bounds(size, count):
 _MOST_PLACES = 32
 
 
-def _lowest(dtype):
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
-
-
 # -- Maximum with indices.
 
 
@@ -65,12 +61,11 @@ def _max_step(best, indices, axis, places, scale):
         index = index if indices is None else index + take(indices)
         valid = _along(inside, axis, best.ndim)
         if result is None:
-            first = None
-            result, chosen = jnp.where(valid, value, jnp.asarray(_lowest(value.dtype), value.dtype)), index
+            lowest = -jnp.inf if jnp.issubdtype(value.dtype, jnp.inexact) else jnp.iinfo(value.dtype).min
+            result, chosen = jnp.where(valid, value, jnp.asarray(lowest, value.dtype)), index
             started = valid
         else:
-            first = valid & ~started
-            better = (valid & _better(value, result)) | first
+            better = (valid & _better(value, result)) | (valid & ~started)
             result, chosen = jnp.where(better, value, result), jnp.where(better, index, chosen)
             started = started | valid
     return result, jnp.broadcast_to(chosen, result.shape)
@@ -188,10 +183,8 @@ def aten_max_unpool(self, indices, output_size, stride=None, padding=None, *, ra
 # -- Averages.
 
 
-def _divisors(sizes, window, stride, padding, counts, include_pad, override):
+def _divisors(sizes, window, stride, padding, counts, include_pad):
     """The divisors of the windows' sums: one number, or one for each window."""
-    if override is not None:
-        return np.asarray(override)
     result = np.ones((), np.int64)
     for size, side, step, pad, count in zip(sizes, window, stride, padding, counts, strict=True):
         start = np.arange(count) * step - pad
@@ -201,158 +194,117 @@ def _divisors(sizes, window, stride, padding, counts, include_pad, override):
     return result if result.min() != result.max() else result.reshape(-1)[0]
 
 
-def _window_sum(x, rank, window, stride, padding, counts):
-    lead = x.ndim - rank
-    # The reduction pads by itself; the rest after the last window is less than a stride and makes no further window.
-    pads = [(0, 0)] * lead
-    for dim in range(rank):
-        needed = (counts[dim] - 1) * stride[dim] + window[dim]
-        pads.append((padding[dim], max(0, needed - padding[dim] - x.shape[lead + dim])))
-    zero = np.zeros((), x.dtype)
-    return lax.reduce_window(x, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, pads)
-
-
-def _divided(x, divisors):
-    divisors = jnp.asarray(divisors).astype(x.dtype)
-    return x / divisors if jnp.issubdtype(x.dtype, jnp.inexact) else lax.div(x, jnp.broadcast_to(divisors, x.shape))
-
-
-def _average(x, kernel_size, stride, padding, count_include_pad, override, rank, shape):
-    """(the sum over windows as a function of x, the divisors of the sums)."""
-    window, stride, padding, _ = _settings(rank, kernel_size, stride, padding)
-    lead = x.ndim - rank
-    counts = shape[lead:]
-    divisors = _divisors(x.shape[lead:], window, stride, padding, counts, count_include_pad, override)
-    return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
-
-
 @lower(aten.avg_pool2d.default, rank=2, empty=True)
 @lower(aten.avg_pool3d.default, rank=3, empty=True)
 def aten_avg_pool(
     self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None,
     *, rank, returns,
 ):  # fmt: skip
-    windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
-    total, divisors = _average(self, *windows, returns.shape)
-    return _divided(total(widened(self)), divisors).astype(self.dtype)
+    window, stride, padding, _ = _settings(rank, kernel_size, stride, padding)
+    x, lead = widened(self), self.ndim - rank
+    sizes, counts = x.shape[lead:], returns.shape[lead:]
+    # The reduction pads by itself; the rest after the last window is less than a stride and makes no further window.
+    pads = [(0, 0)] * lead
+    for size, side, step, pad, count in zip(sizes, window, stride, padding, counts, strict=True):
+        pads.append((pad, max(0, (count - 1) * step + side - pad - size)))
+    zero = np.zeros((), x.dtype)
+    total = lax.reduce_window(x, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, pads)
+    divisors = divisor_override or _divisors(sizes, window, stride, padding, counts, count_include_pad)
+    divisors = jnp.asarray(divisors).astype(x.dtype)
+    is_exact = not jnp.issubdtype(x.dtype, jnp.inexact)
+    result = lax.div(total, jnp.broadcast_to(divisors, total.shape)) if is_exact else total / divisors
+    return result.astype(self.dtype)
+
+
+def _transposed(function, like, grad):
+    """The gradient of a linear function of arrays like `like`, computed in the wide dtype."""
+    wide = widened(grad)
+    (result,) = jax.linear_transpose(function, jax.ShapeDtypeStruct(like.shape, wide.dtype))(wide)
+    return result.astype(grad.dtype)
 
 
 @lower(aten.avg_pool2d_backward.default, rank=2, empty=True)
 @lower(aten.avg_pool3d_backward.default, rank=3, empty=True)
-def aten_avg_pool_backward(
-    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, *, rank
-):
-    wide = widened(grad_output)
-    windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
-    total, divisors = _average(self, *windows, grad_output.shape)
-    (result,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(self.shape, wide.dtype))(_divided(wide, divisors))
-    return result.astype(grad_output.dtype)
+def aten_avg_pool_backward(grad_output, self, *settings, rank):
+    return _transposed(lambda x: aten_avg_pool(x, *settings, rank=rank, returns=grad_output), self, grad_output)
 
 
 # -- Adaptive averages: a reshape where the sizes divide, else a small matrix along each dim.
-
-
-def _averaging_matrix(size, count):
-    result = np.zeros((count, size))
-    for row, (start, end) in enumerate(adaptive_bounds(size, count)):
-        result[row, start:end] = 1 / (end - start)
-    return result
 
 
 def _adaptive_axis(x, axis, count):
     size = x.shape[axis]
     if size % count == 0:
         return jnp.mean(x.reshape(*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]), axis=axis + 1)
-    matrix = jnp.asarray(_averaging_matrix(size, count), x.dtype)
-    return jnp.moveaxis(jnp.tensordot(x, matrix, (axis, 1), precision=lax.Precision.HIGHEST), -1, axis)
-
-
-def _adaptive_average(x, output_size):
-    for dim, count in enumerate(output_size):
-        x = _adaptive_axis(x, x.ndim - len(output_size) + dim, count)
-    return x
+    matrix = np.zeros((count, size))
+    for row, (start, end) in enumerate(adaptive_bounds(size, count)):
+        matrix[row, start:end] = 1 / (end - start)
+    product = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
+    return jnp.moveaxis(product, -1, axis)
 
 
 @lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, empty=True)
 def aten_adaptive_avg_pool(self, output_size):
-    return _adaptive_average(widened(self), tuple(output_size)).astype(self.dtype)
+    result = widened(self)
+    for axis, count in enumerate(output_size, self.ndim - len(output_size)):
+        result = _adaptive_axis(result, axis, count)
+    return result.astype(self.dtype)
 
 
 @lower(aten._adaptive_avg_pool2d_backward.default, rank=2, empty=True)
 @lower(aten._adaptive_avg_pool3d_backward.default, rank=3, empty=True)
 def aten_adaptive_avg_pool_backward(grad_output, self, *, rank):
-    wide, sizes = widened(grad_output), grad_output.shape[grad_output.ndim - rank :]
-    like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
-    (result,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
-    return result.astype(grad_output.dtype)
+    sizes = grad_output.shape[grad_output.ndim - rank :]
+    return _transposed(lambda x: aten_adaptive_avg_pool(x, sizes), self, grad_output)
 
 
 # -- Windows as columns.
 
 
-def _windows(x, kernel_size, dilation, padding, stride):
-    """[N, C, kernel places, window places] of x [N, C, H, W]."""
-    pads = [(0, 0, 0)] * 2 + [(pad, pad, 0) for pad in padding]
-    padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
-    counts = [(padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)]
+def taken(x, window, stride, pads, dilation):
+    """The places under each element of a window, one after the other: x [N, C, ...] as [N, C, *numbers of windows]."""
+    x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in pads)))
+    sizes = zip(x.shape[2:], window, dilation, stride, strict=True)
+    counts = [(size - (w - 1) * d - 1) // s + 1 for size, w, d, s in sizes]
     parts = []
-    for offset in np.ndindex(*kernel_size):
-        start = [0, 0] + [offset[d] * dilation[d] for d in range(2)]
-        stop = list(x.shape[:2]) + [start[2 + d] + (counts[d] - 1) * stride[d] + 1 for d in range(2)]
-        parts.append(lax.slice(padded, start, stop, (1, 1, *stride)).reshape(*x.shape[:2], -1))
-    return jnp.stack(parts, axis=2)
-
-
-def _of_planes(*parameters):
-    return (per_dim(values, 2) for values in parameters)
+    for offset in np.ndindex(*window):
+        starts = [i * d for i, d in zip(offset, dilation, strict=True)]
+        ends = [start + (n - 1) * s + 1 for start, n, s in zip(starts, counts, stride, strict=True)]
+        parts.append(lax.slice(x, (0, 0, *starts), (*x.shape[:2], *ends), (1, 1, *stride)))
+    return parts
 
 
 @lower(aten.im2col.default, empty=True)
 def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
-    batched = self.reshape(-1, *self.shape[-3:])
-    result = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
-    return result.reshape(returns.shape)
+    window, dilation, padding, stride = (per_dim(values, 2) for values in (kernel_size, dilation, padding, stride))
+    planes = self.reshape(-1, *self.shape[-3:])
+    parts = taken(planes, window, stride, [(pad, pad) for pad in padding], dilation)
+    return jnp.stack(parts, axis=2).reshape(returns.shape)
 
 
 @lower(aten.col2im.default, empty=True)
 def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, returns):
-    kernel_size, dilation, padding, stride = _of_planes(kernel_size, dilation, padding, stride)
-    shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
-    wide = widened(self)
-    like = jax.ShapeDtypeStruct(shape, wide.dtype)
-    function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731
-    columns = wide.reshape(jax.eval_shape(function, like).shape)
-    (result,) = jax.linear_transpose(function, like)(columns)
-    return result.reshape(returns.shape).astype(self.dtype)
+    windows = kernel_size, dilation, padding, stride
+    return _transposed(lambda planes: aten_im2col(planes, *windows, returns=self), returns, self)
 
 
 # -- Padding by reflection ("reflect") and by repetition ("edge"); negative padding cuts.
 
 
-def _bordered(x, padding, mode):
+def _bordered(self, padding, *, mode):
     pairs = [(padding[2 * i], padding[2 * i + 1]) for i in reversed(range(len(padding) // 2))]
-    widths = [(0, 0)] * (x.ndim - len(pairs)) + [(max(low, 0), max(high, 0)) for low, high in pairs]
-    result = jnp.pad(x, widths, mode=mode)
-    lead = x.ndim - len(pairs)
-    for dim, (low, high) in enumerate(pairs):
-        result = lax.slice_in_dim(result, max(-low, 0), result.shape[lead + dim] - max(-high, 0), axis=lead + dim)
+    lead = self.ndim - len(pairs)
+    result = jnp.pad(self, [(0, 0)] * lead + [(max(low, 0), max(high, 0)) for low, high in pairs], mode=mode)
+    for dim, (low, high) in enumerate(pairs, lead):
+        result = lax.slice_in_dim(result, max(-low, 0), result.shape[dim] - max(-high, 0), axis=dim)
     return result
 
 
-def _register_padding(name, mode):
-    def forward(self, padding):
-        return _bordered(self, padding, mode)
-
-    def backward(grad_output, self, padding):
-        wide = widened(grad_output)
-        like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
-        (result,) = jax.linear_transpose(lambda x: _bordered(x, padding, mode), like)(wide)
-        return result.astype(grad_output.dtype)
-
-    for rank in (1, 2, 3):
-        lower(getattr(aten, f"{name}{rank}d").default)(forward)
-        lower(getattr(aten, f"{name}{rank}d_backward").default)(backward)
+def _bordered_backward(grad_output, self, padding, *, mode):
+    return _transposed(lambda x: _bordered(x, padding, mode=mode), self, grad_output)
 
 
-_register_padding("reflection_pad", "reflect")
-_register_padding("replication_pad", "edge")
+for _name, _mode in (("reflection_pad", "reflect"), ("replication_pad", "edge")):
+    for _rank in (1, 2, 3):
+        lower(getattr(aten, f"{_name}{_rank}d").default, mode=_mode)(_bordered)
+        lower(getattr(aten, f"{_name}{_rank}d_backward").default, mode=_mode)(_bordered_backward)
