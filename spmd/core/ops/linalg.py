@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from jax.scipy import linalg as scipy_linalg
 
-from .registry import as_promised, lower, zeros
+from .registry import as_promised, lower
 
 aten = torch.ops.aten
 
@@ -67,8 +67,7 @@ def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
 @lower(aten.cholesky_solve.default, aten._cholesky_solve_helper.default, empty=True)
 def aten_cholesky_solve(b, factor, /, upper=False):
     b, factor = _batch(b, factor)
-    first = _triangular(factor, b, lower=not upper, adjoint=upper)
-    return _triangular(factor, first, lower=not upper, adjoint=not upper)
+    return scipy_linalg.cho_solve((factor, not upper), b)
 
 
 @lower(aten.cholesky_inverse.default, empty=True)
@@ -86,8 +85,6 @@ def _eye(like):
 
 @lower(aten.linalg_qr.default)
 def aten_linalg_qr(A, mode="reduced", *, returns):
-    if A.size == 0:
-        return as_promised((_eye(returns[0]) if returns[0].ndim > 1 else None, None), returns)
     if mode == "r":
         return as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
     q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
@@ -102,10 +99,6 @@ def aten_geqrf(self, *, returns):
 
 @lower(aten.linalg_householder_product.default)
 def aten_linalg_householder_product(input, tau):
-    if input.size == 0:
-        return input
-    if tau.shape[-1] == 0:
-        return _eye(input)
     return lax.linalg.householder_product(input, tau)
 
 
@@ -144,67 +137,46 @@ def aten_linalg_lu_factor_ex(A, *, pivot=True, check_errors=False, returns):
     return as_promised((packed, pivots, None), returns)
 
 
-def _permutation(pivots, size):
-    """P of A = P L U from pivots counted from 1."""
-    order = lax.linalg.lu_pivots_to_permutation(pivots.astype(jnp.int32) - 1, size)
-    return jnp.swapaxes(jax.nn.one_hot(order, size), -1, -2)
-
-
-def _unpacked(packed, size):
+def _factors(packed, order, *, has_matrix, returns):
+    """P, L and U of A = P L U; the rows of A in this order are those of L U."""
+    permutation = jnp.swapaxes(jax.nn.one_hot(order, packed.shape[-2]), -1, -2) if has_matrix else None
+    size = min(packed.shape[-2:])
     lower_factor = jnp.tril(packed[..., :, :size], -1) + jnp.eye(packed.shape[-2], size, dtype=packed.dtype)
-    return lower_factor, jnp.triu(packed[..., :size, :])
+    return as_promised((permutation, lower_factor, jnp.triu(packed[..., :size, :])), returns)
 
 
 @lower(aten.linalg_lu.default)
 def aten_linalg_lu(A, *, pivot=True, returns):
-    if A.size == 0:
-        return as_promised((_eye(returns[0]) if pivot else None, None, None), returns)
-    packed, pivots, _ = _lu(A) if pivot else (_lu_in_place(A), None, None)
-    permutation = _permutation(pivots, A.shape[-2]) if pivot else None
-    return as_promised((permutation, *_unpacked(packed, min(A.shape[-2:]))), returns)
+    packed, _, order = lax.linalg.lu(A) if pivot else (_lu_in_place(A), None, None)
+    return _factors(packed, order, has_matrix=pivot, returns=returns)
 
 
+# What is not unpacked is promised to be empty.
 @lower(aten.lu_unpack.default)
 def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, returns):
-    rows, columns = LU_data.shape[-2:]
-    if LU_data.size == 0:
-        return as_promised((_eye(returns[0]) if unpack_pivots else None, None, None), returns)
-    factors = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
-    return as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, *factors), returns)
+    order = lax.linalg.lu_pivots_to_permutation(LU_pivots.astype(jnp.int32) - 1, LU_data.shape[-2])
+    return _factors(LU_data, order, has_matrix=unpack_pivots, returns=returns)
 
 
 @lower(aten.linalg_lu_solve.default, empty=True)
 def aten_linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False, returns):
-    permutation = _permutation(pivots, LU.shape[-1]).astype(LU.dtype)
-    LU, permutation, B = _batch(LU, permutation, B)
+    LU, B = _batch(LU, B)
     if not left:  # X A = B is A^H X^H = B^H
         B, adjoint = _adjoint(B), not adjoint
-    if adjoint:
-        result = _triangular(LU, B, lower=False, adjoint=True)
-        result = permutation @ _triangular(LU, result, lower=True, unit=True, adjoint=True)
-    else:
-        result = _triangular(LU, permutation.mT @ B, lower=True, unit=True)
-        result = _triangular(LU, result, lower=False)
+    result = scipy_linalg.lu_solve((LU, pivots - 1), B, trans=2 if adjoint else 0)
     return (result if left else _adjoint(result)).astype(returns.dtype)
-
-
-def _triangular(a, b, *, lower, unit=False, adjoint=False, left=True):
-    return lax.linalg.triangular_solve(
-        a, b, left_side=left, lower=lower, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint
-    )
 
 
 @lower(aten.linalg_inv_ex.default, empty=True)
 def aten_linalg_inv_ex(A, *, check_errors=False, returns):
     packed, pivots, info = _lu(A)
-    result = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
-    return as_promised((_triangular(packed, result, lower=False), info), returns)
+    return as_promised((scipy_linalg.lu_solve((packed, pivots - 1), _eye(A)), info), returns)
 
 
 @lower(aten.linalg_solve_triangular.default, empty=True)
 def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
     a, b = _batch(self, B)
-    return _triangular(a, b, lower=not upper, unit=unitriangular, left=left)
+    return lax.linalg.triangular_solve(a, b, left_side=left, lower=not upper, unit_diagonal=unitriangular)
 
 
 # -- Spectra.
@@ -212,8 +184,6 @@ def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=Fal
 
 @lower(aten._linalg_svd.default)
 def aten_linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, returns):
-    if A.size == 0:
-        return tuple(_eye(r) if r.ndim > 1 and i != 1 else zeros(r) for i, r in enumerate(returns))
     if not compute_uv:
         return as_promised((None, jnp.linalg.svd(A, compute_uv=False), None), returns)
     return as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)
@@ -292,7 +262,4 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
 
 @lower(aten.linalg_cross.default)
 def aten_linalg_cross(self, other, *, dim=-1):
-    self, other = jnp.broadcast_arrays(self, other)
-    first, second = (jnp.split(array, 3, dim) for array in (self, other))
-    parts = [first[(i + 1) % 3] * second[(i + 2) % 3] - first[(i + 2) % 3] * second[(i + 1) % 3] for i in range(3)]
-    return jnp.concatenate(parts, axis=dim)
+    return jnp.cross(*jnp.broadcast_arrays(self, other), axis=dim)
