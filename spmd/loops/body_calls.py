@@ -75,31 +75,28 @@ class BodyCalls:
         """Notes a torch function; returns its result, or what replaces it."""
         if self._is_inside or in_place or not varying.is_ours(result):
             return result
-        return self._noted(CallSite(name, *user_frame(2)), result)
+        return self._called(CallSite(name, *user_frame(2)), lambda: result, None, {})
 
     def argument(self, function: Any, number: int, tensor: Any) -> Any:
         """Notes an argument of a body."""
-        return self._noted(CallSite("", getattr(function, "__code__", None), -1 - number), tensor)
-
-    def _noted(self, site: CallSite, result: Any) -> Any:
-        self.calls.setdefault(site, BodyCall(site, self._value(result)))
-        return self._called(site, lambda: result, None, {})
-
-    def _called(self, site: CallSite, call: Callable[..., Any], tensor: Any, arguments: Mapping[str, Any]) -> Any:
-        """Returns the result of a call, or what replaces it."""
-        with held(self, _is_inside=True):
-            if site == self.site and self.change is not None:
-                return self.change(call, tensor, arguments)
-            return call() if tensor is None else call(tensor, **arguments)
+        return self._called(CallSite("", getattr(function, "__code__", None), -1 - number), lambda: tensor, None, {})
 
     def collective(self, call: Callable[..., Any], name: str, tensor: Any, arguments: Mapping[str, Any]) -> Any:
         """Calls a collective, or what replaces it, and notes it."""
         if self._is_inside or not varying.is_ours(tensor):
             return call(tensor, **arguments)
-        site, operand = CallSite(name, *user_frame(2)), self._value(tensor)
+        return self._called(CallSite(name, *user_frame(2)), call, tensor, arguments)
+
+    def _called(self, site: CallSite, call: Callable[..., Any], tensor: Any, arguments: Mapping[str, Any]) -> Any:
+        """Returns the result of a call, or what replaces it, and notes the call."""
+        operand = None if tensor is None else self._value(tensor)
         value = None  # of a call that raises
         try:
-            result = self._called(site, call, tensor, arguments)
+            with held(self, _is_inside=True):
+                if site == self.site and self.change is not None:
+                    result = self.change(call, tensor, arguments)
+                else:
+                    result = call() if tensor is None else call(tensor, **arguments)
             value = self._value(result)
         finally:
             self.calls.setdefault(site, BodyCall(site, value, operand, arguments))

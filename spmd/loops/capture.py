@@ -32,35 +32,16 @@ _NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph whi
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 
 
-_innermost: list["Capture"] = []  # the captures under way; a thread that records one has SYNC_LOCK
-
-
-def stands_for(stand_in: Node) -> Value | None:
-    """Returns the value that a stand-in replaces in a body under recording, or None."""
-    return next((capture.outer_values[stand_in] for capture in _innermost if stand_in in capture.outer_values), None)
-
-
-def note(tensor: XlaTensor) -> None:
-    """Notes a tensor that an op recorded without dispatch reads, for the body under recording, if there is one."""
-    if _innermost and body.names.value:
-        _innermost[-1].note((tensor,))
-
-
-class Capture:
+class Capture(ClosedOver):
     """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
 
-    given: the stand-ins. start: values with a lower serial are from outside. draws: the draws of one iteration
-    (`seed.IterationDraws`). The end of the block takes back writes to tensors from outside.
+    given: the stand-ins. draws: the draws of one iteration (`seed.IterationDraws`). The end of the block takes back
+    writes to tensors from outside.
     """
 
     def __init__(self, name: str):
-        self.name = name
+        super().__init__(name)
         self.given: list[Value] = []
-        self.start = 0
-        self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
-        self._own: set[Storage] = set()
-        self._seen: dict[int, XlaTensor] = {}
-        self._closed_over = ClosedOver(name, self._is_from_outside)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
@@ -69,14 +50,10 @@ class Capture:
             stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
             stack.enter_context(_unwatched(self.name, self._see))
-            self._log = storages.UndoLog()
             self._num_live = len(storages.LIVE)
+            self._begin()
             stack.callback(self._leave)
-            storages.UNDO.append(self._log)
-            self._outer = _innermost[-1] if _innermost else None
-            _innermost.append(self)
             self.draws = stack.enter_context(seed.iteration())
-            stack.enter_context(self._closed_over.recording())
             self._stack = stack.pop_all()
         self.start = walks.next_serial()
         record_calls.next_generation()  # values gathered outside are gathered again in the body
@@ -144,22 +121,9 @@ class Capture:
             self.note(kwargs.values())
         return calls.dispatch(func, types, args, kwargs)
 
-    def note(self, values: Iterable[Any]) -> None:
-        """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
-        for value in values:
-            if type(value) is XlaTensor:
-                if storage_of(value) not in self._own and self.is_outside(storage_of(value).value):
-                    original = self._closed_over.original(value)
-                    self._seen[id(original)] = original
-            elif type(value) in (list, tuple):
-                self.note(value)
-
     def _leave(self) -> None:
         """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
-        storages.UNDO.remove(self._log)
-        _innermost.pop()
-        if self._outer is not None:
-            self._outer.note(self._seen.values())
+        self._end()
         self._log.undo()
         record_calls.next_generation()
         recorded_since = [storage for ref in storages.LIVE[self._num_live :] if (storage := ref()) is not None]
@@ -175,7 +139,7 @@ class Capture:
 
     def written(self) -> dict[Storage, tuple[Value, Value]]:
         """Returns the storages from outside that the body has written, with their value outside and the new one."""
-        self._closed_over.refuse_writes()
+        self.refuse_writes()
         return {
             storage: (value, storage.value)
             for storage, value in self._log.values().items()
@@ -229,19 +193,7 @@ class Capture:
             if storage_of(tensor) in written:
                 refuse_write(self.name, tensor, instead)
 
-    def is_outside(self, value: Value) -> bool:
-        """True if a value is device data, or was recorded before the body."""
-        node = walks.origin(value)
-        return node is None or node.serial < self.start
-
-    def _is_from_outside(self, storage: Storage) -> bool:
-        return self.is_outside(storage.value) or storage.ref in self._log.storages
-
     # --- gradients ----------------------------------------------------------------------------------------------------
-
-    def reached(self, output: XlaTensor) -> dict[XlaTensor, None]:
-        """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
-        return self._closed_over.reached(output, self._seen.values())
 
     def reached_by(self, outputs: Sequence[XlaTensor]) -> tuple[list[int], list[XlaTensor]]:
         """The numbers of the outputs that have a gradient, and the tensors that those gradients reach."""
@@ -262,7 +214,7 @@ class Capture:
         if not outputs:
             return []
         record_calls.next_generation()  # values gathered in forward are gathered again in backward
-        gradients = self._closed_over.grad(outputs, sources, arriving)
+        gradients = self._gradients(outputs, sources, arriving)
         with torch.no_grad():
             return list(map(value_of or sharded_gradient, sources, gradients))
 

@@ -7,7 +7,7 @@ and would free the graph outside.
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,10 +16,21 @@ from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..core import Storage, XlaTensor, storage_of, tensor_meta, view_of, wrap
-from ..core.extend import body
+from ..core.extend import Node, Value, body, storages, walks
 
 _next_sequence = torch._C._autograd._get_sequence_nr
-_recording: list["ClosedOver"] = []  # of the bodies under way, the innermost last
+_recording: list["ClosedOver"] = []  # the bodies under way, the innermost last; a thread that records has SYNC_LOCK
+
+
+def stands_for(stand_in: Node) -> Value | None:
+    """Returns the value that a stand-in replaces in a body under recording, or None."""
+    return next((each.outer_values[stand_in] for each in _recording if stand_in in each.outer_values), None)
+
+
+def note(tensor: XlaTensor) -> None:
+    """Notes a tensor that an op recorded without dispatch reads, for the body under recording, if there is one."""
+    if _recording and body.names.value:
+        _recording[-1].note((tensor,))
 
 
 class ClosedOver:
@@ -27,12 +38,16 @@ class ClosedOver:
 
     A tensor that is no leaf tensor is replaced in the arguments of torch's functions by an alias: another tensor of
     the same value, at which the body's graph ends. In a body inside of a body the outer one's alias is replaced.
+
+    start: values with a lower serial are from outside.
     """
 
-    def __init__(self, name: str, is_outside: Callable[[Storage], bool]):
-        self.name, self._is_outside = name, is_outside
-        self._outer = _recording[-1] if _recording else None
-        self._first = 0  # autograd's sequence number at the start
+    def __init__(self, name: str):
+        self.name = name
+        self.start = 0
+        self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
+        self._own: set[Storage] = set()
+        self._seen: dict[int, XlaTensor] = {}  # the tensors from outside that the body's ops read
         self._aliases: dict[XlaTensor, XlaTensor] = {}
         self._originals: dict[XlaTensor, XlaTensor] = {}
         self._ends: dict[Any, XlaTensor] = {}  # the original by its alias's node
@@ -40,20 +55,34 @@ class ClosedOver:
         self._ends_of: dict[XlaTensor, dict[Any, None]] = {}
         self._is_differentiated = False
 
-    @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
-        """Context in which the body is recorded."""
+    def _begin(self) -> None:
         _watch_apply()
-        self._first = _next_sequence()
+        self._log = storages.UndoLog()
+        self._outer = _recording[-1] if _recording else None
+        self._first = _next_sequence()  # autograd's sequence number at the start
         _recording.append(self)
-        try:
-            yield
-        finally:
-            _recording.pop()
+        storages.UNDO.append(self._log)
 
-    def original(self, tensor: XlaTensor) -> XlaTensor:
-        """Returns the tensor from outside that an alias replaces; any other tensor as it is."""
-        return self._originals.get(tensor, tensor)
+    def _end(self) -> None:
+        storages.UNDO.remove(self._log)
+        _recording.pop()
+        if self._outer is not None:
+            self._outer.note(self._seen.values())
+
+    def is_outside(self, value: Value) -> bool:
+        """True if a value is device data, or was recorded before the body."""
+        node = walks.origin(value)
+        return node is None or node.serial < self.start
+
+    def note(self, values: Iterable[Any]) -> None:
+        """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
+        for value in values:
+            if type(value) is XlaTensor:
+                if storage_of(value) not in self._own and self.is_outside(storage_of(value).value):
+                    original = self._originals.get(value, value)
+                    self._seen[id(original)] = original
+            elif type(value) in (list, tuple):
+                self.note(value)
 
     def alias(self, tensor: XlaTensor, sequence: int | None = None) -> XlaTensor:
         """Returns what replaces a tensor in the body: its alias if it is from outside and has a history.
@@ -63,7 +92,9 @@ class ClosedOver:
         """
         if sequence is None:
             sequence = _next_sequence()
-        if not tensor.requires_grad or tensor.is_leaf or not self._is_outside(storage_of(tensor)):
+        if not tensor.requires_grad or tensor.is_leaf:
+            return tensor
+        if not self.is_outside(storage_of(tensor).value) and storage_of(tensor).ref not in self._log.storages:
             return tensor
         if tensor in self._aliases or tensor in self._originals:
             return self._aliases.get(tensor, tensor)
@@ -93,13 +124,12 @@ class ClosedOver:
 
     # --- gradients ----------------------------------------------------------------------------------------------------
 
-    def reached(self, output: XlaTensor, seen: Iterable[XlaTensor]) -> dict[XlaTensor, None]:
-        """The tensors from outside, and the stand-ins, that a gradient of an output reaches. seen: those that the
-        body's ops have read."""
+    def reached(self, output: XlaTensor) -> dict[XlaTensor, None]:
+        """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
         output = self.alias(output)
         if output.grad_fn is None:
             return dict.fromkeys([output]) if output.requires_grad else {}
-        edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in seen}
+        edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in self._seen.values()}
         reached: dict[XlaTensor, None] = {}
         passed = set()
         stack: list[tuple[Any, int]] = [(output.grad_fn, output.output_nr)]
@@ -128,7 +158,7 @@ class ClosedOver:
             self._ends_of.setdefault(source, {})[end] = None
         return reached
 
-    def grad(
+    def _gradients(
         self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
     ) -> list[Any]:
         """The gradients of stand-ins and tensors from outside, from those that arrive at the outputs."""

@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core import LOCK, Meta, Sharding, XlaTensor, dense_meta, storage_of, user_line
 from ..core.extend import Branches, Interned, Loop, Lowering, Node, OpSpec, Region, Value, While, record_calls, walks
-from . import capture
-from .closed_over import WHEN_APPLIED, map_nested
+from .closed_over import WHEN_APPLIED, map_nested, note, stands_for
 from .gradient import record, tensors
 from .manual_lowering import Axes, CollectiveLowering, IndexLowering, Over, Varying, VaryLowering
 
@@ -32,7 +31,7 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
     """Records an op of one operand, or of none, without a gradient."""
     record_calls.enter_thread()
     if tensor is not None:
-        capture.note(tensor)
+        note(tensor)
     with LOCK:
         operands = [] if tensor is None else [record_calls.operand(tensor)]
         metas = tuple(value.meta for value in operands)
@@ -207,7 +206,7 @@ class Tracker(VaryingRules):
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
         if node.op.name != "spmd.stand_in":
             return super()._of_node(node)
-        like = capture.stands_for(node)  # of the body of a loop in it
+        like = stands_for(node)  # of the body of a loop in it
         return (Varying(self.every, self.every) if like is None else self.of(like),)
 
     def of_tensor(self, tensor: Any) -> Varying:
