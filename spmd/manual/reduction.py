@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..core import LOCK, Meta, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
+from ..core import LOCK, Storage, XlaTensor, annotations, storage_of, tensor_meta, view_of
 from ..core.extend import Call, Node, OpSpec, Value, calls, record_calls, rules, storages, walks
 from ..loops.gradient import tensors
 from ..tensors.annotate import on_device
@@ -57,82 +57,60 @@ def _reduce_in(dtype: torch.dtype, gradient: torch.Tensor) -> None:
         return
     with LOCK:
         value = record_calls.read(gradient)
-        wanted = _Way(dtype).to(value)
+        wanted = _summed_in(value, dtype)
         if wanted is value:
             return
-        result = _cast(wanted, value.meta.dtype)
+        narrowed: Any = tensors([wanted])[0].to(value.meta.dtype)
+        result = record_calls.read(narrowed)
         if view_of(gradient) is None:
             storage_of(gradient).write(result)
         else:  # the base of the view keeps its value
             storages.set_storage(gradient, Storage(result, tensor_meta(gradient)), None)
 
 
-class _Way:
-    """The path back from one gradient to the ops that sum it."""
-
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
-
-    def to(self, value: Value) -> Value:
-        """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
-        node = walks.origin(value)
-        if node is None or not value.meta.dtype.is_floating_point:
-            return value  # data: its sum has been taken
-        name = node.op.name.partition(":")[0]
-        if name == "mark_sharding":
-            return self._marked(node)
-        lowering = node.op.lowering
-        sums = sums_of(node.op, rules.SUMS.get(name, ()))
-        index = walks.result_index(value)
-        if index in sums:
-            return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
-        if (name in LINEAR or name in SAME) and isinstance(lowering, Call) and not lowering.opaque:
-            return self._again(node, value, lowering)
-        if value.meta.dtype is not self.dtype:
-            _warn(name, value.meta.dtype, self.dtype)
-        return value
-
-    def _marked(self, node: Node) -> Value:
-        (inner,) = node.operands
-        wanted = self.to(inner)
-        if wanted is inner:
-            return node
-        lowering: Any = node.op.lowering
-        mark = annotations.mark_op(wanted.meta, lowering.sharding, lowering.via)
-        return record_calls.record(mark, (wanted,), (), place_of(node))
-
-    def _in_dtype(self, node: Node, index: int, sums: Sequence[int]) -> Value:
-        """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
-        op = node.op
-        metas = tuple(_in(meta, self.dtype) if i in sums else meta for i, meta in enumerate(op.metas))
-        op_spec = OpSpec.of(
-            op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
-            layout=op.layout,
-        )  # fmt: skip
-        return walks.results(record_calls.record(op_spec, node.operands, node.numbers, place_of(node)))[index]
-
-    def _again(self, node: Node, value: Value, lowering: Call) -> Value:
-        """The op on operands whose sums are in the dtype; for a cast, its operand."""
-        wanted = [self.to(operand) for operand in node.operands]
-        if all(map(operator.is_, wanted, node.operands)):
-            return value
-        if node.op.name == "aten._to_copy":
-            return wanted[0]
-        of_operand, of_number = tensors(wanted).__getitem__, node.numbers.__getitem__
-        arguments = {name: calls.fill(said, of_operand, of_number) for name, said in lowering.arguments}
-        return record_calls.read(lowering.overload(**arguments))
+def _summed_in(value: Value, dtype: torch.dtype) -> Value:
+    """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
+    node = walks.origin(value)
+    if node is None or not value.meta.dtype.is_floating_point:
+        return value  # data: its sum has been taken
+    name, index = node.op.name.partition(":")[0], walks.result_index(value)
+    sums = sums_of(node.op, rules.SUMS.get(name, ()))
+    is_same = value.meta.dtype is dtype
+    if index in sums:
+        return value if is_same else _sum_in(node, sums, index, dtype)
+    lowering = node.op.lowering
+    is_linear = isinstance(lowering, Call) and not lowering.opaque and (name in LINEAR or name in SAME)
+    if is_linear or name == "mark_sharding":
+        operands = [_summed_in(operand, dtype) for operand in node.operands]
+        return value if all(map(operator.is_, operands, node.operands)) else _recorded_again(node, operands)
+    if not is_same:
+        _warn(name, value.meta.dtype, dtype)
+    return value
 
 
-def _in(meta: Meta, dtype: torch.dtype) -> Meta:
-    return walks.intern_meta(meta.shape, dtype, meta.strides, meta.offset)
+def _sum_in(node: Node, sums: Sequence[int], index: int, dtype: torch.dtype) -> Value:
+    """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
+    op, metas = node.op, list(node.op.metas)
+    for i in sums:
+        metas[i] = walks.intern_meta(metas[i].shape, dtype, metas[i].strides, metas[i].offset)
+    in_dtype = OpSpec.of(
+        op.name, op.lowering, tuple(metas), op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={dtype}",
+        layout=op.layout,
+    )  # fmt: skip
+    return walks.results(record_calls.record(in_dtype, node.operands, node.numbers, place_of(node)))[index]
 
 
-def _cast(value: Value, dtype: torch.dtype) -> Value:
-    if value.meta.dtype is dtype:
-        return value
-    (tensor,) = tensors([value])
-    result: Any = tensor.to(dtype)
-    return record_calls.read(result)
+def _recorded_again(node: Node, operands: Sequence[Value]) -> Value:
+    """The op on operands whose sums are in the dtype; for a cast, its operand."""
+    lowering: Any = node.op.lowering
+    if node.op.name == "aten._to_copy":
+        return operands[0]
+    if node.op.name == "mark_sharding":
+        mark = annotations.mark_op(operands[0].meta, lowering.sharding, lowering.via)
+        return record_calls.record(mark, (operands[0],), (), place_of(node))
+    of_operand, of_number = tensors(operands).__getitem__, node.numbers.__getitem__
+    arguments = {name: calls.fill(said, of_operand, of_number) for name, said in lowering.arguments}
+    return record_calls.read(lowering.overload(**arguments))
 
 
 def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:

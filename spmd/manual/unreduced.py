@@ -7,7 +7,7 @@ ops before it do with the batch: they stay those of the whole batch.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,7 +243,8 @@ class _Summands:
     def _stack(self, value: Value) -> Value:
         node = walks.origin(value)
         if node is None or node not in self.of_batch:
-            return self._first(value)  # also the batch itself: a gradient of data is no sum over rows
+            # Also the batch itself: a gradient of data is no sum over rows.
+            return self._record(_First(self.rows), value.meta, (value,), node)
         name = node.op.name.partition(":")[0]
         if name in SAME:
             return self.stack(node.operands[walks.result_index(value)])
@@ -280,15 +281,10 @@ class _Summands:
         """For an op that sums over rows the dim of the rows in each operand, None for those without; else None."""
         if name not in _ROWS or index not in sums_of(node.op, _SUMS[name]):
             return None
-        arguments = _arguments(node)
-        dims = _ROWS[name](arguments, node.op)
-        cuts: list[int | None] = [None] * len(node.operands)
-        for argument, dim in dims.items():
-            operand = arguments.get(argument)
-            if type(operand) is Operand and self._depends(node.operands[operand]):
-                cuts[operand] = dim
-        if sum(cut is not None for cut in cuts) < len([n for n in dims if type(arguments.get(n)) is Operand]):
+        rows = _rows_of(name, _arguments(node), node.op.operands)
+        if not all(self._depends(node.operands[operand]) for operand, _ in rows):
             return None  # an operand without the batch's rows: the op is linear in the other
+        cuts = tuple(map(dict(rows).get, range(len(node.operands))))
         block = self.rows.ways if name in _ON_SHARDS else math.prod(self.rows.sizes)
         for value, cut in zip(node.operands, cuts, strict=True):
             if cut is not None and value.meta.shape[cut] % block:
@@ -296,7 +292,7 @@ class _Summands:
                     f"it is made by {name} at {user_lines.node_line(node)}, which sums over {value.meta.shape[cut]} "
                     f"rows, and not over a multiple of {block}"
                 )
-        return tuple(cuts) if any(cut is not None for cut in cuts) else None
+        return cuts if rows else None
 
     def _of_rows(self, node: Node, name: str, index: int, cuts: tuple[int | None, ...]) -> Value:
         # The schema's default of a loss's reduction is the mean.
@@ -304,7 +300,7 @@ class _Summands:
         on_shards = name in _ON_SHARDS
         inner = _on_block(node, cuts, self.rows.ways if on_shards else self.rows.count)
         each = _Each(inner, index, cuts, self.rows, is_mean, on_shards)
-        return self._record(each, node.op.metas[index], node.operands, node.numbers, place_of(node), node.op)
+        return self._record(each, node.op.metas[index], node.operands, node)
 
     # --- linear ops after them ----------------------------------------------------------------------------------------
 
@@ -320,23 +316,18 @@ class _Summands:
         cuts = tuple(_STACK if is_sum or self._depends(operand) else None for operand in node.operands)
         pairs = zip(node.operands, cuts, strict=True)
         operands = [operand if cut is None else self.stack(operand) for operand, cut in pairs]
-        each = _Each(node.op, index, cuts, self.rows)
-        return self._record(each, node.op.metas[index], operands, node.numbers, place_of(node), node.op)
+        return self._record(_Each(node.op, index, cuts, self.rows), node.op.metas[index], operands, node)
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def _first(self, value: Value) -> Value:
-        node = walks.origin(value)
-        line: Place = (None, 0, -1) if node is None else place_of(node)
-        return self._record(_First(self.rows), value.meta, (value,), (), line)
-
-    def _record(
-        self, lowering: Lowering, meta: Meta, operands: Sequence[Value], numbers: Any, place: Place,
-        op: OpSpec | None = None,
-    ) -> Value:  # fmt: skip
+    def _record(self, lowering: "_Each | _First", meta: Meta, operands: Sequence[Value], node: Node | None) -> Value:
         stack = dense_meta((self.rows.count, *meta.shape), meta.dtype)
-        kinds, statics = ("", "") if op is None else (op.numbers, f"{op.name}, {op.statics}")
         metas = tuple(operand.meta for operand in operands)
+        place: Place = (None, 0, -1) if node is None else place_of(node)
+        if isinstance(lowering, _Each) and node is not None:
+            kinds, statics, numbers = node.op.numbers, f"{node.op.name}, {node.op.statics}", node.numbers
+        else:
+            kinds, statics, numbers = "", "", ()
         result = OpSpec.of(_NAME, lowering, (stack,), metas, numbers=kinds, statics=statics)
         each = record_calls.record(result, tuple(operands), numbers, place)
         return record_calls.record(annotations.mark_op(stack, self.rows.stacked(len(meta.shape))), (each,), (), place)
@@ -382,64 +373,39 @@ def place_of(node: Node) -> Place:
 
 # --- what is known of ops ---------------------------------------------------------------------------------------------
 
-_Dims = Callable[[dict[str, Any], OpSpec], dict[str, int]]
-
-
-def _first(*names: str) -> _Dims:
-    return lambda arguments, op: dict.fromkeys(names, 0)
-
-
-def _rank(arguments: dict[str, Any], op: OpSpec, name: str) -> int:
-    return len(op.operands[arguments[name]].shape)
-
-
-def _of_sum(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    rank = _rank(arguments, op, "self")
-    dims = arguments.get("dim")
-    is_over_rows = rank and (not dims or 0 in {dim % rank for dim in dims})
-    return {"self": 0} if is_over_rows else {}
-
-
-def _of_linear(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    return {"self": 0, "grad_output": 0} if _rank(arguments, op, "self") > 1 else {}
-
-
-def _of_layer_norm(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    names = [name for name in ("grad_out", "input", "mean", "rstd") if name in arguments]
-    return dict.fromkeys(names, 0) if _rank(arguments, op, "input") > len(arguments["normalized_shape"]) else {}
-
-
-def _of_embedding(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    has_rows = _rank(arguments, op, "indices") and not arguments.get("scale_grad_by_freq")
-    return {"grad_output": 0, "indices": 0} if has_rows else {}
-
-
-def _of_loss(arguments: dict[str, Any], op: OpSpec) -> dict[str, int]:
-    is_reduced = arguments.get("reduction", _MEAN) in (_MEAN, _SUM) and _rank(arguments, op, "self")
-    return {"self": 0, "target": 0} if is_reduced and op.operands[0].shape == op.operands[1].shape else {}
-
-
 _MEAN, _SUM = 1, 2  # torch's reductions of a loss
 
 
 # The dim of each argument that holds the rows of the batch, in an op whose `SUMS` are sums over them. The batch is the
 # first dim of an activation; of a product it is the dim that is contracted.
-_ROWS: dict[str, _Dims] = {
-    "aten.mm": lambda arguments, op: {"self": 1, "mat2": 0},
-    "aten.bmm": lambda arguments, op: {"self": 2, "mat2": 1},
-    "aten.linear_backward": _of_linear,
-    "aten.convolution_backward": _first("grad_output", "input"),
-    "aten.embedding_dense_backward": _of_embedding,
-    "aten.native_layer_norm_backward": _of_layer_norm,
-    "aten._fused_rms_norm_backward": _of_layer_norm,
-    "aten.native_group_norm_backward": _first("grad_out", "input", "mean", "rstd"),
-    "aten.native_batch_norm_backward": _first("grad_out", "input"),
-    "aten.sum": _of_sum,
-    "aten.sum.dim_IntList": _of_sum,
-    "aten.mean": _of_sum,
-    "aten.mean.dim": _of_sum,
-    "aten.mse_loss": _of_loss,
+_ROWS: dict[str, dict[str, int]] = {
+    "aten.mm": {"self": 1, "mat2": 0},
+    "aten.bmm": {"self": 2, "mat2": 1},
+    "aten.linear_backward": {"self": 0, "grad_output": 0},
+    "aten.convolution_backward": {"grad_output": 0, "input": 0},
+    "aten.embedding_dense_backward": {"grad_output": 0, "indices": 0},
+    **{
+        f"aten.{kind}_norm_backward": dict.fromkeys(("grad_out", "input", "mean", "rstd"), 0)
+        for kind in ("native_layer", "_fused_rms", "native_group")
+    },
+    "aten.native_batch_norm_backward": {"grad_out": 0, "input": 0},
+    **dict.fromkeys(("aten.sum", "aten.sum.dim_IntList", "aten.mean", "aten.mean.dim"), {"self": 0}),
+    "aten.mse_loss": {"self": 0, "target": 0},
 }
+
+
+def _rows_of(name: str, arguments: dict[str, Any], operands: Sequence[Meta]) -> list[tuple[int, int]]:
+    """The operands with the batch's rows and their dims; none where the op does not sum over the rows."""
+    rows = [(arguments[key], dim) for key, dim in _ROWS[name].items() if type(arguments.get(key)) is Operand]
+    shapes = [operands[operand].shape for operand, _ in rows]
+    rank, dims = len(shapes[0]), arguments.get("dim")
+    # The dims that are no rows: the features of a linear layer, those that a norm is over.
+    fewest = 1 if name == "aten.linear_backward" else len(arguments.get("normalized_shape", ()))
+    is_of_rows = all(len(shape) > fewest for shape in shapes) and (not dims or 0 in {dim % rank for dim in dims})
+    if name in _LOSSES:
+        is_of_rows &= arguments.get("reduction", _MEAN) in (_MEAN, _SUM) and shapes[0] == shapes[1]
+    return rows if is_of_rows and not arguments.get("scale_grad_by_freq") else []
+
 
 _MEANS = frozenset({"aten.mean", "aten.mean.dim"})
 _LOSSES = frozenset({"aten.mse_loss"})
