@@ -141,7 +141,7 @@ class rules:  # used as a module is
     """Rules of ops, and functions that they share."""
 
     RULES, ON_CPU = ops.RULES, ops.ON_CPU
-    blocks, SUMS = sharded.blocks, sharded.SUMS
+    SUMS = sharded.SUMS
     wide = floats.wide
     as_promised, lower = registry.as_promised, registry.lower
     CHUNKS, spmd_linear_cross_entropy = linear_cross_entropy.CHUNKS, linear_cross_entropy.spmd_linear_cross_entropy

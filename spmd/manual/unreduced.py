@@ -109,7 +109,7 @@ class _Each(Lowering):
         def apart(array: jax.Array, cut: int | None) -> jax.Array:
             if cut is None:
                 return array
-            stack = array if cut == _STACK else rules.blocks(array, cut, self.rows.sizes, self.rows.kept)
+            stack = array if cut == _STACK else _blocks(array, cut, self.rows.sizes, self.rows.kept)
             return partitioning.in_front(stack, mesh, names)
 
         def summand(*arrays: jax.Array) -> jax.Array:
@@ -371,6 +371,17 @@ def place_of(node: Node) -> Place:
     return node.code, node.instruction, node.sequence
 
 
+def _blocks(array: jax.Array, dim: int, sizes: Sequence[int], kept: Sequence[int]) -> jax.Array:
+    """The array as a stack of blocks of a dim, each with the rows of one place along the axes `kept` (places in
+    `sizes`, the sizes of the axes that shard the dim, the outermost first)."""
+    rows = jnp.moveaxis(array, dim, 0)
+    apart = rows.reshape(*sizes, rows.shape[0] // math.prod(sizes), *rows.shape[1:])
+    others = [place for place in range(apart.ndim) if place not in kept]
+    count = math.prod(sizes[place] for place in kept)
+    stack = apart.transpose(*kept, *others).reshape(count, rows.shape[0] // count, *rows.shape[1:])
+    return jnp.moveaxis(stack, 1, dim + 1)
+
+
 # --- what is known of ops ---------------------------------------------------------------------------------------------
 
 _MEAN, _SUM = 1, 2  # torch's reductions of a loss
@@ -389,7 +400,7 @@ _ROWS: dict[str, dict[str, int]] = {
         for kind in ("native_layer", "_fused_rms", "native_group")
     },
     "aten.native_batch_norm_backward": {"grad_out": 0, "input": 0},
-    **dict.fromkeys(("aten.sum", "aten.sum.dim_IntList", "aten.mean", "aten.mean.dim"), {"self": 0}),
+    **{f"aten.{name}": {"self": 0} for name in ("sum", "sum.dim_IntList", "mean", "mean.dim")},
     "aten.mse_loss": {"self": 0, "target": 0},
 }
 

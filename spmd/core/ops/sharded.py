@@ -297,17 +297,6 @@ def in_front(array: jax.Array, mesh: AnyMesh, axes: Axes) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
 
-def blocks(array, dim, sizes, kept):
-    """The array as a stack of blocks of a dim, each with the rows of one place along the axes `kept` (places in
-    `sizes`, the sizes of the axes that shard the dim, the outermost first)."""
-    rows = jnp.moveaxis(array, dim, 0)
-    apart = rows.reshape(*sizes, rows.shape[0] // math.prod(sizes), *rows.shape[1:])
-    others = [place for place in range(apart.ndim) if place not in kept]
-    count = math.prod(sizes[place] for place in kept)
-    stack = apart.transpose(*kept, *others).reshape(count, rows.shape[0] // count, *rows.shape[1:])
-    return jnp.moveaxis(stack, 1, dim + 1)
-
-
 # --- sums over dims that may be sharded, in the promised dtype --------------------------------------------------------
 
 # The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in float32.
