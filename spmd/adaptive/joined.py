@@ -2,7 +2,7 @@
 
 from ..core import points
 from ..core.extend import Pass
-from . import changing, lm_head, unsynced
+from . import changing, lm_head, loop_copies, unsynced
 from .padding import learning, marks
 from .padding import padded_windows as padded_windows
 from .padding import sums as sums
@@ -23,6 +23,8 @@ points.PASSES.join(Pass("learn", learning.learn, reads=True))
 points.PASSES.join(Pass("cut changing", changing.changing_graph, threads=False))
 # Large logits that only a loss reads: computed in chunks of classes.
 points.COMPILE_PASSES.append(("fuse LM heads", lm_head.fuse, {"spmd.cross_entropy"}))
+# A program whose loops copy their stacks: the same without loops.
+points.refuse_loops.append(loop_copies.costs_more)
 points.between_ops.append(unsynced.run_iterations)
 points.on_schedule.append(changing.note_run)
 points.keeps_start.append(learning.has_dynamic_dims)

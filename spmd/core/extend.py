@@ -18,6 +18,7 @@ from .extension_subsystems import dynamic as dynamic
 from .extension_subsystems import executables as executables
 from .extension_subsystems import hlo_text as hlo_text
 from .extension_subsystems import jax_facts as jax_facts
+from .extension_subsystems import losses as losses
 from .extension_subsystems import observed as observed
 from .extension_subsystems import partitioning as partitioning
 from .extension_subsystems import persistent as persistent

@@ -3,7 +3,7 @@
 from typing import TypeAlias
 
 from . import ops
-from .aten import copies
+from .aten import copies, fused
 from .base import counters, in_flight, interrupt, jax_private, state
 from .checks import hlo
 from .files import disk, stored
@@ -148,6 +148,14 @@ class rules:  # used as a module is
     spmd_linear_cross_entropy_backward = linear_cross_entropy.spmd_linear_cross_entropy_backward
     run_of, aten_slice = shape.run_of, shape.aten_slice
     per_dim = windows.per_dim
+
+
+class losses:  # used as a module is
+    """Losses that are one op with a gradient of their own."""
+
+    IN_TORCHS_OPS, takes_torchs_ops = fused.IN_TORCHS_OPS, fused.takes_torchs_ops
+    Loss: TypeAlias = fused.Loss
+    LossKind: TypeAlias = fused.LossKind
 
 
 class partitioning:  # used as a module is

@@ -34,7 +34,7 @@ class points:  # used as a module is
     before_compiling, before_making = cache.before_compiling, cache.before_making
     while_compiling, after_compiling = cache.while_compiling, cache.after_compiling
     describe = cache.describe
-    of_program, of_run = program.of_program, compile_log.of_run
+    of_program, of_run, refuse_loops = program.of_program, compile_log.of_run, cache.refuse_loops
     given_by = disk.given_by
     after_pass = prepare.after_pass
     before_run, before_recorded_run = executables.before_run, executables.before_recorded_run

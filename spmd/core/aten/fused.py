@@ -12,14 +12,10 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
-from torch.nn import functional as F
 
-from ..base.config import config
 from ..graph.source import at_user_line
-from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from ..record.overloads import Handler, by_arguments
-from ..record.tensor import XlaTensor
 from .bounds import on_host
 from .refusals import refusal
 
@@ -31,7 +27,7 @@ Maybe = Tensor | None
 class _Context(Protocol):
     """The values that a loss's forward keeps for its backward."""
 
-    kind: "_Kind"
+    kind: "LossKind"
     settings: tuple[object, ...]
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
@@ -44,7 +40,7 @@ def is_transformed() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def _takes_torchs_ops() -> bool:
+def takes_torchs_ops() -> bool:
     """True if the caller works on torch's own ops and their derivatives, as a dispatch mode does, too: selective
     checkpointing, or a counter of flops."""
     return is_transformed() or torch._C._len_torch_dispatch_stack() > 0
@@ -63,7 +59,7 @@ _BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor)
 def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
     """torch's `linear`: one op for the usual operands, for which torch's formula is right."""
     is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
-    if not is_usual or _takes_torchs_ops():
+    if not is_usual or takes_torchs_ops():
         return aten.linear.default.decompose(input, weight, bias)
     return aten.linear.default.redispatch(_BY_FORMULA, input, weight, bias)
 
@@ -71,7 +67,7 @@ def linear(input: Tensor, weight: Tensor, bias: Maybe = None) -> Tensor:
 # --- cross entropy ----------------------------------------------------------------------------------------------------
 
 
-class _Kind(NamedTuple):
+class LossKind(NamedTuple):
     """A loss. op, gradients: the forward and the backward; in_torchs_ops: the same loss with gradients of any order.
     differentiable: those of its operands, which come before its settings."""
 
@@ -82,11 +78,11 @@ class _Kind(NamedTuple):
     differentiable: tuple[int, ...]
 
 
-class _Loss(torch.autograd.Function):
+class Loss(torch.autograd.Function):
     """A loss that is one op, with its gradient, which reads the operands and one number per target."""
 
     @staticmethod
-    def forward(ctx: _Context, kind: _Kind, *args: object) -> Tensor:
+    def forward(ctx: _Context, kind: LossKind, *args: object) -> Tensor:
         loss, logsumexp, total_weight = kind.op(*args)
         ctx.kind, ctx.settings = kind, args[kind.num_operands :]
         ctx.save_for_backward(*args[: kind.num_operands], logsumexp, total_weight)
@@ -107,8 +103,8 @@ class _Loss(torch.autograd.Function):
         return None, *map(by_place.get, range(len(operands) + len(ctx.settings)))
 
 
-_IN_TORCHS_OPS = aten.cross_entropy_loss.default.decompose
-_CROSS_ENTROPY = _Kind(CROSS_ENTROPY, lambda *args: [CROSS_ENTROPY_BACKWARD(*args[:-1])], _IN_TORCHS_OPS, 3, (0,))
+IN_TORCHS_OPS = aten.cross_entropy_loss.default.decompose
+_CROSS_ENTROPY = LossKind(CROSS_ENTROPY, lambda *args: [CROSS_ENTROPY_BACKWARD(*args[:-1])], IN_TORCHS_OPS, 3, (0,))
 
 
 def cross_entropy(
@@ -124,96 +120,9 @@ def cross_entropy(
             f"shape {classes}, or probabilities, shape {list(self.shape)}; write target.long() for indices"
         )
         raise at_user_line(RuntimeError(text))
-    if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
-        return _IN_TORCHS_OPS(*args)
-    return _Loss.apply(_CROSS_ENTROPY, *args)
-
-
-# --- cross entropy of a linear layer's outputs ------------------------------------------------------------------------
-
-
-def _in_torchs_ops(
-    input: Tensor, linear_weight: Tensor, target: Tensor, linear_bias: Maybe, weight: Maybe, reduction: int,
-    ignore_index: int, label_smoothing: float, logits_dtype: torch.dtype, max_bytes: int,
-) -> Tensor:  # fmt: skip
-    logits = aten.linear.default.decompose(input, linear_weight, linear_bias).to(logits_dtype).flatten(0, -2)
-    settings = weight, reduction, ignore_index, label_smoothing
-    loss = _IN_TORCHS_OPS(logits, target.flatten(), *settings)
-    return loss if reduction else loss.view(target.shape)
-
-
-# The gradients are of input, linear_weight and linear_bias. The backward computes the logits again from these.
-_LINEAR_CROSS_ENTROPY = _Kind(
-    LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD, _in_torchs_ops, num_operands=5, differentiable=(0, 1, 3)
-)
-
-
-def linear_cross_entropy(
-    input: Tensor, linear_weight: Tensor, target: Tensor, *,
-    linear_bias: Maybe = None, weight: Maybe = None, reduction: str = "mean",
-    ignore_index: int = -100, label_smoothing: float = 0.0, max_bytes: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The cross entropy of `F.linear(input, linear_weight, linear_bias)` without all of these logits in memory.
-
-    The classes are processed in chunks, in the forward and again in the backward pass; where the tensors are sharded,
-    each device processes its own. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)`
-    within rounding. The price is a fourth product of the layer's size in addition to its three, in the backward pass.
-    The plain form, `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above
-    `config.max_logits_bytes`.
-
-    Args:
-        input: [..., in_features]. linear_weight: [classes, in_features]. linear_bias: [classes].
-        target: [...], class indices. weight: [classes], the classes' own weights.
-        reduction, ignore_index, label_smoothing: as of `torch.nn.functional.cross_entropy`.
-        max_bytes: the most bytes that the logits of a chunk take on a device (a chunk has at least 1,024 classes); by
-            default an eighth of `config.max_logits_bytes`.
-
-    Returns the loss, in float32 at least. Tensors of other devices are computed by torch's own two ops.
-
-    Raises ValueError for targets that are no class indices (probabilities make every logit count: use
-    `F.cross_entropy`), for a layer whose weight is not two-dimensional, and for an unknown reduction.
-
-    Source: `torch.nn.functional.linear_cross_entropy`; Wijmans et al. 2024, arXiv:2411.09009.
-
-    >>> import torch, spmd
-    >>> hidden, head = torch.ones(4, 8, device="xla"), torch.ones(100, 8, device="xla")
-    >>> spmd.linear_cross_entropy(hidden, head, torch.tensor([1, 2, 3, 4]).to("xla"))
-    tensor(4.6052, device='xla:0')
-    """
-    if target.is_floating_point():
-        raise ValueError(
-            "linear_cross_entropy: expected class indices as targets, got probabilities, for which every logit counts; "
-            "use torch.nn.functional.cross_entropy of the layer's outputs"
-        )
-    if linear_weight.dim() != 2 or (linear_bias is not None and linear_bias.dim() != 1):
-        raise ValueError(
-            "linear_cross_entropy: expected linear_weight [classes, in_features] and linear_bias [classes], got "
-            f"{list(linear_weight.shape)} and {linear_bias if linear_bias is None else list(linear_bias.shape)}"
-        )
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
-    if max_bytes is None:
-        max_bytes = config.max_logits_bytes // CHUNKS
-    dtype = torch.promote_types(input.dtype, torch.float32)
-    weight = None if weight is None else weight.to(dtype)
-    operands = input, linear_weight, target, linear_bias, weight
-    settings = _REDUCTIONS.index(reduction), ignore_index, label_smoothing, dtype, max_bytes
-    if input.dim() == 1:
-        loss = linear_cross_entropy(
-            input[None], linear_weight, target[None], linear_bias=linear_bias, weight=weight, reduction=reduction,
-            ignore_index=ignore_index, label_smoothing=label_smoothing, max_bytes=max_bytes,
-        )  # fmt: skip
-        return loss.squeeze()
-    if not isinstance(input, XlaTensor):
-        logits = F.linear(input, linear_weight, linear_bias).to(dtype).flatten(0, -2)
-        loss = F.cross_entropy(logits, target.flatten(), weight, None, ignore_index, None, reduction, label_smoothing)
-        return loss.view(target.shape) if reduction == "none" else loss
-    if (weight is not None and weight.requires_grad) or _takes_torchs_ops():
-        return _in_torchs_ops(*operands, *settings)
-    return _Loss.apply(_LINEAR_CROSS_ENTROPY, *operands, *settings)
-
-
-_REDUCTIONS = ("none", "mean", "sum")
+    if target.is_floating_point() or (weight is not None and weight.requires_grad) or takes_torchs_ops():
+        return IN_TORCHS_OPS(*args)
+    return Loss.apply(_CROSS_ENTROPY, *args)
 
 
 def one_hot(self: Tensor, num_classes: int = -1) -> Tensor:

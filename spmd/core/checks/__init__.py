@@ -1,4 +1,3 @@
-"""Checks of programs: known miscompiles, and loops that copy their stacks."""
+"""Checks: known miscompiles, the parser of a program's text, and tensors that the device cannot hold."""
 
-from . import loop_copies as loop_copies
 from . import miscompiles as miscompiles

@@ -3,15 +3,14 @@ memory."""
 
 import math
 
-from ..graph.graph import Graph
-from ..loop.loop_op import Loop
-from ..programs import cache
-from .hlo import Computation, Executable, Module, arrays
+import jax
+
+from ..core.extend import Computation, Graph, Loop, Module, hlo_text
 
 _FILLS = ("broadcast", "constant")
 
 
-def costs_more(executable: Executable, graph: Graph) -> bool:
+def costs_more(executable: jax.stages.Compiled, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each stack group."""
     loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
     if not loops or graph.mesh.platform != "cpu":
@@ -37,7 +36,7 @@ def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:
             continue
         made_by = computation.by_name.get(line.operands[0])
         is_fill = made_by is not None and any(word in made_by.name for word in _FILLS)
-        for _, dims, size in arrays(line.shape):
+        for _, dims, size in hlo_text.arrays(line.shape):
             if not is_fill and any(_is_part(dims, stack) for stack in stacks):
                 copied += size
     return copied
@@ -47,6 +46,3 @@ def _is_part(dims: tuple[int, ...], stack: tuple[int, ...]) -> bool:
     """True if a shape is that of a stack's shard."""
     is_part = len(dims) == len(stack) and dims[0] == stack[0]
     return is_part and all(a == b or (a > 0 and b % a == 0) for a, b in zip(dims, stack, strict=True))
-
-
-cache.refuse_loops.append(costs_more)
