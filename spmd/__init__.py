@@ -10,12 +10,12 @@ from .core import Sharding as Sharding
 from .core import config as config
 from .core import no_host_transfer as no_host_transfer
 from .loops import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
+from .loops.chunked_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from .loops.cond import cond as cond
 from .loops.interop.call_jax import call_jax as call_jax
 from .loops.interop.call_jax import register_lowering as register_lowering
 from .loops.layers import LayersDifferError as LayersDifferError
 from .loops.layers import scan_layers as scan_layers
-from .loops.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from .loops.pure import PureModule as PureModule
 from .loops.pure import assume_pure as assume_pure
 from .loops.recompute import checkpoint_policies as checkpoint_policies

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .core import patch_when_imported, points, variables
+from .core import patch_when_imported, points, processes, variables
 
 
 class Aliases:
@@ -99,7 +99,7 @@ PICKLED = {
 # Imported with the library: passes, and patches of what torch has imported.
 AT_IMPORT = (
     "adaptive", "jobs.checkpoint_hooks", "jobs.launching.process_group", "parallel", "steps.exported_graphs",
-    "steps.export_from_device", "tools.processes.watchdog",
+    "steps.export_from_device",
 )  # fmt: skip
 # Imported when another module is.
 WHEN_IMPORTED = {
@@ -164,11 +164,23 @@ def _join_points() -> None:
             points.join_while(flag, point, pkgutil.resolve_name(f"spmd.{path}"))
 
 
+class _Later:
+    """A module that is imported when something of it is needed."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(f"spmd.{self._path}"), name)
+
+
 def _join() -> None:
     """Joins what is installed to the core and to torch."""
     paths = {name: path for name, path in PATHS.items() if is_here(path.removeprefix("spmd."))}
     sys.meta_path.insert(0, Aliases(paths | PICKLED))
     points.AT_FIRST_USE.append(_join_points)
+    if is_here("tools"):  # where there are several processes
+        processes.proofs.append(_Later("tools.processes.agreement"))
     for module in AT_IMPORT:
         if is_here(module):
             importlib.import_module(f"spmd.{module}")

@@ -11,7 +11,6 @@ from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move
 from .base.config import config as config
 from .graph.errors import AbstractError as AbstractError
-from .graph.errors import GuardError as GuardError
 from .graph.graph import DeviceData as DeviceData
 from .graph.meta import Meta as Meta
 from .graph.meta import dense_meta as dense_meta
@@ -30,6 +29,7 @@ from .record.tensor import storage_of as storage_of
 from .record.tensor import tensor_meta as tensor_meta
 from .record.tensor import view_of as view_of
 from .record.tensor import wrap as wrap
+from .run.execute import GuardError as GuardError
 from .run.pjrt.host import leaving as leaving
 from .run.pjrt.host import no_host_transfer as no_host_transfer
 from .run.pjrt.processes import ProcessError as ProcessError

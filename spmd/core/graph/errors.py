@@ -10,14 +10,5 @@ class RefusedError(RuntimeError):
     elsewhere runs them."""
 
 
-class GuardError(FloatingPointError):
-    """Raised where a guard refuses what a program has computed, and nothing that was stored is overwritten. `value`:
-    the op, or the data, that it blames."""
-
-    def __init__(self, message: str, value: object):
-        super().__init__(message)
-        self.value = value
-
-
 class AbstractError(RuntimeError):
     """Raised where a value is read or run that has no data, or is placed on devices that are not in this process."""

@@ -226,6 +226,15 @@ def _run_subgraph(
     return []
 
 
+class GuardError(FloatingPointError):
+    """Raised where a guard refuses what a program has computed, and nothing that was stored is overwritten. `value`:
+    the op, or the data, that it blames."""
+
+    def __init__(self, message: str, value: Value):
+        super().__init__(message)
+        self.value = value
+
+
 class Guard(Protocol):
     """A look at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
 

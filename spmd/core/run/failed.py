@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ..graph.errors import GuardError, LostError, RefusedError
+from ..graph.errors import LostError, RefusedError
 from ..graph.graph import DeviceData, Node, Value, is_data, origin, topological
 from ..programs.failing import RunError
 from ..record.storage import ASIDE, LIVE, Storage
+from .execute import GuardError
 from .initialization import initial_values
 
 # Errors of a program that ran, or could not for its size: no later sync tries it again.

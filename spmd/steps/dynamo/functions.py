@@ -47,7 +47,7 @@ TAKEN = (
     Taken("spmd.loops.recompute.recompute.recomputed", bodies=("function",)),
     Taken("spmd.loops.interop.call_jax.call_jax"),
     Taken("spmd.loops.interop.custom_call.stablehlo_custom_call"),
-    Taken("spmd.loops.linear_cross_entropy.linear_cross_entropy"),
+    Taken("spmd.loops.chunked_cross_entropy.linear_cross_entropy"),
 )  # fmt: skip
 
 # Functions of constants: their result is a constant of the graph.

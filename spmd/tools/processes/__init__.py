@@ -1,1 +1,3 @@
 """The processes of a job, watched: they do the same, and their programs end."""
+
+from . import watchdog as watchdog
