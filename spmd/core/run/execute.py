@@ -235,7 +235,7 @@ class GuardError(FloatingPointError):
         self.value = value
 
 
-class Guard(Protocol):
+class ValueGuard(Protocol):
     """A look at the values of a thread's programs before any storage takes a result (`spmd.nan_guard`)."""
 
     def watched(self, graph: Graph) -> tuple[Graph, list[Value]]:
@@ -248,10 +248,10 @@ class Guard(Protocol):
         """Raises for CPU data that the host must not cast so."""
 
 
-guard = PerThread[Guard | None](None)
+guard = PerThread[ValueGuard | None](None)
 
 
-def _guards() -> Guard | None:
+def _guards() -> ValueGuard | None:
     """The guard of what is run."""
     return None if recording.value is not None else guard.value
 
@@ -330,7 +330,7 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Devic
     return outputs
 
 
-def _run_guarded(guarding: Guard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line) -> None:
+def _run_guarded(guarding: ValueGuard, subgraph: Subgraph, roots: list[Root], flow: Flow, line: Line) -> None:
     """Runs a subgraph inside a guard: nothing is donated, and no storage takes its result where the guard raises."""
     graph = graph_of(roots, subgraph.where)
     # The watched graph is another program, compiled once; the step without a guard keeps its own.
