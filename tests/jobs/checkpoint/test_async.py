@@ -147,8 +147,9 @@ class TestWaiting:
 
     def test_no_room(self, tmp_path: Path, gate: threading.Event) -> None:
         """Without room the step waits until the array is written, and overwrites it in place."""
-        (x,) = sharded(1)
-        spmd.sync()
+        x, warm = sharded(1, 1)
+        warm.add_(1)
+        spmd.sync()  # the step's program is known by the time the gate is timed
         manager = spmd.CheckpointManager(tmp_path, device_bytes=0)
         spared = spmd.metrics.counter("buffers_spared")
         manager.save_async(0, {"x": x})
