@@ -72,8 +72,7 @@ def run_iterations() -> None:
 def _run_what_is_finished() -> None:
     num_ops = pace.recorded_ops - pace.synced_ops
     storages.LIVE[:] = [ref for ref in storages.LIVE if ref() is not None]
-    runnable = _runnable()
-    nodes, _ = walks.topological([storage.value for storage in runnable])
+    runnable, nodes = _runnable()
     if storages.has_several_recorders():  # the count is of all threads' ops: each looks at its own, as it would alone
         num_ops = len(nodes)
         if num_ops < max(config.loop_search_ops, 3 * storages.longest_step()):
@@ -93,8 +92,7 @@ def _run_what_is_finished() -> None:
     line = user_line()
     try:
         if schedule.initialize_state(runnable, line):
-            runnable = _runnable()
-            nodes, _ = walks.topological([storage.value for storage in runnable])
+            runnable, nodes = _runnable()
             if not nodes:  # all were initial values
                 pace.synced_ops = pace.recorded_ops
                 return pace.look_after(max(config.loop_search_ops, 1))
@@ -118,9 +116,12 @@ def _run_what_is_finished() -> None:
     pace.look_after(max(iteration, min(2 * pace.wait, config.loop_search_ops)))
 
 
-def _runnable() -> list[Storage]:
-    """The storages to compute, without those over devices that are not here: their programs are only planned."""
-    return [storage for storage in storages.pending() if storage.sharding is None or storage.sharding.target is None]
+def _runnable() -> tuple[list[Storage], Sequence[Node]]:
+    """The storages to compute, without those over devices that are not here: their programs are only planned. And the
+    ops that compute them."""
+    pending = storages.pending()
+    runnable = [storage for storage in pending if storage.sharding is None or storage.sharding.target is None]
+    return runnable, walks.topological([storage.value for storage in runnable])[0]
 
 
 def _up_to(ends: Sequence[int], nodes: Sequence[Node], roots: Sequence[Root]) -> list[Subgraph]:

@@ -6,7 +6,8 @@ each op the dims of its result that are padded then, and the steps that its oper
 the length (zeros for a sum).
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...core import Meta, dense_meta
 from ...core.extend import rules
 
 Pads = dict[int, int]  # by dim, its capacity
+Words = Sequence[int | str]  # by dim, what it is: in operands and results the same dim has the same word
 
 LOW, HIGH = "low", "high"  # below and above every number
 
@@ -226,6 +228,16 @@ class Case:
             for operand, dim in padded:
                 self.fill(operand, dim, fill)
         return least
+
+    def share(self, operands: Mapping[int, Words], results: Sequence[Words] = (), fill: float | None = None) -> None:
+        """Levels the dims of operands that have a word in common, and pads those of results with that word.
+
+        fill: what the operands are filled with after the length of a dim that a result lacks.
+        """
+        for word in dict.fromkeys(itertools.chain.from_iterable(operands.values())):
+            places = [(operand, dims.index(word)) for operand, dims in operands.items() if word in dims]
+            kept = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
+            self.level(places, *kept, fill=None if len(kept) == len(results) else fill)
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
         """Fills an operand after a dim's length before the op, where the dim is padded."""

@@ -1,5 +1,7 @@
 """Rules of padded dims (see `case`) for convolutions and pools: the same after the length as outside the border."""
 
+from collections.abc import Sequence
+
 import torch
 
 from ...core.extend import rules
@@ -16,7 +18,8 @@ def convolution(case: Case) -> None:
     _refuse_padded_kernel(case, 0, 1)
     for dim, size in case.pads[0].items():
         case.fill(0, dim, 0)
-        case.made[0][dim] = size if dim == 0 else _num_windows(case, dim, size)
+        settings = case.shapes[1][2:], *(case.given[name] for name in ("stride", "padding", "dilation"))
+        case.made[0][dim] = size if dim == 0 else _num_windows(size, dim - 2, len(case.shapes[0]) - 2, *settings)
 
 
 @padded(aten.convolution_backward.default)
@@ -39,14 +42,9 @@ def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
         raise NoRule("is transposed")
 
 
-def _num_windows(case: Case, dim: int, size: int) -> int:
-    """The number of windows of a convolution in a dim of this size."""
-    rank = len(case.shapes[1]) - 2
-    names = "stride", "padding", "dilation"
-    return _count(size, case.shapes[1][dim], *(rules.per_dim(case.given[name], rank)[dim - 2] for name in names))
-
-
-def _count(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+def _num_windows(size: int, dim: int, rank: int, *settings: int | Sequence[int]) -> int:
+    """The number of windows in a spatial dim of this size. settings: kernel, stride, padding, dilation."""
+    kernel, stride, padding, dilation = (rules.per_dim(values, rank)[dim] for values in settings)
     return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
 
 
@@ -55,17 +53,12 @@ def max_pool(case: Case) -> None:
     """The indices are positions in the padded plane; only the gradient reads them."""
     if case.given.get("ceil_mode", False):
         raise NoRule("has windows that reach over the border")
-    first = len(case.shapes[0]) - 2
+    first, kernel, given = len(case.shapes[0]) - 2, case.given["kernel_size"], case.given.get
+    settings = kernel, given("stride") or kernel, given("padding", 0), given("dilation", 1)
     for dim, size in case.pads[0].items():
         case.fill(0, dim, LOW)
-        result = size if dim < first else _num_pooled(case, dim - first, size)
+        result = size if dim < first else _num_windows(size, dim - first, 2, *settings)
         case.made[0][dim] = case.made[1][dim] = result
-
-
-def _num_pooled(case: Case, dim: int, size: int) -> int:
-    kernel, given = case.given["kernel_size"], case.given.get
-    settings = kernel, given("stride") or kernel, given("padding", 0), given("dilation", 1)
-    return _count(size, *(rules.per_dim(values, 2)[dim] for values in settings))
 
 
 @padded(aten.max_pool2d_with_indices_backward.default)

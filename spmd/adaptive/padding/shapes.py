@@ -31,11 +31,8 @@ aten = torch.ops.aten
 def elementwise(case: Case) -> None:
     """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of the result is the
     same dim, counted from the last, of the operands."""
-    for result, shape in enumerate(case.results):
-        for dim in range(len(shape)):
-            from_end = dim - len(shape)
-            places = [(i, len(s) + from_end) for i, s in enumerate(case.shapes) if len(s) + from_end >= 0]
-            case.level(places, (result, dim))
+    words = {i: range(-len(shape), 0) for i, shape in enumerate(case.shapes)}
+    case.share(words, [range(-len(shape), 0) for shape in case.results])
 
 
 def rule_of(overload: OpOverload) -> Rule | None:
@@ -61,7 +58,7 @@ def order(case: Case) -> None:
     elif rank > 1:
         first, other = positive(case.given.get("dim0", 0), rank), positive(case.given.get("dim1", 1), rank)
         places[first], places[other] = places[other], places[first]
-    case.made[0] |= {to: case.pads[0][dim] for to, dim in enumerate(places) if dim in case.pads[0]}
+    case.share({0: range(rank)}, [places])
 
 
 @padded(
@@ -217,7 +214,8 @@ def cat(case: Case) -> None:
     dim = positive(case.given.get("dim", 0), rank)
     if any(len(case.shapes[i]) != rank for i in operands):
         raise NoRule("joins an empty tensor")
-    _level_all(case, operands, but=dim)
+    dims = range(rank)
+    case.share({i: [*dims[:dim], f"part {i}", *dims[dim + 1 :]] for i in operands}, [dims])
     if not any(dim in case.pads[i] for i in operands):
         return
     first, *others = operands
@@ -232,16 +230,9 @@ def cat(case: Case) -> None:
 
 @padded(aten.stack.default)
 def stack(case: Case) -> None:
-    rank = len(case.results[0])
-    dim = positive(case.given.get("dim", 0), rank)
-    _level_all(case, [int(operand) for operand in case.given["tensors"]], but=None)
-    case.made[0] = {d + (d >= dim): size for d, size in case.made[0].items()}
-
-
-def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
-    for dim in range(len(case.shapes[operands[0]])):
-        if dim != but:
-            case.level([(i, dim) for i in operands], (0, dim))
+    dims = range(len(case.shapes[0]))
+    dim = positive(case.given.get("dim", 0), len(dims) + 1)
+    case.share(dict.fromkeys(range(len(case.shapes)), dims), [[*dims[:dim], "stacked", *dims[dim:]]])
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------

@@ -89,12 +89,12 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | str:
 
     Where dims that the user has marked meet others of their lengths, these are taken for equal to them.
     """
-    padded = _pad(graph, sources, _Spread(graph, sources))
-    is_marked = isinstance(padded, str) and sources.capacities
-    return _pad(graph, sources, _Spread(graph, sources, sources.capacities)) if is_marked else padded
+    padded = _pad(graph, sources, {})
+    return _pad(graph, sources, sources.capacities) if isinstance(padded, str) and sources.capacities else padded
 
 
-def _pad(graph: Graph, sources: Sources, spread: "_Spread") -> tuple[Graph, set[Node]] | str:
+def _pad(graph: Graph, sources: Sources, capacities: Mapping[int, int]) -> tuple[Graph, set[Node]] | str:
+    spread = _Spread(graph, sources, capacities)
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
     sizes = (size for node in sources.nodes for size in spread.begun(node).values())
     is_of_device = any(device_data.host is None for device_data in sources.inputs)
@@ -141,7 +141,7 @@ def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
 class _Spread(Rewrite):
     """A graph while it is padded, with the padded dims of each value."""
 
-    def __init__(self, graph: Graph, sources: Sources, capacities: Mapping[int, int] = types.MappingProxyType({})):
+    def __init__(self, graph: Graph, sources: Sources, capacities: Mapping[int, int]):
         """capacities: of lengths that ranges, masks and other new values have, too, as padded dims have them."""
         super().__init__(graph, is_recorded=True)
         self.origins = sources

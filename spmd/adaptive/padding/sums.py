@@ -21,10 +21,11 @@ from .case import (
     Mean,
     NoRule,
     RepeatLast,
+    Words,
     padded,
     physical,
 )  # fmt: skip
-from .shapes import positive
+from .shapes import elementwise, positive
 
 aten = torch.ops.aten
 
@@ -141,22 +142,19 @@ def product(case: Case) -> None:
     _by_words(case, _WORDS[case.overload])
 
 
-def _by_words(case: Case, text: str) -> None:
+def _by_words(case: Case, text: str, fill: float | None = 0) -> None:
     named, of_results = text.split(" -> ")
     mask = case.given.get("output_mask") or case.given.get("grad_input_mask")
     made = itertools.compress(of_results.split(","), mask or itertools.repeat(True))
-    results = [_dims(words, len(shape)) for words, shape in zip(made, case.results, strict=True)]
-    operands: dict[int, list[str | int]] = {}
+    results = [_dims(words, len(shape)) for words, shape in zip(made, case.results, strict=False)]
+    operands: dict[int, Words] = {}
     for name, words in (entry.split(":") for entry in named.split(", ")):
         if (operand := case.operand(name)) is not None:
             operands[operand] = _dims(words, len(case.shapes[operand]))
-    for word in dict.fromkeys(itertools.chain.from_iterable(operands.values())):
-        places = [(operand, dims.index(word)) for operand, dims in operands.items() if word in dims]
-        kept = [(result, dims.index(word)) for result, dims in enumerate(results) if word in dims]
-        case.level(places, *kept, fill=None if len(kept) == len(results) else 0)
+    case.share(operands, results, fill)
 
 
-def _dims(text: str, rank: int) -> list[str | int]:
+def _dims(text: str, rank: int) -> Words:
     words: list[str | int] = [*text.split()]
     if "..." in words:
         words[:1] = range(len(words) - 1 - rank, 0)
@@ -178,16 +176,12 @@ def attention(case: Case) -> None:
         raise NoRule("has no batch of heads")
     if case.given.get("dropout_p", 0.0):
         raise NoRule("drops weights")
-    bias = case.operand("attn_bias")
-    bias_dims = {} if bias is None else {"bsl"[i]: (bias, len(case.shapes[bias]) - n) for i, n in enumerate((4, 2, 1))}
-    bias_dims = {name: place for name, place in bias_dims.items() if place[1] >= 0}
-    for name, places in (("b", [(0, 0), (1, 0), (2, 0)]), ("s", [(0, 2)]), ("l", [(1, 2), (2, 2)])):
-        results = [(result, places[0][1]) for result in (0, 1) if name != "l"]
-        case.level([*places, *([bias_dims[name]] if name in bias_dims else [])], *results)
     if any(set(pads) - {0, 2} for pads in case.pads[:3]):
         raise NoRule("has padded heads")
+    text = "query: b h s d, key: b h t d, value: b h t e, attn_bias: b h s t -> b h s e, b h s"
+    _by_words(case, text, fill=None)  # keys after the length are masked
     if 2 in case.pads[1]:
-        case.first(MaskKeys(1, bias, 2), case.length(1, 2))
+        case.first(MaskKeys(1, case.operand("attn_bias"), 2), case.length(1, 2))
         case.given["attn_bias"] = type(case.given["query"])(3)
 
 
@@ -228,26 +222,15 @@ def gather(case: Case) -> None:
 
 @padded(aten.index_select.default)
 def index_select(case: Case) -> None:
-    dim = positive(case.given["dim"], len(case.shapes[0]))
-    case.made[0] |= {d: size for d, size in case.pads[0].items() if d != dim}
-    if case.pads[1]:
-        case.made[0][dim] = case.pads[1][0]
+    dims = range(len(case.shapes[0]))
+    dim = positive(case.given["dim"], len(dims))
+    case.share({0: dims, 1: ["index"]}, [[*dims[:dim], "index", *dims[dim + 1 :]]])
 
 
 @padded(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(case: Case) -> None:
-    """Indices into adjacent dims; those that count from the end count from the length."""
-    indices = [None if value is None else int(value) for value in case.given["indices"]]
-    dims, operands, rank = _side_by_side(case, indices)
-    for dim_index in range(rank):
-        from_end = dim_index - rank
-        places = [(i, len(case.shapes[i]) + from_end) for i in operands if len(case.shapes[i]) + from_end >= 0]
-        case.level(places, (0, dims[0] + dim_index))
-    for dim, size in case.pads[0].items():
-        if dim in dims:
-            case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
-        else:
-            case.made[0][dim if dim < dims[0] else dim - len(dims) + rank] = size
+    words, indexed = _indexed(case)
+    case.share(words, [indexed])
 
 
 @padded(aten.scatter_add.default)
@@ -272,49 +255,39 @@ def index_add(case: Case) -> None:
     self, index, source = (int(case.given[name]) for name in ("self", "index", "source"))
     if not case.shapes[index]:
         raise NoRule("has an index without dims")
-    dim = positive(case.given["dim"], len(case.shapes[self]))
-    for d in range(len(case.shapes[self])):
-        case.level([(source, d), (index, 0) if d == dim else (self, d)])
-    case.fill(index, 0, 0)
-    case.fill(source, dim, 0)
-    case.made[0] |= case.pads[self]
+    dims = range(len(case.shapes[self]))
+    dim = positive(case.given["dim"], len(dims))
+    case.share({self: dims, index: ["index"], source: [*dims[:dim], "index", *dims[dim + 1 :]]}, [dims], fill=0)
 
 
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
     """The padding of added values is zero, at the first place; the padding of written values repeats the last one."""
     is_added = case.given.get("accumulate", False)
-    indices = [None if value is None else int(value) for value in case.given["indices"]]
-    dims, operands, rank = _side_by_side(case, indices)
     values = int(case.given["values"])
-    first, more = dims[0], len(case.shapes[values]) - (len(case.shapes[0]) - len(dims) + rank)
-    for dim_index in range(rank):
-        from_end = dim_index - rank
-        places = [(i, len(case.shapes[i]) + from_end) for i in operands if len(case.shapes[i]) + from_end >= 0]
-        places += [(values, first + dim_index + more)] if first + dim_index + more >= 0 else []
-        if case.level(places) is not None:
-            for operand, dim in places:
-                if is_added:
-                    case.fill(operand, dim, 0)
-                elif dim in case.pads[operand]:
-                    case.first(RepeatLast(operand, dim), case.length(operand, dim))
-    for dim in range(len(case.shapes[0])):
-        if dim in dims:
-            if dim in case.pads[0]:
-                case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
-            continue
-        at = (dim if dim < first else dim - len(dims) + rank) + more
-        case.level([(0, dim), *([(values, at)] if at >= 0 else [])])
-    case.made[0] |= case.pads[0]
+    words, indexed = _indexed(case)
+    words[values] = indexed[len(indexed) - len(case.shapes[values]) :]
+    case.share(words, [words[0]], fill=0 if is_added else None)
+    for operand, dims in words.items() if not is_added else ():
+        for dim, word in enumerate(dims):
+            if word not in words[0] and dim in case.pads[operand]:
+                case.first(RepeatLast(operand, dim), case.length(operand, dim))
 
 
-def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], list[int], int]:
-    """The dims that have an index, the operand of each, and the number of dims of the indices."""
-    dims = [dim for dim, operand in enumerate(given) if operand is not None]
-    operands = [operand for operand in given if operand is not None]
-    if dims != list(range(dims[0], dims[0] + len(dims))):
+def _indexed(case: Case) -> tuple[dict[int, Words], Words]:
+    """The words of the first operand and of indices into adjacent dims of it, and of the elements there; indices that
+    count from the end count from the length."""
+    indices = {dim: int(operand) for dim, operand in enumerate(case.given["indices"]) if operand is not None}
+    first, rank = min(indices), len(case.shapes[0])
+    end = first + len(indices)
+    if [*indices] != [*range(first, end)]:
         raise NoRule("indexes dims that are not adjacent")
-    return dims, operands, max(len(case.shapes[operand]) for operand in operands)
+    for dim, operand in indices.items():
+        if dim in case.pads[0]:
+            case.first(FromBehind(operand), case.length(0, dim))
+    of_indices: dict[int, Words] = {i: range(-len(case.shapes[i]), 0) for i in indices.values()}
+    joined = max(of_indices.values(), key=len)
+    return {0: range(rank), **of_indices}, [*range(first), *joined, *range(end, rank)]
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -357,7 +330,6 @@ def cross_entropy_backward(case: Case) -> None:
 @padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, joined=True)
 def softmax_backward(case: Case) -> None:
     dim = positive(case.given["dim"], len(case.shapes[0]))
-    for d in range(len(case.shapes[0])):
-        case.level([(0, d), (1, d)], (0, d))
+    elementwise(case)
     for operand in (0, 1):
         case.fill(operand, dim, 0)
