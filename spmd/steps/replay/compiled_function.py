@@ -232,13 +232,10 @@ class CompiledFunction(Generic[P, R]):
         counters.add("recordings")
         self.causes.append(f"recorded at {user_line()}: {cause}")
 
-        count = len(flat) - sum(len(parts.tensors) for parts in apart.values())
-
         def call(given: Sequence[Any]) -> Any:
-            items = given[:count]
-            args, kwargs = tree_unflatten(
-                [item.value if type(item) is _StaticArgument else item for item in items], tree
-            )
+            items = given[: tree.num_leaves]  # the tensors of objects follow
+            values = [item.value if type(item) is _StaticArgument else item for item in items]
+            args, kwargs = tree_unflatten(values, tree)
             return self._function(*args, **kwargs)
 
         if len(kind.refused) >= self.tries:

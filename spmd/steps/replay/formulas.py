@@ -150,14 +150,12 @@ class SymbolicNumber:
     def is_symbolic(self) -> bool:
         return True
 
+    has_hint = is_symbolic
+
     def is_constant(self) -> bool:
         return False
 
-    def is_nested_int(self) -> bool:
-        return False
-
-    def has_hint(self) -> bool:
-        return True
+    is_nested_int = is_constant
 
     def maybe_as_int(self) -> None:
         return None

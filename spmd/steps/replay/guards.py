@@ -5,8 +5,9 @@ Dicts are compared by their versions: numbers that change at each write, which C
 
 import operator
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
+from types import CellType
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,7 @@ from ...core.extend import Change, Kind, Objects, observed, reached, schedule, w
 from ...mesh.global_mesh import get_global_mesh
 from .host_tensors import Counter
 from .observed_call import GroupNumber, ObservedCall, ReplayError
-from .recipe import Recipe
 
-_CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
 _is = operator.is_
 
 
@@ -29,18 +28,17 @@ class _Dicts:
     """The contents of dicts as they were, compared by identity; of dicts with versions only where one has changed."""
 
     def __init__(self, dicts: Sequence[dict[Any, Any]], *, have_versions: bool):
-        self._dicts = dicts
-        self._versions = versions(dicts) if have_versions else None
-        self._lengths = [*map(dict.__len__, dicts)]
-        self._keys = [*chain.from_iterable(map(dict.keys, dicts))]
-        self._values = [*chain.from_iterable(map(dict.values, dicts))]
+        self._dicts, self._have_versions = dicts, have_versions
 
-    def kept(self) -> "_Dicts":
-        """The contents of the same dicts now."""
-        return _Dicts(self._dicts, have_versions=self._versions is not None)
+    def keep(self) -> None:
+        """Takes the contents as they are now."""
+        self._versions = versions(self._dicts) if self._have_versions else None
+        self._lengths = [*map(dict.__len__, self._dicts)]
+        self._keys = [*chain.from_iterable(map(dict.keys, self._dicts))]
+        self._values = [*chain.from_iterable(map(dict.values, self._dicts))]
 
     def is_same(self) -> bool:
-        now = None if self._versions is None else versions(self._dicts)
+        now = versions(self._dicts) if self._have_versions else None
         if now is not None and now == self._versions:
             return True
         is_same = (
@@ -64,37 +62,32 @@ class Guards:
         self._held = found.held
         self._volatile = volatile
         written = {box for box, _ in volatile}
-        whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in written]
-        counted = [held.container for held in whole if OF_ATTRIBUTES or held.kind is Kind.DICT]
-        others = [held.container for held in whole if not OF_ATTRIBUTES and held.kind is not Kind.DICT]
+        counted: list[dict[Any, Any]] = []
+        others: list[dict[Any, Any]] = []
+        self._lists: list[list[Any]] = []
+        self._captured: list[CellType] = []
+        self._getters: list[tuple[Callable[[Any], tuple[Any, ...]], Any]] = []
+        self._slow: list[reached.Held] = []
+        for held in self._held:
+            box, kind, is_kept = held.container, held.kind, id(held.container) not in written
+            if kind is Kind.CAPTURED:
+                self._captured += box.__closure__
+            elif is_kept and kind in (Kind.DICT, Kind.ATTRIBUTES):
+                (counted if OF_ATTRIBUTES or kind is Kind.DICT else others).append(box)
+            elif is_kept and kind is Kind.LIST:
+                self._lists.append(box)
+            elif is_kept and held.keys and kind in (Kind.SCOPE, Kind.CLASS):
+                # Twice where there is one name: the getter of one name returns no tuple.
+                self._getters.append((operator.itemgetter(*held.names, *held.names[:1]), held.scope()))
+            elif held.keys:
+                self._slow.append(held)
         self._dicts = _Dicts(counted, have_versions=True), _Dicts(others, have_versions=False)
-        self._lists = [
-            held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in written
-        ]
-        taken = {id(box) for box in (*counted, *others, *self._lists)}
-        self._captured = [
-            variable for held in self._held if held.kind is Kind.CAPTURED for variable in held.container.__closure__
-        ]
-        self._rest = [
-            held
-            for held in self._held
-            if held.kind is not Kind.CAPTURED and id(held.container) not in taken and held.keys
-        ]
-        named = [
-            held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in written
-        ]
-        self._getters = [
-            # Twice where there is one name: the getter of one name returns no tuple.
-            (operator.itemgetter(*held.names, *held.names[:1]), held.scope())
-            for held in named
-        ]
-        self._slow = [held for held in self._rest if held not in named]
         self._modes = modes()
         self._keep()
 
     def _keep(self) -> None:
-        counted, others = self._dicts
-        self._dicts = counted.kept(), others.kept()
+        for dicts in self._dicts:
+            dicts.keep()
         self._lengths = [*map(list.__len__, self._lists)]
         self._items = [*chain.from_iterable(map(list.__iter__, self._lists))]
         self._contents = [variable.cell_contents for variable in self._captured]
@@ -155,14 +148,14 @@ def modes() -> dict[str, Any]:
 class ReplayedNumbers:
     """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
 
-    def __init__(self, recipe: Recipe, call: ObservedCall):
+    def __init__(self, call: ObservedCall):
         # By program: its numbers, the places of formulas and of draws' seeds and counts among them.
         self._runs: list[tuple[np.ndarray, np.ndarray, list[tuple[int, int]], list[int], list[tuple[int, int]]]] = []
         wanted: dict[int, int] = {}
-        for run, ran in zip(recipe.runs, call.observation.ran, strict=True):
+        for ran in call.observation.ran:
             floats, integers = walks.pack_numbers(ran.graph.nodes)
-            if run.program.numbers is not None:
-                by_float, by_integer = run.program.numbers
+            if ran.program.numbers is not None:
+                by_float, by_integer = ran.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
             formulas = [
                 (i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is observed.Scalar
@@ -180,7 +173,7 @@ class ReplayedNumbers:
         self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
         if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
             raise ReplayError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
-        self._counters = Counters(call)
+        self.counters = Counters(call)
 
     def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
         """The results of the formulas, or the reason why they do not hold."""
@@ -188,7 +181,7 @@ class ReplayedNumbers:
         for source in self._sources:
             match source:
                 case Counter(began):
-                    value = self._counters.value(began)
+                    value = self.counters.value(began)
                 case None:  # nothing uses it
                     value = 0.0
                 case _:
@@ -226,22 +219,18 @@ class ReplayedNumbers:
             result.append((floats, integers))
         return result
 
-    def advance(self) -> None:
-        """Adds to the counters what the call adds."""
-        self._counters.advance()
-
 
 class Counters:
     """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
     in memory, so that one addition advances them."""
 
     def __init__(self, call: ObservedCall):
-        groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+        groups: dict[tuple[float, float, torch.dtype], list[torch.Tensor]] = {}
         for tensor in call.counters:
-            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0)
-            groups.setdefault((*key, tensor.dtype), []).append(tensor)  # type: ignore[arg-type]
+            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0), tensor.dtype
+            groups.setdefault(key, []).append(tensor)
         self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
-        for (value, amount, _), tensors in groups.items():  # type: ignore[misc]
+        for (value, amount, _), tensors in groups.items():
             vector = torch.stack(tensors)
             for index, tensor in enumerate(tensors):
                 tensor.data = vector[index]
@@ -249,23 +238,22 @@ class Counters:
 
     def value(self, began: float) -> float | str:
         """The value of the counters that had the value `began` when the call was recorded; a text if they differ."""
-        numbers_drawn = {
-            number
-            for value, _, tensors, vector, places in self._groups
-            if value == began
-            for number in (
-                set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
-            )
-        }
-        return numbers_drawn.pop() if len(numbers_drawn) == 1 else "the step counters of an optimizer"
+        numbers: set[float] = set()
+        for value, _, tensors, vector, places in self._groups:
+            for tensor in _now(tensors, vector, places) if value == began else ():
+                numbers.update(tensor.view(-1).tolist())
+        return numbers.pop() if len(numbers) == 1 else "the step counters of an optimizer"
 
     def advance(self) -> None:
+        """Adds what the call adds."""
         for _, amount, tensors, vector, places in self._groups:
-            if amount and [t.data_ptr() for t in tensors] == places:
-                vector.add_(amount)
-            elif amount:
-                for tensor in tensors:
-                    tensor.add_(amount)
+            for tensor in _now(tensors, vector, places) if amount else ():
+                tensor.add_(amount)
+
+
+def _now(tensors: list[torch.Tensor], vector: torch.Tensor, places: list[int]) -> list[torch.Tensor]:
+    """The vector of these counters; the counters where one has other memory by now."""
+    return [vector] if [tensor.data_ptr() for tensor in tensors] == places else tensors
 
 
 def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
@@ -280,19 +268,6 @@ def versions(dicts: Sequence[dict[Any, Any]]) -> list[int]:
 _COUNTS_ALL = sys.version_info < (3, 12)
 
 
-class _Probe:
-    pass
-
-
-def _count_attributes() -> bool:
-    probe = _Probe()
-    probe.value = 0  # type: ignore[attr-defined]
-    attributes = vars(probe)
-    version = dict_version(attributes)
-    probe.value = 1  # type: ignore[attr-defined]
-    return dict_version(attributes) != version
-
-
 # True where an assignment to an attribute changes the version of the object's `__dict__`. Python 3.13 keeps attributes
 # outside of the dict, and assignments do not reach it.
-OF_ATTRIBUTES = _count_attributes()
+OF_ATTRIBUTES = sys.version_info < (3, 13)

@@ -100,7 +100,7 @@ class ObservedCall:
         self.optimizers = self.before.of(torch.optim.Optimizer)
         self.schedulers = self.before.of(LRScheduler)
         if self.schedulers:  # they set it, so that it is a formula from the first call on
-            self.follow |= {(id(group), "lr") for one in self.optimizers for group in one.param_groups}
+            self.follow |= {(id(group), "lr") for group in self._groups()}
         tensors = [tensor for _, tensor in self.before.tensors.values()]
         self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
         # Tensors that are arguments alone are others at the next call.
@@ -201,14 +201,16 @@ class ObservedCall:
                 result[index] = self.formulas.source(Argument(index), item)
         return result
 
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
     def _enter_groups(self) -> None:
         """Has the followed numbers of parameter groups be symbolic."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for key, value in group.items():
-                    if (id(group), key) in self.follow and is_number(value):
-                        self.followed.add((id(group), key))
-                        group[key] = self._sources(group, key, value)
+        for group in self._groups():
+            for key, value in group.items():
+                if (id(group), key) in self.follow and is_number(value):
+                    self.followed.add((id(group), key))
+                    group[key] = self._sources(group, key, value)
 
     def _sources(self, group: dict[str, Any], key: str, value: Any) -> Any:
         if type(value) is float:
@@ -217,44 +219,34 @@ class ObservedCall:
         return tuple(self.formulas.source(GroupNumber(group, key, i, self._version), item) for i, item in items)
 
     def _leave_groups(self) -> None:
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for key, value in group.items():
-                    group[key] = (
-                        tuple(map(self.observation.plain, value))
-                        if type(value) is tuple
-                        else self.observation.plain(value)
-                    )
-
-    def _is_group(self, container: Any) -> bool:
-        return any(container is group for one in self.optimizers for group in one.param_groups)
+        plain = self.observation.plain
+        for group in self._groups():
+            for key, value in group.items():
+                group[key] = tuple(map(plain, value)) if type(value) is tuple else plain(value)
 
     def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A scheduler's step, which changes nothing but Python numbers."""
         self._leave_groups()
         around = Objects([("scheduler", scheduler)])
         # A scheduler that schedules others steps them itself.
-        inner = [
-            scheduler_inside
-            for scheduler_inside in around.of(LRScheduler)
-            if scheduler_inside is not scheduler and "step" in scheduler_inside.__dict__
-        ]
-        held = [(scheduler_inside, scheduler_inside.__dict__.pop("step")) for scheduler_inside in inner]
+        inner = [each for each in around.of(LRScheduler) if each is not scheduler and "step" in each.__dict__]
+        held = [(each, each.__dict__.pop("step")) for each in inner]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
         sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
         result = step(*args, **kwargs)
         sys.setprofile(profile)
-        for scheduler_inside, function in held:
-            scheduler_inside.__dict__["step"] = function
+        for each, function in held:
+            each.__dict__["step"] = function
         if len(self.observation.reads) > runs:
             self.impure.append(f"the scheduler reads a tensor at {user_line()}")
         changes = around.changes()
         self.volatile |= {(id(change.container), change.key) for change in changes}
+        groups = set(map(id, self._groups()))
         self.to_follow |= {
             (id(change.container), change.key)
             for change in changes
-            if is_number(change.old) and is_number(change.new) and self._is_group(change.container)
+            if is_number(change.old) and is_number(change.new) and id(change.container) in groups
         }
         self.host_calls.append((step, args, kwargs))
         self._version += 1

@@ -1,6 +1,6 @@
 """A recorded call as what a replay needs: its programs, the origin of each argument, the destination of each result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ...core import DeviceData, Meta, Sharding, Storage, XlaTensor, storage_of, tensor_meta, view_of
-from ...core.extend import Change, Kind, Program, View, reached
+from ...core.extend import Change, Kind, View, reached
 from .host_tensors import Move
 from .observed_call import ObservedCall, ReplayError
 
@@ -80,28 +80,13 @@ class NewTensor:
     is_inference: bool = False
 
 
-@dataclass(frozen=True)
-class CallProgram:
-    """One program of the call.
-
-    inputs, shardings: the origins of its inputs, and where they must be. roots, metas: the destinations of its results;
-    one that is no state and no argument is new data.
-    """
-
-    program: Program
-    num_devices: int
-    inputs: Sequence[Origin]
-    shardings: Sequence[Sharding]
-    roots: Sequence[OfState | OfArgument | OfReplaced | OfResult]
-    metas: Sequence[Meta]
-
-
 class Recipe:
     """The steps of a replay.
 
-    runs: the programs, in order. storages: those of `State`. same: arguments that must be the same tensors, as they are
-    state, too. slots: (container, key, new tensor) to be stored. gradients: (item tensor, whether it had a gradient,
-    the new one: None for none, True for that it had). result: the flat of the result, new tensors or values.
+    inputs, roots: by program, in order, the origins of its inputs, and the destinations of its results; one that is no
+    state and no argument is new data. storages: those of `OfState`. same: arguments that must be the same tensors, as
+    they are state, too. slots: (container, key, new tensor) to be stored. gradients: (item tensor, whether it had a
+    gradient, the new one: None for none, True for that it had). result: the flat of the result, new tensors or values.
     replaced: the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key None for its
     gradient, else a container.
 
@@ -126,12 +111,12 @@ class Recipe:
             for run, one in enumerate(call.observation.ran)
             for root, data in enumerate(one.outputs)
         }
-        self._destinations = [
+        self.roots = [
             [self._destination(OfResult(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
             for run, one in enumerate(call.observation.ran)
         ]
         self._check_state()
-        self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
+        self.inputs = [list(map(self._origin, ran.graph.inputs, ran.program.donated)) for ran in call.observation.ran]
         self.same = [
             (index, item)
             for index, item in enumerate(call.flat)
@@ -157,13 +142,6 @@ class Recipe:
             if owner is not ref:
                 raise ReplayError(f"it gives a tensor {value.meta!r} data that no program computes")
 
-    def _run(self, run: int, one: Any) -> CallProgram:
-        inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
-        metas = [value.meta for value, _ in one.roots]
-        return CallProgram(
-            one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas
-        )
-
     def _state(self, ref: Any) -> OfState | OfArgument | OfReplaced:
         origin = self._known.get(id(ref))
         if origin is None:
@@ -178,7 +156,7 @@ class Recipe:
         call = self._call
         result = self._results.get(id(data))
         if result is not None:
-            return self._destinations[result.run][result.root]
+            return self.roots[result.run][result.root]
         _, ref = call.data.get(id(data), (None, None))
         if ref is not None:
             return self._state(ref)

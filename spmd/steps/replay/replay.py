@@ -16,7 +16,6 @@ from .guards import OF_ATTRIBUTES, ReplayedNumbers, versions
 from .host_tensors import uploaded
 from .observed_call import ObservedCall
 from .recipe import (
-    CallProgram,
     Constant,
     Derived,
     Filled,
@@ -31,6 +30,7 @@ from .recipe import (
 )
 
 _is = operator.is_
+_OTHER_GRADIENTS = "other parameters have a gradient"
 
 
 class Known:
@@ -43,8 +43,8 @@ class Known:
         self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
         self._versions = versions(self._attributes)
-        self._data, self._facts = self._data_now(), self._facts_now()
-        self._has_gradient = [had for _, had, _ in recipe.gradients]
+        self._data = self._data_now()
+        self._facts = self._facts_now() | {_OTHER_GRADIENTS: [had for _, had, _ in recipe.gradients]}
 
     def _data_now(self) -> dict[str, list[Any]]:
         return {
@@ -59,6 +59,7 @@ class Known:
             "requires_grad has changed": [tensor.requires_grad for tensor in self._tensors],
             "a sharding was annotated": [storage.sharding for storage in self._storages],
             "a hook was added or removed": [hook for held in hooks for hook in held.values()],
+            _OTHER_GRADIENTS: [tensor.grad is not None for tensor in self._trainable],
         }
 
     def check(self) -> str:
@@ -70,11 +71,8 @@ class Known:
             self._versions = now
         with torch._C.DisableTorchFunctionSubclass():  # an attribute of torch's is read in a third of the time
             facts = self._facts_now()
-            has_gradient = [tensor.grad is not None for tensor in self._trainable]
         if words := _difference(self._facts, facts):
             return words
-        if has_gradient != self._has_gradient:
-            return "other parameters have a gradient"
         if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
             return "it is called inside spmd.use_sharding"
         return ""
@@ -93,14 +91,17 @@ class Replay:
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
         self.recipe = recipe
-        self.numbers = ReplayedNumbers(recipe, call)
+        self.numbers = ReplayedNumbers(call)
         self._host_calls = call.host_calls
-        self._shardings: dict[int, Sharding] = {}
-        for run in recipe.runs:
-            for origin, sharding in zip(run.inputs, run.shardings, strict=True):
-                if isinstance(origin, OfState):
-                    self._shardings[origin.number] = sharding
-        places = {root.number for run in recipe.runs for root in run.roots if isinstance(root, OfState)}
+        self._tasks = [*map(_Task, call.observation.ran, recipe.inputs, recipe.roots)]
+        self._shardings = {
+            origin.number: sharding
+            for task in self._tasks
+            for origin, sharding in zip(task.inputs, task.shardings, strict=True)
+            if isinstance(origin, OfState)
+        }
+        self.writes = {root for task in self._tasks for root in task.roots if isinstance(root, (OfState, OfArgument))}
+        places = {root.number for root in self.writes if isinstance(root, OfState)}
         self._written = [recipe.storages[place] for place in sorted(places)]
         written = {id(storage) for storage in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(storage_of(tensor)) in written]
@@ -108,11 +109,10 @@ class Replay:
         self._data: list[Any] | None = None
         self._stores: list[Any] | None = None  # of the data, when arguments were bound
         self._replaced: list[Storage] = []
-        self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
-        self.writes = {root for run in recipe.runs for root in run.roots if isinstance(root, (OfState, OfArgument))}
-        origins = [origin for run in recipe.runs for origin in run.inputs]
-        self._of_host = [one.of for one in origins if isinstance(one, Derived) and one.is_of_host]
-        self.line = recipe.runs[0].program.line
+        origins = [origin for task in self._tasks for origin in task.inputs]
+        of_host = [_source(one) for one in origins if isinstance(one, Derived) and one.is_of_host]
+        self._of_host = [one for one in of_host if isinstance(one, (OfState, OfArgument, OfReplaced))]
+        self.line = self._tasks[0].program.line
 
     def ready(self, flat: Sequence[Any]) -> str:
         """Brings state to where the programs read it; the reason why they cannot, or ""."""
@@ -142,16 +142,17 @@ class Replay:
             if type(storage_of(tensor).value) is not DeviceData:
                 return "a tensor has no data"
             self._replaced.append(storage_of(tensor))
-        for origin in self._of_host:
-            source = Found(flat, self._data, self._replaced, []).source(origin, self.recipe.storages)
-            if source is not None and source.host is None:
-                return "a tensor whose data the host pads, or moves, is on the device"
+        objects = self._found(flat)
+        if any(objects.value(origin).host is None for origin in self._of_host):
+            return "a tensor whose data the host pads, or moves, is on the device"
         return ""
+
+    def _found(self, flat: Sequence[Any]) -> "Found":
+        return Found(flat, self.recipe.storages, self._data or (), self._replaced, [])
 
     def overwritten(self, flat: Sequence[Any]) -> list[Any]:
         """The data of state and of arguments that the programs write over."""
-        objects = Found(flat, (), (), [])
-        return [objects.storage(over, self.recipe.storages).value for over in self.writes]
+        return list(map(self._found(flat).value, self.writes))
 
     def _moved(self, place: int, value: Any) -> str:
         sharding = self._shardings.get(place)
@@ -166,22 +167,22 @@ class Replay:
 
     def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
-        assert self._data is not None, "it is ready"
         for task in self._tasks:
-            task.refuse()
-        objects = Found(flat, self._data, self._replaced, [])
+            for look in points.before_run:  # raises CollectiveError for a program that `spmd.allow` does not allow
+                look(task.program)
+        objects = self._found(flat)
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
                 objects.results.append(task.run(objects, numbers))
         except BaseException:
-            for data in self._data:
+            for data in objects.data:
                 if data.is_lost():
                     data.give_up(f"its buffer was donated to the run at {self.line}, which did not finish")
             raise
         for storage in self._written:
             storage.stamp += 1
         torch._C._increment_version(self._tensors)
-        self.numbers.advance()
+        self.numbers.counters.advance()
         return self._results(objects)
 
     def _results(self, found: "Found") -> Any:
@@ -198,7 +199,7 @@ class Replay:
                     storage = storages[over] = Storage(data, data.meta, new.sharding)
                     storage.home = data.sharding
             else:
-                storage = found.storage(over, recipe.storages)
+                storage = found.storage(over)
             view = None if new.view is None else new.view.elsewhere()
             if new.is_inference:
                 with torch.inference_mode():
@@ -223,38 +224,43 @@ class Replay:
         return tree_unflatten(result, recipe.tree)
 
 
+def _source(origin: Origin) -> Origin:
+    """The origin of the data that others are made of."""
+    return _source(origin.of) if isinstance(origin, Derived) else origin
+
+
 class Found(NamedTuple):
-    """The objects of one replay: the arguments, the data of state, the storages of replaced tensors, and results so
-    far."""
+    """The objects of one replay: the arguments, the storages of state and their data, the storages of replaced tensors,
+    and results so far."""
 
     flat: Sequence[Any]
+    storages: Sequence[Storage]
     data: Sequence[Any]
     replaced: Sequence[Storage]
     results: list[Sequence[DeviceData | None]]
 
-    def storage(self, over: Any, storages: Sequence[Storage]) -> Storage:
+    def storage(self, over: Any) -> Storage:
         match over:
             case OfState(place):
-                return storages[place]
+                return self.storages[place]
             case OfArgument(place):
                 return storage_of(self.flat[place])
         return self.replaced[over.number]
 
-    def source(self, origin: Origin, storages: Sequence[Storage]) -> Any:
-        """The device data of a tensor that was there before the call; None for other origins."""
-        if isinstance(origin, Derived):
-            return self.source(origin.of, storages)
-        if not isinstance(origin, (OfState, OfArgument, OfReplaced)):
-            return None
-        return self.storage(origin, storages).value
+    def value(self, over: Any) -> Any:
+        """The device data of a tensor that was there before the call."""
+        return self.storage(over).value
 
 
 class _Task:
-    """One program with the objects whose buffers it takes and gives."""
+    """One program, its inputs and roots (see `Recipe`), and the objects whose buffers it takes and gives."""
 
-    def __init__(self, run: CallProgram, storages: Sequence[Storage]):
-        self._run, self._storages = run, storages
-        self._ref = weakref.ref(run.program)
+    def __init__(self, ran: Any, inputs: Sequence[Origin], roots: Sequence[Any]):
+        self.program, self.inputs, self.roots = ran.program, inputs, roots
+        self.shardings: Sequence[Sharding] = ran.graph.shardings
+        self._num_devices = len(ran.graph.mesh.device_ids)
+        self._metas = [value.meta for value, _ in ran.roots]
+        self._ref = weakref.ref(ran.program)
         self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
         self._others: list[tuple[int, Any]] = []  # (argument, its port)
         self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
@@ -262,14 +268,13 @@ class _Task:
 
     def bind(self, data: Sequence[DeviceData]) -> None:
         """Finds the owners of arguments and results for the state's present data."""
-        run = self._run
-        self._owners = [self._owner(port.places, data) for port in run.program.inputs]
-        self._others = [(at, port) for at, port in enumerate(run.program.inputs) if self._owners[at] is None]
+        self._owners = [self._owner(port.places, data) for port in self.program.inputs]
+        self._others = [(at, port) for at, port in enumerate(self.program.inputs) if self._owners[at] is None]
         self._into, self._new = [], []
-        for at, port in enumerate(run.program.outputs):
+        for at, port in enumerate(self.program.outputs):
             places = (port.places,) if isinstance(port.places, int) else port.places
-            sharding = run.program.results[max(places)]
-            roots = [run.inputs[~place] if place < 0 else run.roots[place] for place in places]
+            sharding = self.program.results[max(places)]
+            roots = [self.inputs[~place] if place < 0 else self.roots[place] for place in places]
             owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
             if owner is not None:
                 self._into.append((at, owner))
@@ -279,7 +284,7 @@ class _Task:
     def _owner(self, places: Any, data: Sequence[DeviceData]) -> Any:
         """The state that an argument is, or the store of it, which may be made; None where it is not of state alone."""
         is_stack = not isinstance(places, int)
-        members = [self._run.inputs[place] for place in (places if is_stack else (places,))]
+        members = [self.inputs[place] for place in (places if is_stack else (places,))]
         data_of = [data[one.number] for one in members if isinstance(one, OfState)]
         if len(data_of) < len(members) or (not is_stack and data_of[0].store is not None):
             return None
@@ -295,11 +300,6 @@ class _Task:
             return executables.store_of(data_of)
         return data_of[0] if data_of[0].store is None else None
 
-    def refuse(self) -> None:
-        """Raises CollectiveError for a program that `spmd.allow` does not allow."""
-        for look in points.before_run:
-            look(self._run.program)
-
     def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""
 
@@ -309,24 +309,23 @@ class _Task:
                 buffers[at] = self._buffer(found, port)
             return buffers
 
-        program = self._run.program
         try:
-            buffers = executables.launch(program, self._run.num_devices, arguments, numbers)
+            buffers = executables.launch(self.program, self._num_devices, arguments, numbers)
         except jax.errors.JaxRuntimeError as error:
-            raise executables.explain(program, error) from error
+            raise executables.explain(self.program, error) from error
         for at, owner in self._into:
             walks.refill(owner, buffers[at])
-        new: list[DeviceData | None] = [None] * len(self._run.roots)
+        new: list[DeviceData | None] = [None] * len(self.roots)
         for at, places, sharding in self._new:
             self._give(buffers[at], places, sharding, found, new)
         return new
 
     def _buffer(self, found: Found, port: Any) -> jax.Array:
         if not isinstance(port.places, int):
-            rows = [self._data_of(found, self._run.inputs[place]) for place in port.places]
-            schedule.bring(rows, [self._run.shardings[place] for place in port.places])
+            rows = [self._data_of(found, self.inputs[place]) for place in port.places]
+            schedule.bring(rows, [self.shardings[place] for place in port.places])
             return executables.stacked(rows)
-        origin, sharding = self._run.inputs[port.places], self._run.shardings[port.places]
+        origin, sharding = self.inputs[port.places], self.shardings[port.places]
         if isinstance(origin, Filled):
             return transfer.filled(origin.meta.shape, origin.meta.struct.dtype, origin.number, sharding)
         data = self._data_of(found, origin)
@@ -346,7 +345,7 @@ class _Task:
             case Uploaded(move, tensor):
                 data = uploaded(move, found.flat[tensor] if isinstance(tensor, int) else tensor)
             case _:
-                data = found.storage(origin, self._storages).value  # type: ignore[assignment]
+                data = found.value(origin)
         assert data is not None, "data that was there when the call was recorded"
         return data
 
@@ -354,20 +353,19 @@ class _Task:
         self, buffer: jax.Array, places: Any, sharding: Sharding, found: Found, new: list[DeviceData | None]
     ) -> None:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
-        run, is_one = self._run, isinstance(places, int)
-        members = []
+        is_one, members = isinstance(places, int), []
         for root_index in (places,) if is_one else places:
             if root_index < 0:
-                members.append(found.data[run.inputs[~root_index].number])
+                members.append(found.data[self.inputs[~root_index].number])
                 continue
             own_buffer = buffer if is_one else None
             new_data = DeviceData(
-                run.metas[root_index], buffer=own_buffer, sharding=sharding, maker=self._ref, source=root_index
+                self._metas[root_index], buffer=own_buffer, sharding=sharding, maker=self._ref, source=root_index
             )
             new[root_index] = new_data
             members.append(new_data)
-            root = run.roots[root_index]
+            root = self.roots[root_index]
             if not isinstance(root, OfResult):
-                found.storage(root, self._storages).settle(new_data)
+                found.storage(root).settle(new_data)
         if not is_one:
             storages.Store(buffer, sharding, members)
