@@ -32,12 +32,10 @@ def join_export() -> None:
                 "torch.export.export: expected the model and its arguments on one device, got tensors on xla and one "
                 f'of shape {list(away.shape)} on {away.device}; move it with .to("xla") first'
             )
-        traced = original(_on_cpu(mod, held), _without_device(args), _without_device(kwargs), **how)
-        state = {
-            **dict(mod.named_parameters(remove_duplicate=False)),
-            **dict(mod.named_buffers(remove_duplicate=False)),
-        }
-        return _on_xla(traced, state, (tuple(args), dict(kwargs or {})))
+        on_cpu = copy.deepcopy(mod, _memory(held))
+        traced = original(on_cpu, _without_device(args), _without_device(kwargs), **how)
+        names = *mod.named_parameters(remove_duplicate=False), *mod.named_buffers(remove_duplicate=False)
+        return _on_xla(traced, dict(names), (tuple(args), dict(kwargs or {})))
 
     torch.export.export = export
 
@@ -72,20 +70,14 @@ def _program_on_cpu(program: ExportedProgram) -> ExportedProgram:
     return move_to_device_pass(copy.deepcopy(program, memo), "cpu")
 
 
-def _on_cpu(mod: nn.Module, held: list[torch.Tensor]) -> nn.Module:
-    """A copy of a module with memory on the CPU in place of its tensors' data, which no trace reads or writes."""
-    return copy.deepcopy(mod, _memory(held))
-
-
 def _memory(held: list[torch.Tensor]) -> dict[int, Any]:
-    """Memory on the CPU in place of tensors on the device, as `deepcopy` takes it."""
+    """Memory on the CPU in place of tensors on the device, as `deepcopy` takes it; no trace reads or writes it."""
     memo: dict[int, Any] = {}
     for tensor in held:
         if isinstance(tensor, XlaTensor):
-            result: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-            memo[id(tensor)] = (
-                nn.Parameter(result, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else result
-            )
+            memory: Any = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(memory, tensor.requires_grad) if is_parameter else memory
     return memo
 
 

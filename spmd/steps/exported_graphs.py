@@ -33,10 +33,8 @@ def follow(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor] = _same
         graph = getattr(inner, "graph", None)
         if not isinstance(graph, fx.Graph) or not any([_rewrite(node, device) for node in graph.nodes]):  # noqa: C419
             continue
-        for owner in (
-            inner,
-            getattr(inner, "graph_module", None),
-        ):  # a part of an unflattened program has the code there
+        # A part of an unflattened program has its code in another module.
+        for owner in (inner, getattr(inner, "graph_module", None)):
             if isinstance(owner, fx.GraphModule):
                 owner.recompile()
 

@@ -90,18 +90,15 @@ def _mark(storage: Storage, dims: Sequence[int], least: int | None, most: int | 
             marked = set(device_data.op.lowering.dims)  # type: ignore[attr-defined]  # an `Unpad`
             (device_data,) = device_data.operands
         assert type(device_data) is DeviceData, "the value was computed just now"
-        new = {dim: _capacity(shape[dim], least, most) for dim in dims if dim not in marked and shape[dim] > 1}
+        new = {dim: capacity_of(max(shape[dim], least or 0)) for dim in dims if dim not in marked and shape[dim] > 1}
+        if most is not None:
+            new = {dim: min(capacity, most) for dim, capacity in new.items()}
         if not new:
             return
         padded = _padded(device_data, new)
         view = dynamic.unpadded_view(padded, storage.meta, sorted({*marked, *new}), is_marked=True)
         view.code, view.instruction = user_frame()
         storage.settle_unpadded(view, padded.sharding)
-
-
-def _capacity(length: int, least: int | None, most: int | None) -> int:
-    capacity = capacity_of(max(length, least or 0))
-    return capacity if most is None else min(capacity, most)
 
 
 def _padded(device_data: DeviceData, pads: dict[int, int]) -> DeviceData:

@@ -47,7 +47,8 @@ class Exported:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The tensors that the program reads besides its arguments, by name: the user's own, as they are now."""
-        return dict(zip(state_names(self.manifest), self._state, strict=True))
+        names = [one["name"] for one in self.manifest["arguments"] if one["role"] not in ("argument", "random")]
+        return dict(zip(names, self._state, strict=True))
 
     def stablehlo(self) -> str:
         """The program as text."""
@@ -75,11 +76,6 @@ class Exported:
         roles = [argument["role"] for argument in self.manifest["arguments"]]
         shown = ", ".join(f"{roles.count(role)} x {role}" for role in dict.fromkeys(roles))
         return f"Exported({shown}; {self.manifest['num_devices']} devices, {program['partitioner']})"
-
-
-def state_names(manifest: dict[str, Any]) -> list[str]:
-    """The names of the state, in the order of the program's arguments."""
-    return [one["name"] for one in manifest["arguments"] if one["role"] not in ("argument", "random")]
 
 
 def array_facts(array: Any) -> dict[str, Any]:
