@@ -5,7 +5,7 @@ operations, of a row or a column. Where such a mask is the operand of a loop ove
 the loop; here the operations that made it are repeated for one block, and the full matrix is unused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,10 @@ class Block:
     column: int | jax.Array
     rows: int
     columns: int
+
+    def sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the block of an array of this shape."""
+        return *shape[:-2], self.rows, self.columns
 
     def of(self, matrix: jax.Array) -> jax.Array:
         """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1 broadcasts."""
@@ -99,33 +103,52 @@ def _is_matrix(value: Value) -> bool:
     return len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
 
 
-def _parts(value: Value) -> list[Value] | None:
-    """The operands, with rows and columns, of which a block of the value needs the same block; None if unknown."""
+# The operands of which a block of a value needs the same block, and the function that computes it of the block's place.
+Step = tuple[Sequence[Value], Callable[["Block"], jax.Array]]
+
+
+def _step(value: Value) -> Step | None:
+    """The last step of the computation of a value with rows and columns; None if unknown."""
     produced = _producer(value)
     if produced is None:
         return None
-    primitive, params, operands = produced
-    shape = _shape(value)
+    (primitive, params, operands), shape = produced, _shape(value)
+    rank, first = len(shape), operands[0] if operands else value
     match primitive.name:
-        case name if name in _ELEMENTWISE:
-            return operands if all(len(_shape(x)) in (0, len(shape)) for x in operands) else None
+        case name if name in _ELEMENTWISE and all(len(_shape(x)) in (0, rank) for x in operands):
+            return operands, lambda block: primitive.bind(*(_block_of(x, block) for x in operands), **params)
         case name if name in _SAME:
-            return operands
+            return operands, lambda block: _block_of(first, block)
         case "iota":
-            return []
-        case "reshape":
-            return operands if _shape(operands[0])[-2:] == shape[-2:] else None
+            return [], lambda block: _iota_of(block, shape, params["dimension"], params["dtype"])
+        case "reshape" if _shape(first)[-2:] == shape[-2:]:
+            return operands, lambda block: lax.reshape(_block_of(first, block), block.sizes(shape))
         case "broadcast_in_dim":
-            if not _is_matrix(operands[0]):
-                return [x for x in operands[:1] if isinstance(x, _InnerLoop)]
-            rank, places = len(shape), params["broadcast_dimensions"]
-            return operands[:1] if tuple(places[-2:]) == (rank - 2, rank - 1) else None
+            places = params["broadcast_dimensions"]
+            if _is_matrix(first) and tuple(places[-2:]) != (rank - 2, rank - 1):
+                return None
+
+            def broadcast(block: Block) -> jax.Array:
+                is_matrix = _is_matrix(first)
+                part = _block_of(first, block) if is_matrix else _cut_along(_full(first), places, rank, block)
+                return lax.broadcast_in_dim(part, block.sizes(shape), places)
+
+            return operands[:1], broadcast
     return None
+
+
+def _iota_of(block: Block, shape: tuple[int, ...], dimension: int, dtype: jnp.dtype) -> jax.Array:
+    """The block of the positions along a dim."""
+    result = lax.broadcasted_iota(dtype, block.sizes(shape), dimension)
+    if dimension < len(shape) - 2:
+        return result
+    start = block.row if dimension == len(shape) - 2 else block.column
+    return result + lax.convert_element_type(start, dtype)
 
 
 def is_computed(matrix: Value) -> bool:
     """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
-    if not _is_matrix(matrix) or _parts(matrix) is None:
+    if not _is_matrix(matrix) or _step(matrix) is None:
         return False
     todo, seen = [matrix], set()
     while todo:
@@ -135,10 +158,10 @@ def is_computed(matrix: Value) -> bool:
         if name in seen or not (is_inner or _is_matrix(value)):
             continue
         seen.add(name)
-        parts = _parts(value) if _is_matrix(value) else (_producer(value) or (0, 0, None))[2]
-        if parts is None and is_inner:
+        sources = (_step(value) or (None,))[0] if _is_matrix(value) else (_producer(value) or (0, 0, None))[2]
+        if sources is None and is_inner:
             return False  # the program has no such array
-        todo.extend(parts or ())
+        todo.extend(sources or ())
     return True
 
 
@@ -154,30 +177,8 @@ def _full(value: Value) -> jax.Array:
 
 def _block_of(value: Value, block: Block) -> jax.Array:
     """The block of a value; of a value that is no matrix, the part that the block needs."""
-    produced = _producer(value) if _is_matrix(value) and _parts(value) is not None else None
-    if produced is None:
-        return _cut(_full(value), block)
-    primitive, params, operands = produced
-    shape = (*_shape(value)[:-2], block.rows, block.columns)
-    match primitive.name:
-        case "iota":
-            start = block.row if params["dimension"] == len(shape) - 2 else block.column
-            result = lax.broadcasted_iota(params["dtype"], shape, params["dimension"])
-            is_placed = params["dimension"] >= len(shape) - 2
-            return result + lax.convert_element_type(start, params["dtype"]) if is_placed else result
-        case "reshape":
-            return lax.reshape(_block_of(operands[0], block), shape)
-        case "broadcast_in_dim":
-            places = params["broadcast_dimensions"]
-            source = (
-                _block_of(operands[0], block)
-                if _is_matrix(operands[0])
-                else _cut_along(_full(operands[0]), places, len(shape), block)
-            )
-            return lax.broadcast_in_dim(source, shape, places)
-        case name if name in _SAME:
-            return _block_of(operands[0], block)
-    return primitive.bind(*(_block_of(x, block) for x in operands), **params)
+    step = _step(value) if _is_matrix(value) else None
+    return _cut(_full(value), block) if step is None else step[1](block)
 
 
 def _cut(array: jax.Array, block: Block) -> jax.Array:
