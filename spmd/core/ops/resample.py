@@ -15,6 +15,7 @@ from jax import lax
 
 from .floats import widened
 from .registry import as_promised, lower, present
+from .windows import multiplied
 
 aten = torch.ops.aten
 
@@ -38,12 +39,6 @@ def _scale(size, out, align_corners, factor, real):
     if align_corners:
         return real(size - 1) / real(out - 1) if out > 1 else real(0)
     return real(1 / factor) if factor is not None and factor > 0 else real(size) / real(out)
-
-
-def _nearest_taps(size, out, factor, offset):
-    scale = _scale(size, out, False, factor, np.float32)
-    steps = np.arange(out, dtype=np.float32) + np.float32(offset)
-    return np.minimum(np.floor(steps * scale).astype(np.int64), size - 1)
 
 
 def _sources(size, out, align_corners, factor, real, clip):
@@ -107,17 +102,9 @@ def _smooth_matrix(size, out, align_corners, factor, real, mode):
 
 
 def _matrix(taps, size):
+    """The taps as a matrix [out, in]."""
     indices, weights = taps
-    result = np.zeros((indices.shape[1], size), np.float64)
-    for index, weight in zip(indices, weights, strict=True):
-        np.add.at(result, (np.arange(result.shape[0]), index), weight)
-    return result
-
-
-def _product(x, matrix, axis):
-    """x with one axis multiplied by a matrix of [new, old]."""
-    result = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
-    return jnp.moveaxis(result, -1, axis)
+    return np.einsum("to,toi->oi", weights.astype(np.float64), indices[..., None] == np.arange(size))
 
 
 def _gathered(x, taps, axis):
@@ -150,12 +137,12 @@ _TAPS = {"linear": _linear_taps, "cubic": _cubic_taps}
 @lower(*present("aten._upsample_lanczos2d_aa.default"), mode="lanczos", is_smooth=True)
 def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=False):
     result = _computed(self)
-    for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        how = self.shape[2 + dim], out, align_corners, factor, _real(result)
+    for axis, (out, factor) in enumerate(zip(output_size, factors, strict=True), 2):
+        how = self.shape[axis], out, align_corners, factor, _real(result)
         if is_smooth:
-            result = _product(result, _smooth_matrix(*how, mode), 2 + dim)
+            result = multiplied(result, _smooth_matrix(*how, mode), axis)
         else:
-            result = _gathered(result, _TAPS[mode](*how), 2 + dim)
+            result = _gathered(result, _TAPS[mode](*how), axis)
     return _stored(result, self.dtype)
 
 
@@ -169,29 +156,32 @@ def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=Fa
 @lower(*present("aten._upsample_lanczos2d_aa_backward.default"), mode="lanczos", is_smooth=True)
 def aten_upsample_backward(grad_output, output_size, input_size, align_corners, *factors, mode, is_smooth=False):
     result = widened(grad_output)
-    for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        how = input_size[2 + dim], out, align_corners, factor, _real(result)
-        matrix = _smooth_matrix(*how, mode) if is_smooth else _matrix(_TAPS[mode](*how), input_size[2 + dim])
-        result = _product(result, matrix.T, 2 + dim)
+    for axis, (size, out, factor) in enumerate(zip(input_size[2:], output_size, factors, strict=True), 2):
+        how = size, out, align_corners, factor, _real(result)
+        matrix = _smooth_matrix(*how, mode) if is_smooth else _matrix(_TAPS[mode](*how), size)
+        result = multiplied(result, matrix.T, axis)
     return result.astype(grad_output.dtype)
 
 
 # -- Nearest: `offset` 0 reads the position below, 0.5 the truly nearest one ("nearest_exact").
 
 
-def _nearest_axis(x, axis, out, factor, offset):
-    size = x.shape[axis]
-    indices = _nearest_taps(size, out, factor, offset)
-    if out % size == 0 and (indices == np.arange(out) // (out // size)).all():
-        return jnp.repeat(x, out // size, axis=axis)
-    return jnp.take(x, indices, axis=axis)
+def _nearest(size, out, factor, offset):
+    """The position of the input that each output position reads; and the number of times that each is read, if it is
+    the same for all, else None."""
+    scale = _scale(size, out, False, factor, np.float32)
+    steps = np.arange(out, dtype=np.float32) + np.float32(offset)
+    indices = np.minimum(np.floor(steps * scale).astype(np.int64), size - 1)
+    is_even = out % size == 0 and (indices == np.arange(out) // (out // size)).all()
+    return indices, out // size if is_even else None
 
 
 @lower(*(getattr(aten, f"upsample_nearest{rank}d").default for rank in (1, 2, 3)), offset=0.0)
 @lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d").default for rank in (1, 2, 3)), offset=0.5)
 def aten_upsample_nearest(self, output_size, *factors, offset):
-    for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        self = _nearest_axis(self, 2 + dim, out, factor, offset)
+    for axis, (out, factor) in enumerate(zip(output_size, factors, strict=True), 2):
+        indices, times = _nearest(self.shape[axis], out, factor, offset)
+        self = jnp.take(self, indices, axis=axis) if times is None else jnp.repeat(self, times, axis=axis)
     return self
 
 
@@ -199,13 +189,12 @@ def aten_upsample_nearest(self, output_size, *factors, offset):
 @lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d_backward").default for rank in (1, 2, 3)), offset=0.5)
 def aten_upsample_nearest_backward(grad_output, output_size, input_size, *factors, offset):
     result = widened(grad_output)
-    for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        axis, size = 2 + dim, input_size[2 + dim]
-        indices = _nearest_taps(size, out, factor, offset)
-        if out % size == 0 and (indices == np.arange(out) // (out // size)).all():
-            result = result.reshape(*result.shape[:axis], size, out // size, *result.shape[axis + 1 :]).sum(axis + 1)
+    for axis, (size, out, factor) in enumerate(zip(input_size[2:], output_size, factors, strict=True), 2):
+        indices, times = _nearest(size, out, factor, offset)
+        if times is None:
+            result = multiplied(result, indices[None] == np.arange(size)[:, None], axis)
         else:
-            result = _product(result, (indices[None] == np.arange(size)[:, None]).astype(np.float64), axis)
+            result = result.reshape(*result.shape[:axis], size, times, *result.shape[axis + 1 :]).sum(axis + 1)
     return result.astype(grad_output.dtype)
 
 
@@ -256,13 +245,19 @@ def _cubic_coefficients(t):
     return [_cubic_far(t + 1, -0.75), _cubic_near(t, -0.75), _cubic_near(1 - t, -0.75), _cubic_far(2 - t, -0.75)]
 
 
-def _bicubic_axis(source, size, padding_mode, align_corners):
-    """[(positions, weights)] of four taps; torch pads each tap by itself."""
-    low = jnp.floor(source)
-    return [
-        (_padded(lax.stop_gradient(low) + tap - 1, size, padding_mode, align_corners), weight)
-        for tap, weight in enumerate(_cubic_coefficients(source - low))
-    ]
+def _axis_taps(source, size, mode, padding_mode, align_corners):
+    """The (position, weight) of each tap along a dim."""
+    if mode == _BICUBIC:  # torch pads each tap by itself
+        low = jnp.floor(source)
+        return [
+            (_padded(lax.stop_gradient(low) + tap - 1, size, padding_mode, align_corners), weight)
+            for tap, weight in enumerate(_cubic_coefficients(source - low))
+        ]
+    source = _padded(source, size, padding_mode, align_corners)
+    if mode == _NEAREST:
+        return [(jnp.round(source), 1)]
+    low = lax.stop_gradient(jnp.floor(source))
+    return [(low, (low + 1) - source), (low + 1, source - low)]
 
 
 def _sampled(x, grid, mode, padding_mode, align_corners):
@@ -273,26 +268,13 @@ def _sampled(x, grid, mode, padding_mode, align_corners):
         _unnormalized(grid[..., rank - 1 - dim].reshape(grid.shape[0], -1), sizes[dim], align_corners)
         for dim in range(rank)
     ]
-    if mode == _BICUBIC:
-        axes = [_bicubic_axis(s, n, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
-    else:
-        sources = [_padded(s, n, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
-        axes = [_nearest_axis_taps(s) if mode == _NEAREST else _linear_axis_taps(s) for s in sources]
+    axes = [_axis_taps(s, n, mode, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
     total = 0
     for taps in itertools.product(*axes):
         weight = math.prod(weight for _, weight in taps)
         values = _lookup(planes, [lax.stop_gradient(position) for position, _ in taps], sizes)
         total = total + (values if isinstance(weight, int) else values * weight[:, None])
     return total.reshape(*x.shape[:2], *grid.shape[1:-1])
-
-
-def _nearest_axis_taps(source):
-    return [(jnp.round(source), 1)]
-
-
-def _linear_axis_taps(source):
-    low = lax.stop_gradient(jnp.floor(source))
-    return [(low, (low + 1) - source), (low + 1, source - low)]
 
 
 @lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, empty=True)

@@ -239,8 +239,13 @@ def _adaptive_axis(x, axis, count):
     matrix = np.zeros((count, size))
     for row, (start, end) in enumerate(adaptive_bounds(size, count)):
         matrix[row, start:end] = 1 / (end - start)
-    product = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
-    return jnp.moveaxis(product, -1, axis)
+    return multiplied(x, matrix, axis)
+
+
+def multiplied(x, matrix, axis):
+    """x with one axis multiplied by a matrix of [new, old]."""
+    result = jnp.tensordot(x, jnp.asarray(matrix, x.dtype), (axis, 1), precision=lax.Precision.HIGHEST)
+    return jnp.moveaxis(result, -1, axis)
 
 
 @lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, empty=True)
