@@ -1,5 +1,7 @@
 """Reading and writing at computed positions. Shapes that depend on data (masks, nonzero) have no static program."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,24 +97,20 @@ def aten_scatter_value(self, dim, index, value, *, reduce=None):
 
 def _identity(reduce, dtype):
     """The initial value of a reduction where self is not included."""
-    if reduce in ("sum", "mean"):
-        return jnp.zeros((), dtype)
-    if reduce == "prod":
-        return jnp.ones((), dtype)
-    sign = -1 if reduce == "amax" else 1
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.asarray(sign * jnp.inf, dtype)
-    return jnp.asarray(jnp.iinfo(dtype).min if sign < 0 else jnp.iinfo(dtype).max, dtype)
+    is_exact = not jnp.issubdtype(dtype, jnp.inexact)
+    lowest, highest = (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max) if is_exact else (-jnp.inf, jnp.inf)
+    return jnp.asarray({"prod": 1, "amax": lowest, "amin": highest}.get(reduce, 0), dtype)
 
 
-def _reduce_into(self, write, reduce, include_self):
-    """The reduction of the values that `write(array, value or None, method)` writes, over self or over nothing."""
-    touched = write(jnp.zeros(self.shape, jnp.bool_), True, "set")
+def _reduce_into(self, source, write, reduce, include_self):
+    """The reduction of the source, as `write(array, values, method)` writes it, over self or over nothing."""
+    touched = write(jnp.zeros(self.shape, jnp.bool_), jnp.ones(source.shape, jnp.bool_), "set")
     wide = self.astype(_accumulator(self.dtype))
     start = wide if include_self else jnp.where(touched, _identity(reduce, wide.dtype), wide)
-    result = write(start, None, _COMBINE[reduce])
+    result = write(start, source.astype(wide.dtype), _COMBINE[reduce])
     if reduce == "mean":
-        counts = write(jnp.full(self.shape, int(include_self), wide.dtype), 1, "add")
+        ones = jnp.ones(source.shape, wide.dtype)
+        counts = write(jnp.full(self.shape, int(include_self), wide.dtype), ones, "add")
         counts = jnp.maximum(counts, jnp.ones((), wide.dtype))
         result = result / counts if jnp.issubdtype(wide.dtype, jnp.inexact) else jnp.floor_divide(result, counts)
     return jnp.where(touched, result, wide).astype(self.dtype)
@@ -124,13 +122,12 @@ def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     self, index, src = _at_least_1d(self, index, src)
     if index.size == 0:
         return self.reshape(shape)
-    src = lax.slice(src, [0] * src.ndim, index.shape)
+    src, dim = lax.slice(src, [0] * src.ndim, index.shape), dim % self.ndim
 
-    def write(array, value, method):
-        values = (src if value is None else jnp.full(src.shape, value)).astype(array.dtype)
-        return _write(array, dim % self.ndim, index, values, method)
+    def write(array, values, method):
+        return _write(array, dim, index, values, method)
 
-    return _reduce_into(self, write, reduce, include_self).reshape(shape)
+    return _reduce_into(self, src, write, reduce, include_self).reshape(shape)
 
 
 # -- Full slices at positions of one dim.
@@ -177,11 +174,10 @@ def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
     shape = self.shape
     self, source = _at_least_1d(self, source)
 
-    def write(array, value, method):
-        values = (source if value is None else jnp.full(source.shape, value)).astype(array.dtype)
+    def write(array, values, method):
         return write_at(array, _slices(self, dim, index), values, method, _IN_BOUNDS)
 
-    return _reduce_into(self, write, reduce, include_self).reshape(shape)
+    return _reduce_into(self, source, write, reduce, include_self).reshape(shape)
 
 
 # -- Advanced indexing. numpy's placement of the indexed dims is torch's.
@@ -202,31 +198,28 @@ def aten_index(self, indices):
     return self.at[_full_index(indices, "x[mask]")].get(**missing(self.dtype))
 
 
-def _mask_of(self, indices, values):
-    """The single boolean mask of x[:, mask] = values, shaped like self's dims, where all hits take the same values."""
+def _put_mask(self, indices, values, accumulate):
+    """x[:, mask] = values, of a single boolean mask all of whose hits take the same values; else None."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
     if len(axes) != 1 or indices[axes[0]].dtype != np.bool_:
         return None
     axis, mask = axes[0], indices[axes[0]]
     trailing = self.ndim - axis - mask.ndim
-    if values.ndim > trailing and values.shape[values.ndim - trailing - 1] != 1:
-        return None
-    return mask.reshape((1,) * axis + mask.shape + (1,) * trailing), trailing, mask.ndim
-
-
-def _put_mask(self, mask, trailing, mask_ndim, values, accumulate):
     if values.ndim > trailing:  # leading dims, the dim of hits (size 1), trailing dims
         lead = values.ndim - trailing - 1
-        values = values.reshape(values.shape[:lead] + (1,) * mask_ndim + values.shape[lead + 1 :])
+        if values.shape[lead] != 1:
+            return None
+        values = values.reshape(values.shape[:lead] + (1,) * mask.ndim + values.shape[lead + 1 :])
     values = values.astype(self.dtype)
+    mask = mask.reshape((1,) * axis + mask.shape + (1,) * trailing)
     return jnp.where(mask, self + values if accumulate else values, self)
 
 
 @lower(aten.index_put.default, aten._unsafe_index_put.default, aten._index_put_impl.default)
 def aten_index_put(self, indices, values, accumulate=False, unsafe=False):
-    masked = _mask_of(self, indices, values)
+    masked = _put_mask(self, indices, values, accumulate)
     if masked is not None:
-        return _put_mask(self, *masked, values, accumulate)
+        return masked
     return _put(self, _full_index(indices, "x[mask] = values"), values, accumulate)
 
 
@@ -291,26 +284,19 @@ def aten_triangle(self, diagonal=0, *, part):
 
 
 def _search(edges, values, right, out_int32):
-    result = jnp.searchsorted(edges, values, side="right" if right else "left", method="compare_all")
-    return result.astype(jnp.int32 if out_int32 else jnp.int64)
-
-
-def _array(value):
-    return value if isinstance(value, jax.Array) else jnp.full((), value)
+    search = partial(jnp.searchsorted, side="right" if right else "left", method="compare_all")
+    for _ in edges.shape[:-1]:
+        search = jax.vmap(search)
+    return search(edges, jnp.asarray(values)).astype(jnp.int32 if out_int32 else jnp.int64)
 
 
 @lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
-    right = right or side == "right"
-    if sorted_sequence.ndim == 1:
-        return _search(sorted_sequence, _array(self), right, out_int32)
-    below = jnp.less_equal if right else jnp.less
-    is_below = below(sorted_sequence[..., None, :], self[..., :, None])
-    return jnp.sum(is_below, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
+    return _search(sorted_sequence, self, right or side == "right", out_int32)
 
 
 @lower(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def aten_bucketize(self, boundaries, *, out_int32=False, right=False):
-    return _search(boundaries, _array(self), right, out_int32)
+    return _search(boundaries, self, right, out_int32)
