@@ -49,7 +49,7 @@ def spmd_linear_cross_entropy(
     target = target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
     head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
-    highest, log_sum, picked, others = head.forward(input, classes)
+    highest, log_sum, picked, others = head.placed(head.forward, (True,) * 4, input, classes)
     losses = jnp.where((classes < 0) | (classes >= linear_weight.shape[0]), jnp.nan, weights * (log_sum - picked))
     if label_smoothing > 0:
         num_classes = linear_weight.shape[0]
@@ -73,8 +73,9 @@ def spmd_linear_cross_entropy_backward(
     head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
     nothing = jnp.zeros((), logsumexp.dtype)
     shares = (jnp.broadcast_to(nothing if x is None else x, target.shape) for x in shares)
-    result = head.backward(input, classes, logsumexp, *shares)
-    return as_promised(result, returns)
+    operands = input, classes, logsumexp, *shares
+    grad_input, *grads = head.placed(head.backward, (True, False, False), *operands)
+    return as_promised((grad_input, *(grad[: head.num_classes] for grad in grads)), returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +107,16 @@ class _Head:
         mesh, axes = split or (None, [()] * (num_dims + 1))
         missing = -num_classes % sharded.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
-        if label_smoothing == 0:
-            class_weights = None
-        elif class_weights is None:
-            class_weights = jnp.ones((num_classes,), wide(logits_dtype))
-        else:
-            class_weights = class_weights.astype(wide(logits_dtype))
+        each, dtype = None, wide(logits_dtype)
+        if label_smoothing > 0:
+            each = jnp.ones((num_classes,), dtype) if class_weights is None else class_weights.astype(dtype)
         if missing:
             weight = jnp.pad(weight, ((0, missing), (0, 0)))
             bias = jnp.pad(bias, (0, missing))
-            class_weights = None if class_weights is None else jnp.pad(class_weights, (0, missing))
-        settings = num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
-        return _Head(weight, bias, class_weights, *settings)
+            each = None if each is None else jnp.pad(each, (0, missing))
+        return _Head(weight, bias, each, num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1])
 
-    def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
-        """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
-        highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
-        return self._placed(self._forward, (True,) * 4, input, classes)
-
-    def backward(self, input: jax.Array, classes: jax.Array, *of_targets: jax.Array) -> tuple[jax.Array, ...]:
-        """The gradients of input, weight and bias. of_targets: logsumexp, and the shares of the softmax, of the target
-        and of every class in the loss's gradient."""
-        grad_input, *grads = self._placed(self._backward, (True, False, False), input, classes, *of_targets)
-        return grad_input, *(grad[: self.num_classes] for grad in grads)
-
-    def _placed(self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array) -> tuple[jax.Array, ...]:
+    def placed(self, body: Function, are_rows: tuple[bool, ...], *of_targets: jax.Array) -> tuple[jax.Array, ...]:
         """`body` of arrays that are sharded as the targets, and of the weights. are_rows: which results are, too."""
         weights = self.weight, self.bias, self.class_weights
         if self.mesh is not None:
@@ -142,7 +128,9 @@ class _Head:
 
     # -- On one device: its targets, its classes.
 
-    def _forward(self, input, classes, weight, bias, class_weights):
+    def forward(self, input, classes, weight, bias, class_weights):
+        """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
+        highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
         rows, shape = input.reshape(-1, input.shape[-1]), classes.shape
         chunks = self._chunks(rows, weight)
         classes = classes.reshape(-1).astype(jnp.int32)
@@ -176,9 +164,11 @@ class _Head:
             others = others - highest * (lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights)
         return tuple(x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, others))
 
-    def _backward(
+    def backward(
         self, input, classes, logsumexp, of_softmax, at_target, elsewhere, weight, bias, class_weights
     ):  # fmt: skip
+        """The gradients of input, weight and bias, from the shares of the softmax, of the target and of every class in
+        the loss's gradient."""
         rows = input.reshape(-1, input.shape[-1])
         chunks = self._chunks(rows, weight)
         classes, dtype = classes.reshape(-1).astype(jnp.int32), wide(self.logits_dtype)
@@ -214,10 +204,12 @@ class _Head:
         return grad_rows.astype(input.dtype).reshape(input.shape), grad_weight, grad_bias
 
     def _chunks(self, rows: jax.Array, weight: jax.Array) -> "_Chunks":
-        axes = () if self.mesh is None else self.classes
-        first = lax.axis_index(axes) * weight.shape[0] if axes else 0
+        num_classes = weight.shape[0]
+        first = lax.axis_index(self.classes) * num_classes if self.classes else 0
         most = self.max_bytes // (max(rows.shape[0], 1) * wide(self.logits_dtype).itemsize)
-        return _Chunks.of(rows, weight.shape[0], first, most, self.logits_dtype)
+        count = math.ceil(num_classes / max(most, FEWEST))
+        size = math.ceil(num_classes / max(count, 1) / WIDTH) * WIDTH
+        return _Chunks(rows, num_classes, first, min(size, num_classes), self.logits_dtype)
 
 
 def _product(left, right, dims):
@@ -234,12 +226,6 @@ class _Chunks:
     first: int | jax.Array  # the number of this device's first class among all
     size: int
     logits_dtype: jnp.dtype
-
-    @staticmethod
-    def of(rows: jax.Array, num_classes: int, first: int | jax.Array, most: int, logits_dtype: jnp.dtype) -> "_Chunks":
-        count = math.ceil(num_classes / max(most, FEWEST, 1))
-        size = math.ceil(num_classes / max(count, 1) / WIDTH) * WIDTH
-        return _Chunks(rows, num_classes, first, min(size, num_classes), logits_dtype)
 
     @property
     def overlap(self) -> bool:
