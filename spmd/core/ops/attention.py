@@ -16,7 +16,6 @@ from . import sharded
 from .floats import wide
 from .kernels import computed, cudnn, flash, splash
 from .kernels.flash import Dropout
-from .partition import partition
 from .registry import as_promised, lower
 
 aten = torch.ops.aten
@@ -46,12 +45,12 @@ def _dropout(draw, query, dropout_p):
 @lower(aten._scaled_dot_product_fused_attention_overrideable.default)
 def aten_attention(
     query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False,
-    *, scale=None, draw, devices=None,
+    *, scale=None, draw,
 ):  # fmt: skip
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = _batched(query), _batched(key), _batched(value)
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, devices = _form(query, key, _forward, _long_forward, devices)
+    form, devices = _form(query, key, _forward, _long_forward)
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     case = query, key, value, attn_bias, dropout_p
     output, logsumexp = _by_platform(form, "forward", case, how, devices)(query, key, value)
@@ -62,12 +61,12 @@ def aten_attention(
 @lower(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
 def aten_attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
-    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns, devices=None,
+    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns,
 ):  # fmt: skip
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
-    form, devices = _form(query, key, _backward, _long_backward, devices)
+    form, devices = _form(query, key, _backward, _long_backward)
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
@@ -76,31 +75,15 @@ def aten_attention_backward(
     return as_promised(grads, returns)
 
 
-# -- By the batch, the heads and the rows of the queries, with keys and values gathered; the gradients of these are
-# reduce-scattered along their rows.
+def _form(query, key, short, long):
+    """The form for these lengths; and the devices of a long one, as far as they are known.
 
-
-@partition(aten._scaled_dot_product_fused_attention_overrideable.default)
-def attention_per_shard(query, key, *rest, **named):
-    devices = _devices(query, key)
-    return devices and aten_attention(query, key, *rest, **named, devices=devices)
-
-
-@partition(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
-def attention_backward_per_shard(grad_out, query, key, *rest, **named):
-    devices = _devices(query, key)
-    return devices and aten_attention_backward(grad_out, query, key, *rest, **named, devices=devices)
-
-
-def _devices(query, key):
-    query, key = _batched(query), _batched(key)
-    return splash.AttentionDevices.of(query, key) if _is_long(query, key) else None
-
-
-def _form(query, key, short, long, devices):
-    """The form for these lengths; and the devices of a long one, as far as they are known."""
+    A long one is by the batch, the heads and the rows of the queries, with keys and values gathered; the gradients of
+    these are reduce-scattered along their rows.
+    """
     if not _is_long(query, key):
         return short, None
+    devices = splash.AttentionDevices.of(query, key)
     if devices is None and sharded.num_devices() == 1:
         devices = splash.AttentionDevices(None)
     return partial(long, devices=devices), devices

@@ -18,7 +18,7 @@ from .sharded import Axes
 Results = jax.Array | tuple[jax.Array | None, ...]  # of a rule
 Arrays = jax.Array | Sequence[jax.Array] | None
 
-# By overload, the partition rules in the order in which they are tried; a package's come before the core's.
+# By overload, the partition rules, of packages and of users, in the order in which they are tried: the latest first.
 PARTITION_RULES: dict[OpOverload, list[Function]] = {}
 NAMES: list[str] = []  # of all of them, in the key of programs
 FOREIGN: set[OpOverload] = set()  # those with a rule that is none of this library
