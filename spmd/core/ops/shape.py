@@ -5,6 +5,7 @@ Slices and selections have a second form, whose start is an operand.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,37 +79,28 @@ def _write_dtype(base, new, dtype):
 # --- dims in another order -------------------------------------------------------------------------------------------
 
 
-@lower(aten.t.default)
-def aten_t(self):
-    return folds.transposed(self, range(self.ndim)[::-1])
-
-
-@lower(aten.transpose.int)
-def aten_transpose(self, dim0, dim1):
-    order = list(range(self.ndim))
+def _swapped(rank: int, dim0: int, dim1: int) -> list[int]:
+    order = list(range(rank))
     if order:
         order[dim0], order[dim1] = order[dim1], order[dim0]
-    return folds.transposed(self, order)
+    return order
 
 
-@lower(aten.permute.default)
-def aten_permute(self, dims):
-    return folds.transposed(self, dims)
+def aten_permute(self, *arguments, order_of):
+    return folds.transposed(self, order_of(self.ndim, *arguments))
 
 
-@write_back(aten.t.default)
-def _write_t(base, new):
-    return new.T
+def _write_permuted(base, new, *arguments, order_of):
+    return jnp.transpose(new, np.argsort([_dim(dim, base.ndim) for dim in order_of(base.ndim, *arguments)]))
 
 
-@write_back(aten.transpose.int)
-def _write_transposed(base, new, dim0, dim1):
-    return jnp.swapaxes(new, dim0, dim1) if new.ndim else new
-
-
-@write_back(aten.permute.default)
-def _write_permuted(base, new, dims):
-    return jnp.transpose(new, np.argsort([_dim(dim, base.ndim) for dim in dims]))
+# The order of the dims, from their number and the view's arguments.
+for _view, _order_of in (
+    (aten.t.default, lambda rank: range(rank)[::-1]), (aten.transpose.int, _swapped),
+    (aten.permute.default, lambda rank, dims: dims),
+):  # fmt: skip
+    lower(_view, order_of=_order_of)(aten_permute)
+    write_back(_view)(partial(_write_permuted, order_of=_order_of))
 
 
 # --- some of the elements --------------------------------------------------------------------------------------------
