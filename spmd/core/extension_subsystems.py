@@ -9,7 +9,7 @@ from .checks import hlo
 from .files import disk, stored
 from .graph import graph, lent, meta, op, rewrite, source, store
 from .loop import loop_counter, loop_op, updates
-from .lower import build, lower, region
+from .lower import build, lower, region, stack_rows
 from .ops import attention as _attention
 from .ops import floats, linear_cross_entropy, partition, registry, shape, sharded, windows
 from .ops.kernels import computed, cudnn, grouped, splash
@@ -110,6 +110,7 @@ class regions:  # used as a module is
 
     body_numbers, is_annotation, kinds_of = region.body_numbers, region.is_annotation, region.kinds_of
     called_op, region_op, draws_in = region.called_op, region.region_op, op.draws_in
+    contains_function, ANY_MEMORY = op.contains_function, stack_rows.ANY_MEMORY
     build = build.build
     has_complex, hide = program.has_complex, partitioner.hide
     EACH, loop_op = loop_counter.EACH, loop_op.loop_op

@@ -121,7 +121,7 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
         return walks.value_name(value) in received or is_in(free, value)
 
     for node in walks.between(forward, [*capture.given, *at_hand], since=capture.start):
-        if not node.op.lowering.draws(node.op) and all(is_in(fixed, value) for value in node.operands):
+        if not node.op.draws and all(is_in(fixed, value) for value in node.operands):
             fixed.add(node)  # cheaper recomputed than saved
         if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
             free.add(node)

@@ -255,7 +255,7 @@ def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list
     numbers: list[float | int] = []
     for node in loop.body.nodes:
         series: dict[int, list[int]] = {}
-        for places in node.op.lowering.draws(node.op):
+        for places in node.op.draws:
             seed, count = (int(node.numbers[index]) for index in places)
             drawn = draws.get((seed, count))
             if drawn is None:

@@ -172,7 +172,7 @@ class Manual(Lowering):
         folds, start = iter(self.folds), 0
         for node in self.body.nodes:
             kinds = node.op.numbers
-            draws = node.op.lowering.draws(node.op)
+            draws = node.op.draws
             if draws and (axes := next(folds)):
                 at = sorted({start + kinds[:seed].count("i") for seed, _ in draws})
                 offset = here("a draw").index(axes).astype(integers.dtype) * np.int64(_GOLDEN)

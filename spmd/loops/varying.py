@@ -130,7 +130,7 @@ class VaryingRules:
             return self._of_while(lowering, operands)
         if isinstance(lowering, Branches):
             return self._of_branches(lowering, operands)
-        if lowering.draws(node.op):
+        if node.op.draws:
             over = self.drawn_over(node)
             met |= Varying(over, over)
         return (met,) * len(node.op.metas)
@@ -337,7 +337,7 @@ class Watching(TorchFunctionMode):
         result = func(*args, **kwargs)
         values = [] if tensor is None else [storage_of(_inner(output)).value for output in _tensors((result,))]
         for node in walks.between(values, (), since=start):
-            if node.op.lowering.draws(node.op):
+            if node.op.draws:
                 self.tracker.own_draws.setdefault(node, over)
         return result
 

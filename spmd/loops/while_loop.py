@@ -103,7 +103,7 @@ def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]
         start = len(numbers)
         numbers += node.numbers
         steps += [0] * len(node.numbers)
-        for at, count in node.op.lowering.draws(node.op):
+        for at, count in node.op.draws:
             draw = int(numbers[start + at]), int(numbers[start + count])
             numbers[start + at], numbers[start + count] = seed.apart(draw), 0
             steps[start + count] = 1

@@ -34,7 +34,7 @@ def manual_op(
 ) -> Manual:
     """The op whose body has the ops from the values `given` to the roots; outs, ins: their boundary shardings."""
     body = Region.of(roots, given)
-    folds = [rules.drawn_over(node) for node in walks.between(roots, given) if node.op.lowering.draws(node.op)]
+    folds = [rules.drawn_over(node) for node in walks.between(roots, given) if node.op.draws]
     return Manual(body, rules.mesh, rules.axes, tuple(ins), tuple(outs), tuple(map(rules.in_order, folds)))
 
 

@@ -135,7 +135,7 @@ def _constants(root: Value, shards: list[Node]) -> list[Value]:
     of_shards = dict.fromkeys(shards)
 
     def is_of_shard(node: Node) -> bool:
-        is_own = isinstance(node.op.lowering, IndexLowering) or bool(node.op.lowering.draws(node.op))
+        is_own = isinstance(node.op.lowering, IndexLowering) or bool(node.op.draws)
         return is_own or not of_shards.keys().isdisjoint(node.operands)
 
     inside = walks.depending([root], is_of_shard, shards)

@@ -79,7 +79,7 @@ def _summed_in(value: Value, dtype: torch.dtype) -> Value:
     if index in sums:
         return value if is_same else _sum_in(node, sums, index, dtype)
     lowering = node.op.lowering
-    is_linear = isinstance(lowering, Call) and not lowering.opaque and (name in LINEAR or name in SAME)
+    is_linear = isinstance(lowering, Call) and not node.op.is_opaque and (name in LINEAR or name in SAME)
     if is_linear or name == "mark_sharding":
         operands = [_summed_in(operand, dtype) for operand in node.operands]
         return value if all(map(operator.is_, operands, node.operands)) else _recorded_again(node, operands)

@@ -215,7 +215,7 @@ def _before_narrowing(value: Value) -> Value:
 def _is_of_batch(node: Node) -> bool:
     """True if an op differs between the rows of the batch: in the body of a loop, where it stands for a slice of the
     xs; elsewhere where it reads data that is no module's state; and where it draws."""
-    if node.op.name == "spmd.stand_in" or node.op.lowering.draws(node.op):
+    if node.op.name == "spmd.stand_in" or node.op.draws:
         return True
     return any(map(_is_data_of_batch, node.operands))
 
@@ -251,7 +251,7 @@ class _Summands:
         if name == "aten.sum.dim_IntList" and (stack := self._reduced(node)) is not None:
             return stack
         lowering, index = node.op.lowering, walks.result_index(value)
-        if isinstance(lowering, Call) and not lowering.opaque:
+        if isinstance(lowering, Call) and not node.op.is_opaque:
             cuts = self._cuts(node, name, index)
             if cuts is not None:
                 return self._of_rows(node, name, index, cuts)

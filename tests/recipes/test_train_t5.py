@@ -31,7 +31,9 @@ class TestReport:
         assert ours == plain
         assert "Held-out numbers, mistakes first" in found
         compiled = int(re.findall(r"(\d+) compiles, ", found)[0])
-        assert compiled <= 4 + 9 + 4, "initialization and a step for three pairs of lengths; generate's first two batches"
+        assert compiled <= 4 + 9 + 4, (
+            "initialization and a step for three pairs of lengths; generate's first two batches"
+        )
         assert type(T5ForConditionalGeneration.from_pretrained(tmp_path / "model")) is T5ForConditionalGeneration
         assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 

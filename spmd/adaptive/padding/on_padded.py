@@ -95,7 +95,7 @@ def _dynamic_start(lowering: DynamicStart, op: OpSpec, pads: Sequence[Pads], beg
 @on_padded.register
 def _call(lowering: Call, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     rule = partial(begun, dims=begins) if begins else rule_of(lowering.overload)
-    if rule is None or lowering.opaque or (lowering.rule.wants_draw and rule is elementwise):
+    if rule is None or op.is_opaque or (lowering.rule.wants_draw and rule is elementwise):
         raise NoRule("has no rule for a padded dim")
     has_joined = any(type(size) is Joined for pad in pads for size in pad.values())
     if has_joined and rule is not elementwise and lowering.overload not in JOINED:

@@ -2,6 +2,7 @@
 
 from . import bounds as bounds
 from . import fallback as fallback
+from . import host_kernels as host_kernels
 from . import lists as lists
 from . import out as out
 from . import refusals as refusals

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_iter
 from ..base.dtypes import is_exact
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, Part, Slot
-from ..lower.stack_rows import Made, StackRow, StackRows, fetched, plain, rows
+from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, StackRows, fetched, plain, rows
 from ..ops import base_name
 from ..ops.floats import cast
 from ..record.infer import bind, check_complex, new_op, op_for, run_on_meta
@@ -53,7 +53,6 @@ class EachElement(Lowering):
     """The lowering of a list op: the element's op for every element."""
 
     parts: tuple[Part, ...]
-    takes_rows: ClassVar[bool] = True
 
     @property
     def elements(self) -> tuple[Part, ...]:
@@ -177,8 +176,6 @@ def _sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[EvenCut]) -> ja
 class Norms(EachElement):
     """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
 
-    any_memory: ClassVar[bool] = True
-
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         results: dict[int, Made] = {}
         shared: dict[object, list[tuple[_ElementGroup, EvenCut]]] = {}
@@ -202,6 +199,10 @@ class Norms(EachElement):
 
 
 # --- recording --------------------------------------------------------------------------------------------------------
+
+
+TAKE_ROWS |= {EachElement, Norms}
+ANY_MEMORY.add(Norms)
 
 
 def _op_for(plan: Plan, args: Args, kwargs: Kwargs) -> OpSpec | ViewRule:

@@ -30,7 +30,7 @@ from .disk import executable_of, setting
 
 def why_not_kept(graph: Graph) -> str:
     """Returns the reason for which the program of a graph cannot be a file; "" if it can be one."""
-    opaque = next((node.op.name for node in walk(graph.nodes) if node.op.lowering.opaque), None)
+    opaque = next((node.op.name for node in walk(graph.nodes) if node.op.is_opaque), None)
     if opaque is not None:
         return f"it holds a user's function ({opaque}), whose behaviour no key can name"
     return "" if is_here(graph) else "its devices are not here, so that it has other keys than the job's"

@@ -42,41 +42,19 @@ class Slot:
 class Lowering:
     """The description of an op, as data: each kind is a frozen dataclass of the op's static arguments, with one rule.
 
-    regions: the bodies inside the op (`ir.graph.Region`). An op with regions takes its scalar arguments as two vectors,
-    the floats and the integers, and not one by one. any_memory: whether it takes operands in the host's memory as they
-    are, and not only on the device. elements: of a list op, each element's own op. takes_rows: whether its operands may
-    be rows of one array (`lower.lower.StackRow`); the results of such a list op are rows, too.
+    regions: the bodies inside the op (`graph.Region`). An op with regions takes its scalar arguments as two vectors,
+    the floats and the integers, and not one by one. elements: of a list op, each element's own op.
     """
 
     regions: ClassVar[Any] = ()
-    any_memory: ClassVar[bool] = False
-    takes_rows: ClassVar[bool] = False
 
     @property
     def elements(self) -> "tuple[Part, ...]":
         return ()
 
-    @property
-    def opaque(self) -> bool:
-        """True if the op contains a user's function, which no other process can rebuild."""
-        inner = (*self.elements, *(node for region in self.regions for node in region.nodes))
-        return any(each.op.lowering.opaque for each in inner)
-
     def lower(self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         """Returns the results' arrays. layouts: the known sharding of each operand (None: unknown)."""
         raise NotImplementedError(f"{type(self).__name__} has no lowering")
-
-    def dynamic_start(self, op: "OpSpec") -> "tuple[OpSpec, int] | None":
-        """Returns the op with its start as a scalar argument, and that start; None for an op without a static start."""
-        return None
-
-    def draws(self, op: "OpSpec") -> Sequence[tuple[int, int]]:
-        """Returns the places of the seed and of the count of each random draw among the op's scalar arguments."""
-        return draws_in(node for region in self.regions for node in region.nodes)
-
-    def on_host(self, op: "OpSpec") -> OnHost | None:
-        """Returns the op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
-        return None
 
 
 class HasOp(Protocol):
@@ -87,10 +65,10 @@ class HasOp(Protocol):
 
 
 def draws_in(nodes: Iterable[HasOp]) -> list[tuple[int, int]]:
-    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `Lowering.draws`)."""
+    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `OpSpec.draws`)."""
     draws, start = list[tuple[int, int]](), 0
     for node in nodes:
-        draws += [(start + seed, start + count) for seed, count in node.op.lowering.draws(node.op)]
+        draws += [(start + seed, start + count) for seed, count in node.op.draws]
         start += len(node.op.numbers)
     return draws
 
@@ -160,16 +138,54 @@ class OpSpec:
 
     @functools.cached_property
     def dynamic_start(self) -> "tuple[OpSpec, int] | None":
-        """The op with a dynamic start (see `Lowering.dynamic_start`)."""
-        return self.lowering.dynamic_start(self)
+        """The op with its start as a scalar argument, and that start; None for an op without a static start."""
+        return starts(self.lowering, self)
+
+    @functools.cached_property
+    def draws(self) -> Sequence[tuple[int, int]]:
+        """The places of the seed and of the count of each random draw among the op's scalar arguments."""
+        return draws_of(self.lowering, self)
 
     @functools.cached_property
     def on_host(self) -> OnHost | None:
-        """The op on CPU tensors (see `Lowering.on_host`)."""
-        return self.lowering.on_host(self)
+        """The op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
+        return host_kernels(self.lowering, self)
+
+    @property
+    def is_opaque(self) -> bool:
+        """True if the op contains a user's function, which no other process can rebuild."""
+        return contains_function(self.lowering)
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+# --- tables by the kind of lowering, which give these properties; who defines a lowering adds its rows ----------------
+
+
+@functools.singledispatch
+def starts(lowering: Lowering, op: OpSpec) -> tuple[OpSpec, int] | None:
+    """See `OpSpec.dynamic_start`."""
+    return None
+
+
+@functools.singledispatch
+def draws_of(lowering: Lowering, op: OpSpec) -> Sequence[tuple[int, int]]:
+    """See `OpSpec.draws`; those of its bodies."""
+    return draws_in(node for region in lowering.regions for node in region.nodes)
+
+
+@functools.singledispatch
+def host_kernels(lowering: Lowering, op: OpSpec) -> OnHost | None:
+    """See `OpSpec.on_host`."""
+    return None
+
+
+@functools.singledispatch
+def contains_function(lowering: Lowering) -> bool:
+    """See `OpSpec.is_opaque`. A rule that is registered later may make an op opaque, so that no op keeps the answer."""
+    inner = (*lowering.elements, *(node for region in lowering.regions for node in region.nodes))
+    return any(each.op.is_opaque for each in inner)
 
 
 @dataclass(frozen=True, slots=True)

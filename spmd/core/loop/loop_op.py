@@ -9,7 +9,7 @@ results come out as rows of one.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,20 @@ import numpy as np
 
 from ..graph.graph import Node, Region, Value, origin
 from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_in, draws_of
 from ..lower.lower import FOUND_LOOP, SHARDED_AS, Vectors, lower_region
 from ..lower.region import kinds_of, mesh_in, split_steps, strong
-from ..lower.stack_rows import Made, StackRow, StackRows, plain, rows, rows_on_device, stretch
+from ..lower.stack_rows import (
+    ANY_MEMORY,
+    TAKE_ROWS,
+    Made,
+    StackRow,
+    StackRows,
+    plain,
+    rows,
+    rows_on_device,
+    stretch,
+)
 from ..ops import sharded
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
@@ -81,9 +91,6 @@ class Loop(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
 
-    takes_rows: ClassVar[bool] = True
-    any_memory: ClassVar[bool] = True
-
     @property
     def num_fixed(self) -> int:
         return self.num_constants + self.num_carried
@@ -106,18 +113,6 @@ class Loop(Lowering):
         start = self.num_carried + self.num_last
         for y in self.ys:
             yield range(start, start := start + (1 if y.is_stack else len(y.rows_of(self.iterations))))
-
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        starts, counts, start = [], [], 0
-        for step in self.steps:
-            starts.append(start)
-            counts.append(self.iterations if step is EACH else 1)
-            start += 0 if isinstance(step, tuple) else counts[-1]
-        return [
-            (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
-            for seed, count in draws_in(self.body.nodes)
-            for iteration in range(max(counts[seed], counts[count]))
-        ]
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         trace = _Trace.of(self, operands, numbers, layouts)
@@ -162,7 +157,7 @@ class Loop(Lowering):
             node.op.sharding is None
             and node.op.memory == DEVICE
             and not node.op.lowering.regions
-            and not node.op.lowering.opaque
+            and not node.op.is_opaque
             and all(meta.shape in ((), *(operand.shape for operand in node.op.operands)) for meta in node.op.metas)
             and len({operand.shape for operand in node.op.operands if operand.shape}) == 1
             for node in self.body.nodes
@@ -343,6 +338,24 @@ class _Trace:
         if not is_on_host or self.carry or any(y.is_stack for y in self.loop.ys):
             return False
         return all(self.loop.memory_of(root) == DEVICE for root in self.loop.body.roots)
+
+
+TAKE_ROWS.add(Loop)
+ANY_MEMORY.add(Loop)
+
+
+@draws_of.register
+def _draws(lowering: Loop, op: OpSpec) -> Sequence[tuple[int, int]]:
+    starts, counts, start = [], [], 0
+    for step in lowering.steps:
+        starts.append(start)
+        counts.append(lowering.iterations if step is EACH else 1)
+        start += 0 if isinstance(step, tuple) else counts[-1]
+    return [
+        (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
+        for seed, count in draws_in(lowering.body.nodes)
+        for iteration in range(max(counts[seed], counts[count]))
+    ]
 
 
 def _root_of(node: Node, index: int) -> Value:

@@ -3,11 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
 from ..lower.lower import SHARDED_AS
-from ..lower.stack_rows import Made, StackRow, plain, taken
+from ..lower.stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, plain, taken
 from ..ops.shape import ElementRun, TakeRun
 from ..sharding.constrain import space_of, wait_for_all
 from ..sharding.value import DEVICE
@@ -30,8 +30,6 @@ class PutRow(Lowering):
 
     row: int
     place: int
-
-    takes_rows: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         *others, new = operands
@@ -71,12 +69,13 @@ class TakeRows(Lowering):
 class WaitForAll(Lowering):
     """Returns the operands, no array on the device available before all are; rows and what is on the host as it is."""
 
-    takes_rows: ClassVar[bool] = True
-    any_memory: ClassVar[bool] = True
-
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         result = list(operands)
         arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, StackRow) and space_of(one) == DEVICE}
         for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
             result[k] = array
         return tuple(result)
+
+
+TAKE_ROWS |= {PutRow, WaitForAll}
+ANY_MEMORY.add(WaitForAll)

@@ -16,7 +16,7 @@ from ..graph.graph import DeviceData, Graph, Name, Node, Value, origin, result_i
 from ..graph.op import Part
 from ..lower.build import lists_of
 from ..lower.lower import Layout, Lists, PackedNumbers, Values, made_of
-from ..lower.stack_rows import Made, StackRow, fetched, move_rows, plain
+from ..lower.stack_rows import ANY_MEMORY, Made, StackRow, fetched, move_rows, plain
 from ..sharding.constrain import space_of
 from ..sharding.value import HOST
 from .found_loop import Candidate, Over, Result, candidate_of, found_loop, written_over
@@ -98,7 +98,7 @@ def lists_at(nodes: Sequence[Node], start: int) -> Sequence[Node]:
     stop = start
     while stop < len(nodes):
         lowering = nodes[stop].op.lowering
-        if not lowering.elements or lowering.any_memory:
+        if not lowering.elements or type(lowering) in ANY_MEMORY:
             break
         stop += 1
     return nodes[start:stop]

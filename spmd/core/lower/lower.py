@@ -19,7 +19,7 @@ from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.topology import program
 from ..sharding.value import DEVICE, Sharding
-from .stack_rows import Made, StackRow, move_rows, plain, rows_on_device
+from .stack_rows import ANY_MEMORY, TAKE_ROWS, Made, StackRow, move_rows, plain, rows_on_device
 
 
 class LoweringError(RuntimeError):
@@ -243,8 +243,8 @@ def _apply(
         # An accelerator's own default for float32 is less than float32; `core.precision` has the setting for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             # If the op takes no rows, only the row that it reads is fetched of a stack on the host.
-            arguments = operands if node.op.lowering.takes_rows else list(map(plain, operands))
-            if arguments and _thread.reporting.has_host_memory and not node.op.lowering.any_memory:
+            arguments = operands if type(node.op.lowering) in TAKE_ROWS else list(map(plain, operands))
+            if arguments and _thread.reporting.has_host_memory and type(node.op.lowering) not in ANY_MEMORY:
                 arguments = rows_on_device(arguments, layouts)
             if lower is not None:
                 result = lower(list(map(plain, arguments)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.graph import Node, Region, Value, walk
 from ..graph.meta import Meta, dense_meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec, draws_of
 from ..sharding.value import Sharding
 from .lower import Vectors, lower_region
 
@@ -34,9 +34,6 @@ class While(Lowering):
     def regions(self) -> tuple[Region, ...]:
         return (self.condition, self.body)
 
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        return ()  # the keys belong to this loop alone
-
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         constants, carry = operands[: self.num_constants], operands[self.num_constants :]
         steps = split_steps([*self.condition.nodes, *self.body.nodes], self.steps)
@@ -58,6 +55,11 @@ class While(Lowering):
             return strong([state[0] + 1, *run(1, state[0], state[1:])])
 
         return tuple(jax.lax.while_loop(goes_on, iteration, start)[1:])
+
+
+@draws_of.register
+def _draws(lowering: While, op: OpSpec) -> Sequence[tuple[int, int]]:
+    return ()  # the keys belong to this loop alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..graph.graph import Value
-from ..graph.op import Layouts
+from ..graph.op import Layouts, Lowering
 from ..ops.shape import ElementRun
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 from ..sharding.value import Sharding
+
+# The lowerings whose operands may be rows of one array; the results of such a list op are rows, too.
+TAKE_ROWS: set[type[Lowering]] = set()
+# Those that take operands in the host's memory as they are, and not only on the device.
+ANY_MEMORY: set[type[Lowering]] = set()
 
 
 class StackRow:

@@ -14,6 +14,7 @@ from ..graph.graph import Node, Value, origin, result_index, value_name
 from ..graph.op import OpSpec
 from ..loop.found_loop import Candidate, Result, candidate_of
 from ..lower.region import is_annotation
+from ..lower.stack_rows import TAKE_ROWS
 
 # The fewest ops that a loop spares.
 FEWEST_OPS = 8
@@ -223,7 +224,9 @@ def _note_readers(
     for root in roots:
         note(root, None)
     as_rows = {value_name(value) for loop in loops for values in loop.xs for value in values}
-    as_rows |= {value_name(operand) for node in nodes if node.op.lowering.takes_rows for operand in node.operands}
+    as_rows |= {
+        value_name(operand) for node in nodes if type(node.op.lowering) in TAKE_ROWS for operand in node.operands
+    }
     wanted = set(map(value_name, roots))
     for loop in loops:
         for result, iterations in read[id(loop)].items():

@@ -15,6 +15,7 @@ from ..graph.graph import Graph, Name, Node, TupleElement, Value, origin, value_
 from ..graph.store import StackGroup
 from ..loop.found_loop import Candidate, Result
 from ..loop.loop_op import Loop
+from ..lower.stack_rows import TAKE_ROWS
 from .found_loops import hoist, with_loops
 from .repeats import FEWEST_ITERATIONS, find_loops
 
@@ -90,7 +91,7 @@ def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequ
         rows.update(node for place in loop.early for node in loop.at(place))
         rows.update(name for result in loop.ys for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carry)
-    makers = {node for node in graph.nodes if node.op.lowering.takes_rows and len(node.op.metas) > 1}
+    makers = {node for node in graph.nodes if type(node.op.lowering) in TAKE_ROWS and len(node.op.metas) > 1}
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.xs}
     copied, one_row = 0, sum(graph.inputs[group[0]].meta.nbytes for group in stack_groups)
     for names, values in read.items():

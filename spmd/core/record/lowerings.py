@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +11,24 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ..base.dtypes import is_exact, to_numpy_dtype
-from ..graph.op import Arrays, Layouts, Lowering, OnHost, OpSpec, Slot
-from ..lower.stack_rows import Made, StackRow, find_stretch, plain, rows, scalars
+from ..base.dtypes import to_numpy_dtype
+from ..graph.op import (
+    Arrays,
+    Layouts,
+    Lowering,
+    OpSpec,
+    Slot,
+    contains_function,
+    draws_of,
+    starts,
+)
+from ..lower.stack_rows import TAKE_ROWS, Made, StackRow, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.floats import cast
 from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
 from ..ops.shape import Move, move_of
-from .overloads import Kwargs, Large, Number, Operand, TorchValue, fill, makes_tensors
+from .overloads import Kwargs, Large, Number, Operand, TorchValue
 
 Results = jax.Array | None | tuple["Results", ...] | list["Results"]  # of a rule
 
@@ -45,10 +53,6 @@ class Call(Lowering):
     writes: bool = False
     shape_only: bool = False
     foreign: Rule | None = None
-
-    @property
-    def opaque(self) -> bool:
-        return self.foreign is not None or self.overload in FOREIGN
 
     @property
     def rule(self) -> Rule:
@@ -98,47 +102,10 @@ class Call(Lowering):
     def _promoted(self, array: jax.Array) -> jax.Array:
         return array if self.compute is None else _as(array, self.compute)
 
-    def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
-        shapes = [meta.shape for meta in op.operands]
-        moved = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
-        if moved is None:
-            return None
-        move, start = moved
-        kinds = "iii" if self.rule.wants_draw else "i"
-        scalar_args = OpSpec.of(
-            op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
-        )
-        return scalar_args, start
-
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        count = len(op.numbers)
-        return ((count - 2, count - 1),) if self.rule.wants_draw else ()
-
-    def on_host(self, op: OpSpec) -> OnHost | None:
-        """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device, and for ops that
-        round no float."""
-        overload = self.overload
-        # A float that the host rounds may differ from the device's in the last bit.
-        is_exact = _is_exact(op) or overload.overloadpacket in _EXACT_OF_FLOATS
-        if overload.namespace != "aten" or self.rule.wants_draw or not is_exact:
-            return None
-        # A factory takes its device from the call, which was xla.
-        placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
-
-        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
-            arguments = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
-            result = overload(**arguments, **placed)
-            result = result if isinstance(result, (tuple, list)) else [result]
-            return [item for item in result if isinstance(item, torch.Tensor)]
-
-        return run
-
 
 @dataclass(frozen=True, slots=True)
 class Join(Call):
     """A call that joins tensors: rows of one array, as all layers' logits are, are that array in another shape."""
-
-    takes_rows: ClassVar[bool] = True
 
     def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         # A loop's stack is an array already; joining its rows again would copy it.
@@ -154,6 +121,7 @@ class Join(Call):
         return (joined.reshape(meta.shape),)
 
 
+TAKE_ROWS.add(Join)
 CALLS: dict[OpOverload, type[Call]] = {torch.ops.aten.cat.default: Join, torch.ops.aten.stack.default: Join}
 
 
@@ -166,17 +134,6 @@ class Fill(Lowering):
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
 
-    def on_host(self, op: OpSpec) -> OnHost | None:
-        if not _is_exact(op):
-            return None
-        (meta,), constant = op.metas, op.constant
-
-        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
-            value = numbers[0] if constant == "lifted" else constant
-            return [torch.full(meta.shape, value, dtype=meta.dtype, device="cpu")]
-
-        return run
-
 
 @dataclass(frozen=True, slots=True)
 class DynamicStart(Lowering):
@@ -188,23 +145,36 @@ class DynamicStart(Lowering):
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
-    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
-        return ((1, 2),) if len(op.numbers) == 3 else ()
+
+# --- rows of the tables by lowering (see `graph.op`) ------------------------------------------------------------------
 
 
-# Ops that compare or move floats, and round none: their results are the same wherever they are computed.
-_EXACT_OF_FLOATS = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "any", "all", "_is_all_true", "_is_any_true",
-        "max", "min", "amax", "amin", "abs", "neg", "where", "clone", "detach", "alias", "select", "slice", "view",
-        "_unsafe_view", "unsqueeze", "squeeze", "expand", "permute", "transpose", "t", "diagonal",
-    )
-)  # fmt: skip
+@contains_function.register
+def _contains_function(lowering: Call) -> bool:
+    return lowering.foreign is not None or lowering.overload in FOREIGN
 
 
-def _is_exact(op: OpSpec) -> bool:
-    return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))
+@starts.register
+def _start(lowering: Call, op: OpSpec) -> tuple[OpSpec, int] | None:
+    shapes = [meta.shape for meta in op.operands]
+    moved = move_of(lowering.overload, dict(lowering.arguments), shapes, op.metas[0].struct)
+    if moved is None:
+        return None
+    move, start = moved
+    kinds = "iii" if lowering.rule.wants_draw else "i"
+    new = OpSpec.of(op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
+    return new, start
+
+
+@draws_of.register
+def _draw(lowering: Call, op: OpSpec) -> Sequence[tuple[int, int]]:
+    count = len(op.numbers)
+    return ((count - 2, count - 1),) if lowering.rule.wants_draw else ()
+
+
+@draws_of.register
+def _draw_behind_start(lowering: DynamicStart, op: OpSpec) -> Sequence[tuple[int, int]]:
+    return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
 def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDtypeStruct:

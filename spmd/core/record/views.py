@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta
-from ..graph.op import Arrays, Layouts, Lowering, OpSpec
+from ..graph.op import Arrays, Layouts, Lowering, OpSpec, starts
 from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, ElementRun, run_of
 from ..ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
@@ -160,18 +160,17 @@ class _WriteBack(Lowering):
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (WRITE_BACK[self.overload](*operands, *(value for _, value in self.arguments)),)
 
-    def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
-        (base,) = op.metas
-        started = (
-            run_of(self.overload, base.shape, dict(self.arguments)) if self.overload in DYNAMIC_START_VIEWS else None
-        )
-        if started is None:
-            return None
-        run, start = started
-        write = OpSpec.of(
-            op.name, _DynamicUpdateSlice(run), op.metas, op.operands, numbers="i", statics=f"moving, {run}"
-        )
-        return write, start
+
+@starts.register
+def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
+    (base,) = op.metas
+    overload = lowering.overload
+    started = run_of(overload, base.shape, dict(lowering.arguments)) if overload in DYNAMIC_START_VIEWS else None
+    if started is None:
+        return None
+    run, start = started
+    new = OpSpec.of(op.name, _DynamicUpdateSlice(run), op.metas, op.operands, numbers="i", statics=f"moving, {run}")
+    return new, start
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,19 @@ import torch
 from torch._ops import OpOverload
 
 from ...core import LOCK, Meta, XlaTensor, compiler_context, dense_meta, dtypes, tensor_meta
-from ...core.extend import Arrays, Interned, Layouts, Lowering, OpSpec, Promote, calls, record_calls, rules, storages
+from ...core.extend import (
+    Arrays,
+    Interned,
+    Layouts,
+    Lowering,
+    OpSpec,
+    Promote,
+    calls,
+    record_calls,
+    regions,
+    rules,
+    storages,
+)
 from ...tensors.annotate import on_device
 
 
@@ -88,12 +100,13 @@ class _Foreign(Lowering):
     serial: int
     function: Callable[[Arrays], Any] = field(compare=False)
 
-    @property
-    def opaque(self) -> bool:
-        return True
-
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return tuple(jax.tree.flatten(self.function(operands))[0])
+
+
+@regions.contains_function.register
+def _contains_function(lowering: _Foreign) -> bool:
+    return True
 
 
 class JaxCall:

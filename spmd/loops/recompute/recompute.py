@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import torch
@@ -259,13 +259,12 @@ def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 class _Hold(Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
-    any_memory: ClassVar[bool] = True  # offloaded values are fetched behind the optimization barrier
-
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         held = regions.wait_for_all(tuple(operands))
         return tuple(regions.on_device(array) for array in held[: len(op.metas)])
 
 
+regions.ANY_MEMORY.add(_Hold)  # offloaded values are fetched behind the optimization barrier
 _OP_SPECS: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], OpSpec] = Interned(4096)
 
 

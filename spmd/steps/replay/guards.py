@@ -166,7 +166,7 @@ class ReplayedNumbers:
         # A draw whose result nothing needed is in no program: the stream goes on past it, as without a replay.
         self._num_draws = len(call.observation.draws)
         nodes = (node for ran in call.observation.ran for node in ran.graph.nodes)
-        drawn = (node.numbers[count] for node in nodes for _, count in node.op.lowering.draws(node.op))
+        drawn = (node.numbers[count] for node in nodes for _, count in node.op.draws)
         if any(type(count) is not observed.DrawNumber for count in drawn):
             raise ReplayError("it draws random numbers that its programs do not take as they are")
         self._evaluate, used = call.formulas.compiled(list(wanted))

@@ -98,7 +98,7 @@ class TestTable:
 
 
 def _is_opaque(graph: Any) -> bool:
-    return any(node.op.lowering.opaque for node in graph.nodes)
+    return any(node.op.is_opaque for node in graph.nodes)
 
 
 @pytest.fixture
