@@ -1,5 +1,6 @@
 """The setting of every test: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
 
+import gc
 import os
 import resource
 import sys
@@ -13,7 +14,7 @@ import torch
 import spmd
 from spmd.core.base import messages
 from spmd.core.base.counters import pace
-from spmd.core.record import recorders
+from spmd.core.record import recorders, storage
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
 # A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
@@ -36,6 +37,8 @@ def seed() -> None:
     # torch's own test suite, of which tests/sweep takes its databases, forbids setting flags where it is imported.
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     messages.forget()
+    if storage.pending_elsewhere(()) or any(ref() is not None for ref in storage.ASIDE):
+        gc.collect()  # what an error that a test before caught still holds: the next sync would run it
     pace.longest = pace.early = recorders._thread.longest = 0
     pace.rest(pace.recorded_ops, had_loop=True)
     for name in ("spmd.adaptive.changing", "spmd.tools.explain.waiting_device", "spmd.tools.explain.status"):
