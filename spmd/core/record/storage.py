@@ -47,13 +47,13 @@ class Storage:
     """The value that a tensor and all its views share, its requested sharding, and a stamp that changes with the value.
 
     sharding: requested by the user, kept through in-place writes. reads: the shardings in which ops read the value,
-    where these differ from the stored one (`lazy.reads.Reads`). home: the sharding in which the last run left the
+    where these differ from the stored one (`record.reads.Reads`). home: the sharding in which the last run left the
     value. is_state: held by a module (a Parameter or buffer), so its initial value is computed by a program of its own;
     is_parameter: as a Parameter. past: the values it held since the last sync, among which that initial value is found.
     data: the device data it held when the first of these was recorded, which it takes back should they fail. recorder:
     the thread that recorded the value. needed: the stamp at which other threads' syncs have computed the value without
     giving it to the storage, and how often. ref: a weak reference to it. views: its tensors that are views and that
-    autograd knows (see `lazy.rebased`).
+    autograd knows (see `record.rebased`).
     """
 
     __slots__ = (

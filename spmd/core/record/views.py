@@ -43,7 +43,7 @@ class View:
 
     __slots__ = ("code", "instruction", "meta", "parent", "rule", "sharding", "stamp", "value")
 
-    is_read = False  # whether it is no view but the storage in another sharding: see `lazy.reads.Read`
+    is_read = False  # whether it is no view but the storage in another sharding: see `record.reads.Read`
 
     def __init__(self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int):
         self.rule = rule
