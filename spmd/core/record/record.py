@@ -58,7 +58,7 @@ def record_here(
     op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], frame: FrameType | None, task: int
 ) -> Node:
     """`record` at the user's present line; the place of a forward op is noted for its backward op. The caller has
-    called `enter_thread`, too (see `record.threads`). task: the number of autograd's graph task, -1 outside backward."""
+    called `enter_thread`, too (see `threads`). task: the number of autograd's graph task, -1 outside backward."""
     number = -1
     if task != -1:
         code, instruction = backward_line(task)
