@@ -107,15 +107,17 @@ def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, column
         cut = [dim for dim in drawn if tiles[dim] > 1]
         uncut = [dim for dim in drawn if tiles[dim] == 1]
         drawn = sorted([*cut, *uncut[len(uncut) - max(0, 2 - len(cut)) :]])
-    levels = [drawn[i : i + 2] for i in range(len(drawn) % 2, len(drawn), 2)]
-    if len(drawn) % 2:
-        levels.insert(0, drawn[:1])
-    down = [level[0] for level in levels if len(level) == 2 or len(levels) > 1]
-    across = [level[-1] for level in levels if len(level) == 2 or len(levels) == 1]
-    bins = _bins([tiles[dim] for dim in down], rows) + _bins([tiles[dim] for dim in across], columns)
-    return _Drawing(table, shape, dict(zip(down + across, bins, strict=True)), down).grid(levels, {})
+    is_odd = len(drawn) % 2
+    levels: list[Level] = [*zip(drawn[is_odd::2], drawn[is_odd + 1 :: 2], strict=True)]
+    if is_odd:
+        levels.insert(0, (drawn[0], None) if levels else (None, drawn[0]))
+    bins: dict[int | None, list[Bin]] = {}
+    for dims, room in zip(zip(*levels, strict=True), (rows, columns), strict=False):
+        bins |= zip(dims, _bins([1 if dim is None else tiles[dim] for dim in dims], room), strict=True)
+    return _Drawing(table, shape, bins).grid(levels, {})
 
 
+Level = tuple[int | None, int | None]  # the dims that go down and across in a grid
 Bin = tuple[int, int]  # the first shard of a dim and the end of the range
 
 
@@ -140,52 +142,46 @@ def _next(count: int, size: int) -> int:
 
 
 class _Drawing(NamedTuple):
-    """A table of devices being drawn. bins: of each dim that is drawn; down: the dims that go down."""
+    """A table of devices being drawn. bins: of each dim that is drawn; of None, in place of a dim, a single one."""
 
     table: np.ndarray
     shape: Sequence[int] | None
-    bins: dict[int, list[Bin]]
-    down: list[int]
+    bins: dict[int | None, list[Bin]]
 
-    def grid(self, levels: list[list[int]], at: dict[int, Bin]) -> Grid:
+    def grid(self, levels: Sequence[Level], at: dict[int, Bin]) -> Grid:
         """The grid of these levels, outermost first, for the part of the array at these bins."""
         if not levels:
-            return Grid(((self._tile(at),),))
-        level, *inner_levels = levels
-        rows = [dim for dim in level if dim in self.down]
-        columns = [dim for dim in level if dim not in self.down]
+            return Grid(((self._tile(at, (None, None)),),))
+        level, *inner = levels
+        rows, columns = (self.bins[dim] for dim in level)
 
-        if inner_levels and all(len(self.bins[dim]) == 1 for dim in level):  # a single grid in a grid adds nothing
-            return self.grid(inner_levels, {**at, **{dim: self.bins[dim][0] for dim in level}})
+        def item(*position: Bin) -> Tile | Grid:
+            here = at | {dim: place for dim, place in zip(level, position, strict=True) if dim is not None}
+            return self.grid(inner, here) if inner else self._tile(here, level)
 
-        def item(row: Bin | None, column: Bin | None) -> Tile | Grid:
-            position = {**at, **{dim: row for dim in rows if row}, **{dim: column for dim in columns if column}}
-            return self.grid(inner_levels, position) if inner_levels else self._tile(position)
-
+        if inner and len(rows) == len(columns) == 1:  # a single grid in a grid adds nothing
+            only = item(rows[0], columns[0])
+            assert isinstance(only, Grid), "an inner level is one"
+            return only
         return Grid(
-            tuple(tuple(item(row, column) for column in self._of(columns)) for row in self._of(rows)),
-            (self._title(rows, "↓"), self._title(columns, "→")),
-            (self._labels(rows), self._labels(columns)),
+            tuple(tuple(item(row, column) for column in columns) for row in rows),
+            (_title(level[0], "↓"), _title(level[1], "→")),
+            (self._labels(level[0]), self._labels(level[1])),
         )
 
-    def _of(self, dims: list[int]) -> Sequence[Bin | None]:
-        return self.bins[dims[0]] if dims else [None]
-
-    def _title(self, dims: list[int], way: str) -> str:
-        return f"dim {dims[0]} {way}" if dims else ""
-
-    def _labels(self, dims: list[int]) -> tuple[str, ...]:
+    def _labels(self, drawn: int | None) -> tuple[str, ...]:
         """The range of elements of a dim in each bin."""
-        if not dims or self.shape is None:
+        if drawn is None or self.shape is None:
             return ()
-        dim = self.shape[dims[0]]
-        size = -(-dim // self.table.shape[dims[0]])
-        ends = [(min(low * size, dim), min(high * size, dim)) for low, high in self.bins[dims[0]]]
+        dim = self.shape[drawn]
+        size = -(-dim // self.table.shape[drawn])
+        ends = [(min(low * size, dim), min(high * size, dim)) for low, high in self.bins[drawn]]
         is_long = len(str(dim)) > _LONG_NUMBER and len(ends) > 1
         texts = [f"{start}:" if is_long else f"{start}:{end}" for start, end in ends]
         return tuple(text if start < end or not dim else "-" for text, (start, end) in zip(texts, ends, strict=True))
 
-    def _tile(self, at: dict[int, Bin]) -> Tile:
+    def _tile(self, at: dict[int, Bin], level: Level) -> Tile:
+        """The tile of the part of the array at these bins, in a grid of this level."""
         dims = range(self.table.ndim - 2)
         part = self.table[tuple(slice(*at[dim]) if dim in at else slice(None) for dim in dims)]
         *shards, sums, copies = part.shape
@@ -195,12 +191,8 @@ class _Drawing(NamedTuple):
         sizes = [len(self.bins[dim]) for dim in at]
         number = int(np.ravel_multi_index(order, sizes)) if order else 0
         colour = _colour(number, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
-        shares = {dim: self._padding(dim, at[dim]) for dim in at}
-        inner = sorted(at)[-2:]
-        down = next((shares[dim] for dim in inner if dim in self.down), 0.0)
-        across = next((shares[dim] for dim in inner if dim not in self.down), 0.0)
-        if any(shares[dim] == 1 for dim in at):
-            down = across = 1.0
+        shares: dict[int | None, float] = {dim: self._padding(dim, at[dim]) for dim in at}
+        down, across = (1.0 if 1 in shares.values() else shares.get(dim, 0.0) for dim in level)
         return Tile((devices_text(part.reshape(-1).tolist()), *notes), colour, (down, across))
 
     def _padding(self, dim: int, at: Bin) -> float:
@@ -211,6 +203,10 @@ class _Drawing(NamedTuple):
         low, high = at[0] * size, at[1] * size
         real = max(min(high, self.shape[dim]) - low, 0)
         return 1 - real / (high - low)
+
+
+def _title(dim: int | None, way: str) -> str:
+    return "" if dim is None else f"dim {dim} {way}"
 
 
 _LONGEST = 16  # characters that name the devices of a tile
@@ -264,55 +260,38 @@ class CellLabel(NamedTuple):
     anchor: str
 
 
-class _Extent(NamedTuple):
-    """The sizes of a grid's parts. left, top: of its labels; width, height: of an item; across, down: from one item to
-    the next; edge: of the frame around tiles."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    across: float
-    down: float
-    edge: float
+Parts = list[Box | CellLabel]
 
 
-def _extent_of(grid: Grid, unit: CellSize) -> _Extent:
+def drawn_parts(grid: Grid, unit: CellSize) -> tuple[Parts, float, float]:
+    """The tiles and labels of a grid with their positions, and its width and height, labels included."""
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
-    label_width = longest * unit.char + unit.margin if longest else 0
-    lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
-    first = grid.items[0][0]
-    width, height = size_of(first, unit)
-    across, down, edge = (unit.gap,) * 3 if isinstance(first, Tile) else (*unit.apart, 0)
-    return _Extent(label_width, lines * unit.line, width, height, width + across, height + down, edge)
+    left = longest * unit.char + unit.margin if longest else 0
+    num_lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
+    top, is_inner = num_lines * unit.line, isinstance(grid.items[0][0], Tile)
+    gap, edge = ((unit.gap, unit.gap), unit.gap) if is_inner else (unit.apart, 0)  # edge: of the frame around tiles
+    items = [[_item_parts(item, unit) for item in row] for row in grid.items]
+    _, width, height = items[0][0]
+    xs = [left + edge + column * (width + gap[0]) for column in range(len(items[0]))]
+    ys = [top + edge + row * (height + gap[1]) for row in range(len(items))]
+    parts: Parts = []
+    if grid.titles[1]:
+        parts.append(CellLabel(grid.titles[1], left + edge, 0, "start"))
+    if grid.titles[0]:
+        parts.append(CellLabel(grid.titles[0], left - unit.margin, max(top - unit.line, 0), "end"))
+    parts += [
+        CellLabel(label, x + width / 2, top - unit.line, "middle") for x, label in zip(xs, grid.labels[1], strict=False)
+    ]
+    parts += [
+        CellLabel(label, left - unit.margin, y + (height - unit.line) / 2, "end")
+        for y, label in zip(ys, grid.labels[0], strict=False)
+    ]
+    for y, row in zip(ys, items, strict=True):
+        for x, (inner, _, _) in zip(xs, row, strict=True):
+            parts += [part._replace(x=x + part.x, y=y + part.y) for part in inner]
+    title = left + unit.gap + len(grid.titles[1]) * unit.char
+    return parts, max(xs[-1] + width + edge, title), ys[-1] + height + edge
 
 
-def size_of(item: Tile | Grid, unit: CellSize) -> tuple[float, float]:
-    """Width and height of the drawing, labels included."""
-    if isinstance(item, Tile):
-        return unit.width, unit.height
-    label_width, top, width, height, across, down, edge = _extent_of(item, unit)
-    body = 2 * edge + (len(item.items[0]) - 1) * across + width
-    title = unit.gap + len(item.titles[1]) * unit.char
-    return label_width + max(body, title), top + 2 * edge + (len(item.items) - 1) * down + height
-
-
-def placed(item: Grid, unit: CellSize, x: float = 0, y: float = 0) -> Iterator[Box | CellLabel]:
-    """Yields every tile and label of a grid, with their positions."""
-    label_width, top, width, height, across, down, edge = _extent_of(item, unit)
-    begin_x, begin_y = x + label_width + edge, y + top + edge
-    if item.titles[1]:
-        yield CellLabel(item.titles[1], begin_x, y, "start")
-    if item.titles[0]:
-        yield CellLabel(item.titles[0], x + label_width - unit.margin, y + max(top - unit.line, 0), "end")
-    for column, label in enumerate(item.labels[1]):
-        yield CellLabel(label, begin_x + column * across + width / 2, y + top - unit.line, "middle")
-    for row, label in enumerate(item.labels[0]):
-        yield CellLabel(label, x + label_width - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
-    for row, items in enumerate(item.items):
-        for column, inner in enumerate(items):
-            at = begin_x + column * across, begin_y + row * down
-            if isinstance(inner, Grid):
-                yield from placed(inner, unit, *at)
-            else:
-                yield Box(inner, *at)
+def _item_parts(item: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]:
+    return ([Box(item, 0, 0)], unit.width, unit.height) if isinstance(item, Tile) else drawn_parts(item, unit)

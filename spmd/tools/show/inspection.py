@@ -27,7 +27,6 @@ from ...core import (
 )
 from ...core.extend import (
     SYNC_LOCK,
-    Graph,
     Line,
     Recording,
     body,
@@ -260,17 +259,20 @@ def _attempt(
     with recordings.recorded(into):
         storages = [_storage_of(tensor) for tensor in tensors]
         syncs.sync()
-        waiting = [number for storage in storages if (number := _unknown_of(storage, into)) is not None]
-        needed = set(waiting)
-        while waiting:
-            earlier = _read_by(into, waiting.pop()) - needed
-            needed |= earlier
-            waiting += earlier
-        first = min(needed, default=None)
-        if first is None:
+        values = {storage.value for storage in storages}
+        needed = {number for data, (number, _) in into.unknown.items() if data in values}
+        # A program's results have a known sharding only where those that it reads have one.
+        for number in reversed(range(len(into.programs))):
+            read = into.programs[number].inputs if number in needed else ()
+            needed |= {into.unknown[data][0] for data in read if data in into.unknown}
+        if not needed:
             return [storage.value.sharding if type(storage.value) is DeviceData else None for storage in storages], {}
-        chosen = _chosen(into.programs[first])
-        return [], {(first, place): sharding for place, sharding in chosen.items()}
+        first = min(needed)
+        results, pinned = (
+            executables.planned_for(into.programs[first], user_line()).results,
+            into.programs[first].pinned,
+        )
+        return [], {(first, i): sharding for i, sharding in enumerate(results) if pinned[i] is None}
 
 
 def _storage_of(tensor: XlaTensor) -> Storage:
@@ -279,20 +281,3 @@ def _storage_of(tensor: XlaTensor) -> Storage:
     if view_of(tensor) is None and storage_of(tensor).listed and recorders.is_run_here()(storage_of(tensor).recorder):
         return storage_of(tensor)
     return Storage(value, value.meta)
-
-
-def _unknown_of(storage: Storage, into: Recording) -> int | None:
-    """The program that makes a storage's value, where the compiler chooses its sharding and this is not known."""
-    source = into.unknown.get(storage.value) if type(storage.value) is DeviceData else None
-    return None if source is None else source[0]
-
-
-def _read_by(into: Recording, number: int) -> set[int]:
-    """The programs whose results must have a known sharding before this program's can have one."""
-    return {into.unknown[device_data][0] for device_data in into.programs[number].inputs if device_data in into.unknown}
-
-
-def _chosen(graph: Graph) -> dict[int, Sharding]:
-    """The sharding of each result that is not pinned."""
-    results = executables.planned_for(graph, user_line()).results
-    return {index: sharding for index, sharding in enumerate(results) if graph.pinned[index] is None}

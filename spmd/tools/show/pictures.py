@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...core import DEVICE, Sharding, hardware, variables
-from .grids import Box, CellSize, Grid, grid_of, lone, placed, read_table, size_of, table_of
+from .grids import Box, CellSize, Grid, drawn_parts, grid_of, lone, read_table, table_of
 from .inspection import Inspection, inspect
 
 # For each number of a colour: its index in the table of 256 that every terminal has. Black is readable on all of them.
@@ -67,10 +67,10 @@ class Picture:
         for rows, columns in [(rows, columns) for rows in (16, 8, 4, 2, 1) for columns in range(32, 0, -1)]:
             grid = self._grid(rows, columns)
             least = grid.widest()
-            if size_of(grid, _characters(grid, least, scale))[0] <= max_width:
+            if drawn_parts(grid, _characters(grid, least, scale))[1] <= max_width:
                 break
         width = max(least, int(min_width * scale))
-        while width > least and size_of(grid, _characters(grid, width, scale))[0] > max_width:
+        while width > least and drawn_parts(grid, _characters(grid, width, scale))[1] > max_width:
             width -= 1
         canvas = _Canvas(grid, _characters(grid, width, scale))
         return "\n".join([*self.caption, *canvas.lines(use_color=use_color)])
@@ -81,10 +81,10 @@ class Picture:
         lines = max(len(tile.lines) for tile in grid.tiles())
         unit = CellSize(max(7 * grid.widest(), 44), 15 * lines + 21, 18, 7, 1, (14, 10), 6)
         top = 18 * len(self.caption) + 6
-        width, height = size_of(grid, unit)
+        parts, width, height = drawn_parts(grid, unit)
         width = max(width, max((7 * len(line) for line in self.caption), default=0)) + 8
         drawn = [f'<text x="4" y="{18 * (i + 1) - 4}">{escape(line)}</text>' for i, line in enumerate(self.caption)]
-        for part in placed(grid, unit, 4, top):
+        for part in (part._replace(x=part.x + 4, y=part.y + top) for part in parts):
             if isinstance(part, Box):
                 drawn += _tile_svg(part, unit)
             else:
@@ -158,12 +158,13 @@ class _Canvas:
     """Characters in lines, each with the number of its background colour (-1: none)."""
 
     def __init__(self, grid: Grid, unit: CellSize):
-        width, height = (int(side) for side in size_of(grid, unit))
+        parts, *sides = drawn_parts(grid, unit)
+        width, height = map(int, sides)
         self.text = np.full((height, width), " ")
         self.colours = np.full((height, width), -1)
         self.size = int(unit.width), int(unit.height)
         framed = np.zeros((height + 2, width + 2), bool)  # tiles and the characters around them; a margin on each side
-        for part in placed(grid, unit):
+        for part in parts:
             if isinstance(part, Box):
                 x, y = self._paint(part)
                 framed[y : y + self.size[1] + 2, x : x + self.size[0] + 2] = True
