@@ -8,13 +8,12 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 
-from ...core import DeviceData, Meta, Move, Sharding, Spec, annotations, counters, specs
+from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, specs
 from ...core.extend import (
     Graph,
     Line,
     LoweringError,
     Node,
-    OpSpec,
     Program,
     Rewrite,
     Value,
@@ -76,12 +75,12 @@ class _Search:
 
     def checked(self, move: Move, place: int) -> Move:
         """The move with an annotation that removes it; as it is where none of those tried does."""
-        best: tuple[Any, Move, tuple[Value, Sharding]] | None = None
+        best: tuple[Any, Value, Sharding, Cost] | None = None
         left_to_try = _TRIES
         for value, sharding in itertools.chain(self.helped, self._candidates(move, place)):
             key = walks.value_name(value), sharding
             if key not in self.tried:
-                self.tried[key] = _compiled(self.graph, {walks.value_name(value): sharding}, self.line)
+                self.tried[key] = self._compiled({key[0]: sharding})
                 left_to_try -= 1
             tried = self.tried[key]
             if tried is not None and self._removes(move, place, *tried):
@@ -89,7 +88,7 @@ class _Search:
                 others = sum(one.bytes for one, _ in remaining if one.largest > self.above)
                 rank = cost.memory > self.before.memory * _MORE_MEMORY, others, cost.moved, cost.memory
                 if best is None or rank < best[0]:
-                    best = rank, self._with_mark(move, value, sharding, cost), (value, sharding)
+                    best = rank, value, sharding, cost
                     left_to_try = min(left_to_try, _TRIES_FOR_BETTER)
                 if not rank[0] and not others:
                     break
@@ -97,83 +96,73 @@ class _Search:
                 break
         if best is None:
             return move
-        self.helped = [best[2], *(one for one in self.helped if one != best[2])]
-        return best[1]
+        _, value, sharding, cost = best
+        self.helped = [(value, sharding), *(one for one in self.helped if one != (value, sharding))]
+        moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
+        return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
 
     def _removes(self, move: Move, place: int, left: Sequence[Placement], cost: Cost) -> bool:
         is_left = any(at == place and one.value == move.value and one.largest >= move.largest for one, at in left)
         is_less = cost.moved <= self.before.moved - move.bytes // 2
         return not is_left and is_less and cost.flops <= self.before.flops * _MORE_FLOPS
 
-    def _with_mark(self, move: Move, value: Value, sharding: Sharding, cost: Cost) -> Move:
-        moved = f"all collectives then move {cost.moved:,} B, now {self.before.moved:,} B"
-        return dataclasses.replace(move, mark=f"{_text(self.graph, value, sharding)} ({moved})", is_checked=True)
-
     def _candidates(self, move: Move, place: int) -> Iterator[tuple[Value, Sharding]]:
-        """Yields values and layouts to try: first the layouts that XLA would choose for the values near the move, then
-        all that cut them evenly, one of each value and then the next."""
-        graph = self.graph
-        values = _values(graph, graph.nodes[place], move)
+        """Yields values and layouts to try, each once: first the layouts that XLA would choose for the values near the
+        move, then all that cut them evenly, one of each value and then the next."""
         seen = set()
-
-        def is_new(value: Value, sharding: Sharding | None) -> bool:
-            key = walks.value_name(value), sharding
-            is_fresh = sharding is not None and key not in seen and sharding is not _layout(graph, value)
+        for value, sharding in self._choices(_values(self.graph, self.graph.nodes[place], move), move):
+            key, now = (walks.value_name(value), sharding), _layout(self.graph, value)
+            if sharding is not None and sharding is not now and key not in seen and not self._undoes(value, sharding):
+                yield value, sharding
             seen.add(key)
-            return is_fresh and not self._is_undone(value, sharding)
 
+    def _undoes(self, value: Value, sharding: Sharding) -> bool:
+        """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
+        now = _layout(self.graph, value)
+        return now is not None and undoes(_spec_of(value, now), _spec_of(value, sharding), self.unused)
+
+    def _choices(self, values: Sequence[Value], move: Move) -> Iterator[tuple[Value, Sharding | None]]:
         for value in (*values, *self.near):
             if is_mark(value) or type(value) is DeviceData:
-                wish = self._wish(value)
-                if wish is not None and is_new(value, wish):
-                    yield value, wish
-        for sharding in _layouts(values[0], graph.mesh):
-            rank = len(values[0].meta.shape)
-            if spec_text(sharding.partition_spec(rank)) == move.after and is_new(values[0], sharding):
-                yield values[0], sharding
-        for several in itertools.zip_longest(*([*_layouts(value, graph.mesh)] for value in values)):
-            for value, layout in zip(values, several, strict=True):
-                if layout is not None and is_new(value, layout):
-                    yield value, layout
-
-    def _is_undone(self, value: Value, sharding: Sharding | None) -> bool:
-        """True for a layout without an axis of the value's mark that an op cannot use, which is a finding by itself."""
-        rank, now = len(value.meta.shape), _layout(self.graph, value)
-        if now is None or sharding is None:
-            return False
-        old, new = (spec_text(one.partition_spec(rank)) for one in (now, sharding))
-        return undoes(old, new, self.unused)
+                yield value, self._wish(value)
+        mesh = self.graph.mesh
+        yield from ((values[0], one) for one in _layouts(values[0], mesh) if _spec_of(values[0], one) == move.after)
+        for several in itertools.zip_longest(*(_layouts(value, mesh) for value in values)):
+            yield from zip(values, several, strict=True)
 
     def _wish(self, value: Value) -> Sharding | None:
-        """The layout that XLA chooses for an annotated value, or for an input, without its own."""
-        key = walks.value_name(value)
+        """The layout that XLA chooses for an annotated value without its annotation; for an input that of a copy of it,
+        where every device has the input whole."""
+        key, mesh = walks.value_name(value), self.graph.mesh
         if key not in self.wishes:
-            self.wishes[key] = _chosen_without(self.graph, value, self.line)
+            is_open = mesh.with_spec(Spec((specs.OPEN,) * len(value.meta.shape)))
+            edits: Edits = {value: None} if is_mark(value) else {value: mesh.replicated(), ("copy", value): is_open}
+            result, places = _edited(self.graph, edits)
+            of = result.nodes[places.index(self.graph.nodes.index(value))] if is_mark(value) else result.nodes[0]
+            more = dataclasses.replace(result, roots=[*result.roots, of], pinned=[*result.pinned, None])
+            program = self._program(more)
+            # XLA's choice may be one that no spec can name, over a mesh of its own.
+            chosen = None if program is None else program.results[-1]
+            self.wishes[key] = chosen if chosen is not None and chosen.axis_names == mesh.axis_names else None
         return self.wishes[key]
 
-
-def _compiled(graph: Graph, edits: Edits, line: Line) -> tuple[list[Placement], Cost] | None:
-    """The moves, by the places of the ops of this graph, and the cost of its program with other annotations; None where
-    the partitioner cannot keep to them."""
-    result, places = edited(graph, edits, _op)
-    program = _program(result, line)
-    if program is None:
-        return None
-    return [(move, places[place]) for move, place in program.facts.moves], Cost.of(program)
-
-
-def _op(meta: Meta, sharding: Sharding | None) -> OpSpec:
-    return annotations.unmarked_op(meta) if sharding is None else annotations.mark_op(meta, sharding)
-
-
-def _program(graph: Graph, line: Line) -> Program | None:
-    with counters.silent():
-        try:
-            return executables.compile_graph(
-                executables.formed(graph), "plan", line, "an annotation is tried", is_planned=True
-            )
-        except (LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
+    def _compiled(self, edits: Edits) -> tuple[list[Placement], Cost] | None:
+        """The moves, by the places of the ops of this graph, and the cost of its program with other annotations; None
+        where the partitioner cannot keep to them."""
+        result, places = _edited(self.graph, edits)
+        program = self._program(result)
+        if program is None:
             return None
+        return [(move, places[place]) for move, place in program.facts.moves], Cost.of(program)
+
+    def _program(self, graph: Graph) -> Program | None:
+        with counters.silent():
+            try:
+                return executables.compile_graph(
+                    executables.formed(graph), "plan", self.line, "an annotation is tried", is_planned=True
+                )
+            except (LoweringError, torch.OutOfMemoryError):  # it cannot be made, which is an answer
+                return None
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------
@@ -185,17 +174,8 @@ def _layout(graph: Graph, value: Value) -> Sharding | None:
     return value.op.sharding if is_mark(value) else None
 
 
-def _chosen_without(graph: Graph, value: Value, line: Line) -> Sharding | None:
-    """The layout that XLA chooses for a value without its annotation; for an input that of a copy of it, where every
-    device has the input whole."""
-    is_open = graph.mesh.with_spec(Spec((specs.OPEN,) * len(value.meta.shape)))
-    edits: Edits = {value: None} if is_mark(value) else {value: graph.mesh.replicated(), ("copy", value): is_open}
-    result, places = edited(graph, edits, _op)
-    of = result.nodes[places.index(graph.nodes.index(value))] if is_mark(value) else result.nodes[0]
-    program = _program(dataclasses.replace(result, roots=[*result.roots, of], pinned=[*result.pinned, None]), line)
-    # XLA's choice may be one that no spec can name, over a mesh of its own.
-    chosen = None if program is None else program.results[-1]
-    return chosen if chosen is not None and chosen.axis_names == graph.mesh.axis_names else None
+def _spec_of(value: Value, sharding: Sharding) -> str:
+    return spec_text(sharding.partition_spec(len(value.meta.shape)))
 
 
 def _values(graph: Graph, node: Node, move: Move) -> list[Value]:
@@ -261,9 +241,8 @@ def _layouts(value: Value, mesh: Sharding) -> Iterator[Sharding]:
 
 def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
     """The annotation in words: the value, its line, and both layouts."""
-    rank, shape = len(value.meta.shape), list(value.meta.shape)
-    after, now = spec_text(sharding.partition_spec(rank)), _layout(graph, value)
-    instead = "" if now is None else f" instead of {spec_text(now.partition_spec(rank))}"
+    shape, now = list(value.meta.shape), _layout(graph, value)
+    instead = "" if now is None else f" instead of {_spec_of(value, now)}"
     node = walks.origin(value)
     if node is None:
         reader = next(one for one in graph.nodes if value in one.operands)
@@ -272,7 +251,7 @@ def _text(graph: Graph, value: Value, sharding: Sharding) -> str:
         # A gradient is annotated in a hook of its tensor.
         name = "gradient" if user_lines.source_of(node).sequence >= 0 else "result"
         of = f"the {name} {shape} of {user_lines.source_of(node).op.name} at {_place(graph, node)}"
-    return f"mark_sharding of {of} as {after}{instead}"
+    return f"mark_sharding of {of} as {_spec_of(value, sharding)}{instead}"
 
 
 def _place(graph: Graph, node: Node) -> str:
@@ -289,44 +268,40 @@ def is_mark(value: Value | None) -> TypeGuard[Node]:
     return type(value) is Node and value.op.name == "mark_sharding"
 
 
-def edited(graph: Graph, edits: Edits, mark_op: Callable[[Meta, Sharding | None], OpSpec]) -> tuple[Graph, list[int]]:
+def _edited(graph: Graph, edits: Edits) -> tuple[Graph, list[int]]:
     """Returns the graph with these annotations, and for each op of it the place in the old graph (-1: a new one).
 
-    mark_op: the op of an annotation, and that of none. An annotated value gets the other annotation in the place of its
-    own, any other value one of its own. An input that a result is written over is state: the result, and what meets it
-    in its update with the same shape and layout (gradient, moments), follow it.
+    An annotated value gets the other annotation in the place of its own, any other value one of its own. An input that
+    a result is written over is state: the result, and what meets it in its update with the same shape and layout
+    (gradient, moments), follow it.
     """
     edits = {**edits, **_state(graph, edits)}
     new, places = Rewrite(graph, is_recorded=True), list[int]()
 
-    def mark(value: Value, sharding: Sharding, like: Node, shift: float) -> None:
+    def mark(value: Value, sharding: Sharding | None, like: Node, shift: float) -> None:
         """Adds an annotation of a value before or behind an op; what reads the value reads it."""
-        node = new.add(mark_op(value.meta, sharding), (value,), like)
+        assert sharding is not None, "a value without an annotation has none to take away"
+        node = new.add(annotations.mark_op(value.meta, sharding), (value,), like)
         node.serial += shift
         new.replace([value], node)
         places.append(-1)
 
     for key, sharding in edits.items():
-        if isinstance(key, tuple) and key[0] == "copy" and sharding is not None:
+        if isinstance(key, tuple) and key[0] == "copy":
             mark(key[1], sharding, graph.nodes[0], -0.5)
     for index, node in enumerate(graph.nodes):
-        op = mark_op(node.meta, edits[node]) if node in edits and is_mark(node) else node.op
+        op, annotated = node.op, is_mark(node)
+        if annotated and node in edits:
+            instead = edits[node]
+            op = annotations.unmarked_op(node.meta) if instead is None else annotations.mark_op(node.meta, instead)
         new.put(node, op, node.operands, node.numbers)
         places.append(index)
-        for result in _marked(node, edits):
-            sharding = edits[walks.value_name(result)]
-            assert sharding is not None, "a value without an annotation has none to take away"
-            mark(result, sharding, node, 0.5)
+        for result in () if annotated else walks.results(node):
+            if (name := walks.value_name(result)) in edits:
+                mark(result, edits[name], node, 0.5)
     shardings = [edits.get(data) or sharding for data, sharding in zip(graph.inputs, graph.shardings, strict=True)]
     pinned = [_pinned(graph, index, edits) for index in range(len(graph.roots))]
     return dataclasses.replace(new.graph(), shardings=shardings, pinned=pinned), places
-
-
-def _marked(node: Node, edits: Edits) -> list[Value]:
-    """The results of an op that get an annotation of their own."""
-    if is_mark(node):
-        return []
-    return [one for one in walks.results(node) if walks.value_name(one) in edits]
 
 
 def _pinned(graph: Graph, place: int, edits: Edits) -> Sharding | None:
