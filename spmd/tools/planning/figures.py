@@ -25,26 +25,25 @@ if TYPE_CHECKING:  # a plan for CPU devices imports no clock
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The memory, operations and collectives of one program, per device. error: the compiler's message where it does
-    not fit, else "".
+    """The memory, operations and collectives of one program, per device, by the names of `Plan`. host: its temporaries.
 
     loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
     unknown_loops: the user's line of each loop that ends by its data, the seconds of one iteration, and how many count.
     """
 
-    argument_bytes: int = 0
-    result_bytes: int = 0
-    in_place_bytes: int = 0
-    temporary_bytes: int = 0
-    peak_bytes: int = 0
-    host_temporary_bytes: int = 0
+    arguments: int = 0
+    results: int = 0
+    in_place: int = 0
+    temporaries: int = 0
+    peak: int = 0
+    host: int = 0
     flops: float = 0.0
     cycles: int = 0
     cycles_once: int = 0
-    compile_seconds: float = 0.0
-    error: str = ""
-    unknown_loops: tuple[tuple[str, float, int], ...] = ()
     kernel_flops: int = 0
+    compile_seconds: float = 0.0
+    verdict: str = ""
+    unknown_loops: tuple[tuple[str, float, int], ...] = ()
     unknown_kernels: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
     no_loops: str = ""
@@ -52,6 +51,11 @@ class Figures:
     terms: tuple[Term, ...] = ()
     moves: tuple[Move, ...] = ()
     unused_axes: tuple[tuple[str, str], ...] = ()  # and exchanges: (kind, sentence)
+
+
+# The figures of a plan of several programs: of the one with the largest peak, and sums over all.
+OF_LARGEST = ("arguments", "results", "in_place", "peak")
+SUMMED = ("flops", "cycles", "cycles_once", "kernel_flops", "compile_seconds")
 
 
 def figures_of(
@@ -107,12 +111,12 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
     peak, used = _peak(memory, is_reported=bool(once)), _used(memory)
     figures = Figures(
-        argument_bytes=record.argument_bytes,
-        result_bytes=record.output_bytes,
-        in_place_bytes=record.alias_bytes,
-        temporary_bytes=min(record.temp_bytes, peak - used),
-        peak_bytes=peak,
-        host_temporary_bytes=memory.host_temp_size_in_bytes,
+        arguments=record.argument_bytes,
+        results=record.output_bytes,
+        in_place=record.alias_bytes,
+        temporaries=min(record.temp_bytes, peak - used),
+        peak=peak,
+        host=memory.host_temp_size_in_bytes,
         flops=program.facts.flops,
         cycles=iterations,
         cycles_once=once,
@@ -196,9 +200,7 @@ def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     inputs = zip(graph.inputs, graph.shardings, strict=True)
     arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
-    return Figures(
-        arguments, temporary_bytes=needed, peak_bytes=arguments + needed, compile_seconds=seconds, error=error
-    )
+    return Figures(arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, verdict=error)
 
 
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
@@ -226,11 +228,9 @@ def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple
 
 def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
     """The text of a value: meta, sharding, op, module and line."""
-    sharding, line = node.op.sharding, user_lines.node_line(user_lines.source_of(node))
-    how = "unsharded, unless the compiler shards it"
-    if sharding is not None:
-        how = f"as {sharding.partition_spec(len(meta.shape))}"
-    where = line if line.code is not None else user_lines.line_of(node, graph.nodes)
+    sharding, where = node.op.sharding, user_lines.line_of(node, graph.nodes)
+    spec = None if sharding is None else sharding.partition_spec(len(meta.shape))
+    how = "unsharded, unless the compiler shards it" if spec is None else f"as {spec}"
     return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"
 
 

@@ -4,6 +4,7 @@ import contextlib
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -75,13 +76,11 @@ class Calls:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Records the calls of modules inside the context."""
-        begin = hooks.register_module_forward_pre_hook(self._begin)
-        end = hooks.register_module_forward_hook(self._end, always_call=True)
-        try:
+        with (
+            hooks.register_module_forward_pre_hook(self._begin),
+            hooks.register_module_forward_hook(self._end, always_call=True),
+        ):
             yield
-        finally:
-            begin.remove()
-            end.remove()
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self._open.append((walks.next_serial(), torch._C._autograd._get_sequence_nr()))
@@ -198,9 +197,9 @@ def shard_bytes(meta: Meta, sharding: Sharding) -> int:
     return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
-def bytes_of(names: StateNames) -> dict[str, int]:
+def bytes_of(names: StateNames) -> Counter[str]:
     """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
-    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
+    sizes = Counter[str]()
     for storage, named in names.named.items():
         device_data = storage.value
         if named.role in ROLES and type(device_data) is DeviceData:

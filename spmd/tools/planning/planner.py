@@ -40,7 +40,7 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from .figures import Figures, chip_of, error_text, figures_of, largest, summed
+from .figures import OF_LARGEST, SUMMED, Figures, chip_of, error_text, figures_of, largest, summed
 from .layout import (
     Calls,
     LayoutRow,
@@ -217,18 +217,16 @@ def planned(
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
+    """The second of two steps. state: the bytes per device of each role, other inputs among them, and on the host;
+    paths: the module of an op.
 
     rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
-    None: there are no rules. earlier: all programs of the recording. made: the results of this step's programs, which
-    later ones may read. mesh: None: that of the programs.
+    None: there are no rules. earlier: all programs of the recording. mesh: None: that of the programs.
     """
 
     programs: list[Graph]
     earlier: list[Graph]
-    made: set[DeviceData]
-    roles: dict[DeviceData, str]
-    state: dict[str, int]
+    state: Counter[str]
     paths: Callable[[Node], str]
     rows: list[LayoutRow]
     findings: list[PlanFinding]
@@ -248,7 +246,7 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
         with calls.noted():
             result = step(*args, **kwargs)
             syncs.sync()
-        programs, results = recording.programs[first:], recording.made[first_made:]
+        programs, results = recording.programs[first:], {*recording.made[first_made:]}
         layout = rows_of(roots, patterns)
         record = recorded_step(
             recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, layout, sites
@@ -268,7 +266,7 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
 def recorded_step(
     recording: Recording,
     programs: list[Graph],
-    results: Sequence[DeviceData],
+    results: Set[DeviceData],
     reachable: Objects,
     calls: Calls,
     layout: tuple[list[LayoutRow], list[PlanFinding]],
@@ -276,15 +274,16 @@ def recorded_step(
 ) -> PlannedStep:
     """The programs of a step, with their results, by what is reachable at the end of it."""
     names, (rows, findings) = StateNames(reachable), layout
-    inputs = {device_data for graph in programs for device_data in graph.inputs}
-    named = {device_data: role_and_name(names, device_data) for device_data in inputs}
-    paths = {device_data: path for device_data, (_, path) in named.items()}
+    state, paths = bytes_of(names), dict[DeviceData, str]()
+    shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
+    for data, sharding in shardings.items():
+        role, paths[data] = role_and_name(names, data)
+        if role == "inputs" and data not in results:
+            state["inputs" if sharding.memory == DEVICE else "host"] += shard_bytes(data.meta, sharding)
     return PlannedStep(
         programs,
         recording.programs,
-        set(results),
-        {device_data: role for device_data, (role, _) in named.items()},
-        bytes_of(names),
+        state,
         lambda node: path_of(node, calls, paths),
         rows,
         [replace(finding, line=_read_at(finding.subject, paths, programs)) for finding in findings],
@@ -297,8 +296,7 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
     for graph in programs:
         for node in graph.nodes:
             if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
-                reading = user_lines.node_line(user_lines.source_of(node))
-                return str(reading if reading.code is not None else user_lines.line_of(node, graph.nodes))
+                return str(user_lines.line_of(node, graph.nodes))
     return ""
 
 
@@ -314,22 +312,21 @@ def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line)
         if lay is not None:
             findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
-    state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
+    state = Counter({"parameters": parameters, "gradients": trained, "inputs": buffers})
     mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
-    recorded = PlannedStep([], [], set(), {}, state, lambda node: "", rows, findings, None, mesh)
+    recorded = PlannedStep([], [], state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
         result = compiled(recorded, target, line)
     note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
     peak = parameters + buffers
     notes = (*_idle([mesh], target), note)
-    return replace(result, inputs=buffers, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
+    return replace(result, peak=peak, notes=notes, peak_flops=None, clock=None, constants="")
 
 
 def checked(target: Target, programs: Sequence[Graph]) -> Target:
     """The target of the step's meshes, else the given one. Raises ValueError where these do not agree."""
-    own = {graph.mesh.target for graph in programs if len(graph.mesh.device_ids) > 1 or graph.mesh.target is not None}
-    named = {name for name in own if name is not None}
+    named = {name for graph in programs if (name := graph.mesh.target) is not None}
     if len(named) > 1 or (named and target is not None and target not in named):
         raise ValueError(
             f"plan: the step's meshes are over {', '.join(map(repr, sorted(named)))}"
@@ -368,23 +365,13 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
     mesh = recorded.mesh or max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
-    inputs = {
-        device_data: sharding
-        for graph in programs
-        for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
-        if recorded.roles[device_data] == "inputs" and device_data not in recorded.made
-    }
-    input_bytes: Counter[bool] = Counter()  # True: those on the device
-    for device_data, sharding in inputs.items():
-        input_bytes[sharding.memory == DEVICE] += shard_bytes(device_data.meta, sharding)
     collectives = [row for one in figures for row in one.collectives]
-    widest = max(figures, key=lambda one: one.peak_bytes, default=Figures())
-    error = next((one.error for one in figures if one.error), "")
+    widest = max(figures, key=lambda one: one.peak, default=Figures())
     memory = _memory(target, device, chip)
     refused = [
         graph
         for graph, one in zip(programs, figures, strict=True)
-        if one.error or (memory is not None and one.peak_bytes > memory)
+        if one.verdict or (memory is not None and one.peak > memory)
     ]
     result = Plan(
         target=target,
@@ -394,20 +381,10 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
         parameters=recorded.state["parameters"],
         gradients=recorded.state["gradients"],
         optimizer_state=recorded.state["optimizer state"],
-        inputs=input_bytes[True],
-        arguments=widest.argument_bytes,
-        results=widest.result_bytes,
-        in_place=widest.in_place_bytes,
-        temporaries=max((one.temporary_bytes for one in figures), default=0),
-        peak=widest.peak_bytes,
-        host=recorded.state["host"]
-        + input_bytes[False]
-        + max((one.host_temporary_bytes for one in figures), default=0),
+        inputs=recorded.state["inputs"],
+        temporaries=max((one.temporaries for one in figures), default=0),
+        host=recorded.state["host"] + max((one.host for one in figures), default=0),
         memory=memory,
-        flops=sum(one.flops for one in figures),
-        cycles=sum(one.cycles for one in figures),
-        cycles_once=sum(one.cycles_once for one in figures),
-        kernel_flops=sum(one.kernel_flops for one in figures),
         collectives=tuple(sorted(collectives, key=lambda row: -row.moved_bytes)),
         num_programs=len(programs),
         num_ops=sum(len(graph.nodes) for graph in programs),
@@ -415,9 +392,8 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
             len(graph.nodes) - sum((iterations - 1) * period for _, iterations, period in one.loops)
             for graph, one in zip(programs, figures, strict=True)
         ),
-        compile_seconds=sum(one.compile_seconds for one in figures),
         line=str(line),
-        verdict=error,
+        verdict=next((one.verdict for one in figures if one.verdict), ""),
         largest=largest(refused[0], recorded.paths) if refused else (),
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
@@ -434,16 +410,19 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
             *unused_axes(words for one in figures for words in one.unused_axes),
             *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
         ),
+        recorded=recordings(recorded.earlier, programs, target, line),
+        **{name: getattr(widest, name) for name in OF_LARGEST},
+        **{name: sum(getattr(one, name) for one in figures) for name in SUMMED},
     )
-    return replace(advice(result, programs), recorded=recordings(recorded.earlier, programs, target, line))
+    return advice(result, programs)
 
 
 def _memory(target: Target, device: Any, chip: "Chip | None") -> int | None:
     """The memory of one device; simulated devices share the host's. None: not known."""
-    if chip is not None and not chip.is_gpu:
+    if chip is not None and not (chip.is_gpu and target is None):
         return chip.usable_bytes
     if target is not None:
-        return None if chip is None else chip.usable_bytes
+        return None
     host = hardware.host_memory()
     if host is not None:
         return host // len(topology.all_devices())
@@ -470,8 +449,7 @@ _MANY_OPS = 200  # from which on compiling may take long enough for a note
 def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
     """Notes that the target has more devices than these meshes."""
     used = len({device for mesh in meshes for device in mesh.device_ids})
-    if target is not None and used < topology.num_devices(target):
-        count = topology.num_devices(target)
+    if target is not None and used < (count := topology.num_devices(target)):
         yield (
             f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
             f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
