@@ -61,30 +61,16 @@ class Chip:
         return self.peak_flops / self.flops_per_cycle if self.flops_per_cycle else None
 
 
-_GIB = 1 << 30
-_DOCS = "peak, links, bandwidth: cloud.google.com/tpu/docs/"
-_MEMORY = "; memory: what libtpu 0.0.42's compiler calls available"
-
-
-def _matrix_units(count: int, width: int) -> int:
-    """The operations of this number of matrix units of width x width in a cycle: a product and a sum each."""
-    return 2 * count * width * width
-
-
-def _tpu(
-    name: str,
-    peak: float,
-    units: int,
-    gib: float,
-    links: int,
-    link_bits: float,
-    network_bits: float,
-    bandwidth: float,
-    host: float = 16e9,
-) -> Chip:
+def _tpu(name: str, peak: float, num_units: int, width: int, gib: float, links: int, *rates: float) -> Chip:
+    """The chip with so many matrix units of width x width, each of which makes a product and a sum in a cycle. rates:
+    bits per second over all links and over the network, bytes per second of the memory and to the host."""
+    link_bits, network_bits, bandwidth, host = rates
+    source = f"peak, links, bandwidth: cloud.google.com/tpu/docs/{name}"
     return Chip(
-        name, peak, int(gib * _GIB), link_bits / 8, f"{_DOCS}{name}{_MEMORY}", flops_per_cycle=units, links=links,
-        network_bytes=network_bits / 8, bandwidth=bandwidth, host_bytes=host,
+        name, peak, int(gib * (1 << 30)), link_bits / 8,
+        f"{source}; memory: what libtpu 0.0.42's compiler calls available",
+        flops_per_cycle=2 * num_units * width**2, links=links, network_bytes=network_bits / 8, bandwidth=bandwidth,
+        host_bytes=host,
     )  # fmt: skip
 
 
@@ -102,12 +88,12 @@ def _gpu(name: str, peak: float, link: float, network_bits: float, f32: float, f
 # (jax-ml.github.io/scaling-book/tpus); of a GPU by its generation.
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": _tpu("v4", 275e12, _matrix_units(8, 128), 30.75, 6, 2400e9, 50e9, 1.2e12),
-    "TPU v5 lite": _tpu("v5e", 197e12, _matrix_units(4, 128), 15.75, 4, 1600e9, 25e9, 0.82e12),
-    "TPU v5": _tpu("v5p", 459e12, _matrix_units(8, 128), 95.74, 6, 4800e9, 50e9, 2.765e12),
-    "TPU v6 lite": _tpu("v6e", 918e12, _matrix_units(4, 256), 31.25, 4, 3584e9, 100e9, 1.64e12, 32e9),
+    "TPU v4": _tpu("v4", 275e12, 8, 128, 30.75, 6, 2400e9, 50e9, 1.2e12, 16e9),
+    "TPU v5 lite": _tpu("v5e", 197e12, 4, 128, 15.75, 4, 1600e9, 25e9, 0.82e12, 16e9),
+    "TPU v5": _tpu("v5p", 459e12, 8, 128, 95.74, 6, 4800e9, 50e9, 2.765e12, 16e9),
+    "TPU v6 lite": _tpu("v6e", 918e12, 4, 256, 31.25, 4, 3584e9, 100e9, 1.64e12, 32e9),
     # Two devices a chip: half of its peak and links each.
-    "TPU7x": _tpu("tpu7x", 2307e12 / 2, _matrix_units(4, 256), 94.75, 6, 9600e9 / 2, 50e9, 7.38e12 / 2),
+    "TPU7x": _tpu("tpu7x", 2307e12 / 2, 4, 256, 94.75, 6, 9600e9 / 2, 50e9, 7.38e12 / 2, 16e9),
     # Links: NVLink, half of the data sheet's sum of both directions; of an L4 PCIe of the fourth generation. Networks:
     # those of NVIDIA's DGX nodes; of L4s what the clouds offer.
     GPUS["a100"].kind: _gpu("a100", 312e12, 300e9, 200e9, 19.5e12, 19.5e12, 32e9),
@@ -154,38 +140,31 @@ def describe_gpu(
     >>> spmd.describe_gpu("h100_slow", text, peak_flops=495e12, link_bytes=450e9, network_bytes=50e9)
     """
     text = description.read_text() if isinstance(description, Path) else description
-    numbers = {field: _number(text, field) for field in _READ}
-    kind = re.search(r'device_description_str:\s*"([^"]+)"', text)
-    missing = [
-        *(field for field, value in numbers.items() if value is None),
-        *(["device_description_str"] * (kind is None)),
-    ]
-    if missing or kind is None:
+    matches = {field: re.search(rf"\b{field}:\s*([\d.]+)", text) for field in _READ}
+    matches["device_description_str"] = re.search(r'device_description_str:\s*"([^"]+)"', text)
+    values = {field: match[1] for field, match in matches.items() if match is not None}
+    missing = [field for field in matches if field not in values]
+    if missing:
         raise ValueError(
             f"describe_gpu: expected the text of a GpuTargetConfigProto, which has {', '.join(missing)}; got "
             f"{text[:80]!r}. Give a file as pathlib.Path"
         )
-    read = {field: value or 0.0 for field, value in numbers.items()}
+    kind, read = values.pop("device_description_str"), {field: float(value) for field, value in values.items()}
     f32 = 2e9 * read["core_count"] * read["fpus_per_core"] * read["clock_rate_ghz"]
     chip = Chip(
-        name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind[1]}",
+        name, peak_flops, int(read["device_memory_size"]), link_bytes, f"given to spmd.describe_gpu for {kind}",
         bandwidth=read["memory_bandwidth"], f32_flops=f32, f64_flops=f32 / 64, cores=int(read["core_count"]),
         network_bytes=link_bytes if network_bytes is None else network_bytes, host_bytes=host_bytes,
     )  # fmt: skip
-    if CHIPS.get(kind[1], chip) != chip:
+    if CHIPS.get(kind, chip) != chip:
         raise ValueError(
-            f"describe_gpu: {kind[1]!r} is another GPU already; give device_description_str a name of its own"
+            f"describe_gpu: {kind!r} is another GPU already; give device_description_str a name of its own"
         )
     add_description(name, text)
-    CHIPS[kind[1]] = chip
+    CHIPS[kind] = chip
 
 
 _READ = ("device_memory_size", "memory_bandwidth", "core_count", "fpus_per_core", "clock_rate_ghz")
-
-
-def _number(text: str, field: str) -> float | None:
-    match = re.search(rf"\b{field}:\s*([\d.]+)", text)
-    return None if match is None else float(match[1])
 
 
 # --- measured constants -----------------------------------------------------------------------------------------------
