@@ -5,7 +5,7 @@ one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,17 +93,13 @@ class UseObserver(TorchDispatchMode):
             if isinstance(parameter, XlaTensor):
                 dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
                 self._held[storage_of(parameter)] = HeldParameter(path, dims)
-        handles: list[Any] = []
-        for path, module in self.model.named_modules():
-            handles.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
-            handles.append(module.register_forward_hook(partial(self._end, path), always_call=not path))
-        try:
+        with ExitStack() as hooks:
+            for path, module in self.model.named_modules():
+                hooks.enter_context(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(partial(self._end, path), always_call=not path))
             # Also around the backward pass: a recomputation must record the same under a mode as the first forward.
             with self:
                 yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _begin(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._depth += not path

@@ -64,8 +64,7 @@ class Inputs:
                 )
         self.values = [tensor.detach().cpu().clone() for tensor in self.tensors]
         self.gradients = [
-            tensor.grad.detach().cpu().clone() if tensor.is_leaf and tensor.grad is not None else None
-            for tensor in self.tensors
+            None if tensor.grad is None else tensor.grad.detach().cpu().clone() for tensor in self.tensors
         ]
 
     def digest(self) -> str:
@@ -192,17 +191,19 @@ class Runner:
     ) -> Outcome:
         """Runs the step once. dtype: of all floats; None: their own. values: what it starts from. calls: notes the
         calls in the bodies of manual computations."""
-        default = torch.get_default_dtype() if dtype is None else dtype
         with (
             abstract_calls.kept(self.inputs.reachable),
             # Roundings are counted along paths of ops: none may have run before the end of the step.
             held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
             options.compiled_with(_quickly()),
             noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
-            _default_dtype(default),
+            contextlib.ExitStack() as after,
             self.inputs.on_device(self.inputs.values if values is None else values, dtype),
             layout.mesh,
         ):
+            after.callback(torch.set_default_dtype, torch.get_default_dtype())
+            # Floats that the step creates without a dtype are of this one.
+            torch.set_default_dtype(torch.get_default_dtype() if dtype is None else dtype)
             if layout.rules is None:
                 self.inputs.shard_arguments(layout.mesh)
             else:
@@ -262,16 +263,11 @@ class Runner:
 
             return hook
 
-        handles = [
-            tensor.register_post_accumulate_grad_hook(note(path))
-            for path, tensor, _ in self._named()
-            if tensor.requires_grad
-        ]
-        try:
+        with contextlib.ExitStack() as hooks:
+            for path, tensor, _ in self._named():
+                if tensor.requires_grad:
+                    hooks.enter_context(tensor.register_post_accumulate_grad_hook(note(path)))
             yield gradients
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _state(self) -> dict[Name, torch.Tensor]:
         return {Name("buffer" if is_buffer else "parameter", path): tensor for path, tensor, is_buffer in self._named()}
@@ -297,17 +293,6 @@ def _results(result: Any) -> dict[Name, torch.Tensor]:
         if isinstance(value, torch.Tensor):
             results[Name("result", keystr(path))] = value
     return results
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Makes floats that the step creates without a dtype of this one."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _refuse_unsharded(values: Any, layout: Layout) -> None:
@@ -344,13 +329,14 @@ def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     ]
     paths = paths_of([value for _, _, value in result])
     return [
-        (_key(node, index), _text(node, index), wrap(value.meta, Storage(value, value.meta)), path)
+        (
+            (node.op.name, tuple(value.meta.shape), index),
+            _text(node, index),
+            wrap(value.meta, Storage(value, value.meta)),
+            path,
+        )
         for (node, index, value), path in zip(result, paths, strict=True)
     ]
-
-
-def _key(node: Node, index: int) -> tuple[Any, ...]:
-    return node.op.name, tuple(node.op.metas[index].shape), index
 
 
 def _text(node: Node, index: int) -> str:

@@ -30,7 +30,7 @@ class Path(NamedTuple):
         return Path(self.length + other.length, max(self.unit, other.unit))
 
 
-_NONE = Path(0, 0.0)
+NO_PATH = Path(0, 0.0)
 
 
 def unit_of(dtype: torch.dtype) -> float:
@@ -53,7 +53,7 @@ def _paths(nodes: Sequence[Node]) -> dict[Node, Path]:
 
 def _worst(values: Sequence[Value], found: dict[Node, Path]) -> Path:
     paths = [
-        found.get(node, _NONE) if (node := walks.origin(value)) else Path(0, unit_of(value.meta.dtype))
+        found.get(node, NO_PATH) if (node := walks.origin(value)) else Path(0, unit_of(value.meta.dtype))
         for value in values
     ]
     return Path(max((path.length for path in paths), default=0), max((path.unit for path in paths), default=0.0))

@@ -79,10 +79,8 @@ def _other_arguments(call: BodyCall, sizes: dict[str, int]) -> Iterator[SingleCh
     for other in _subsets(tuple(sizes), sizes):
         if set(other) != set(axes):
             rank = 0 if not set(axes) <= differs and set(other) <= differs else 3 if set(other) <= differs else 8
-            name = _named(other)
-            yield SingleChange(
-                site, _with(axis=other), f"{shown}: over {name} the step is equal to one device", rank
-            )  # fmt: skip
+            name = ", ".join(map(repr, other))
+            yield SingleChange(site, _with(axis=other), f"{shown}: over {name} the step is equal to one device", rank)
     if arguments.get("op") in _SWAPPED:
         op = _SWAPPED[arguments["op"]]
         yield SingleChange(site, _with(op=op), f"{shown}: with {op!r} the step is equal to one device", 1)
@@ -140,10 +138,6 @@ def _axes(axis: Any, sizes: dict[str, int]) -> Axes:
     """The names of an `axis` argument."""
     names = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
     return tuple(one if isinstance(one, str) else tuple(sizes)[one] for one in names)
-
-
-def _named(axes: Axes) -> str:
-    return ", ".join(map(repr, axes))
 
 
 def _shown(name: str, arguments: Any) -> str:

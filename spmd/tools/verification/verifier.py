@@ -1,6 +1,5 @@
 """spmd.verify: runs of a step on one device and on meshes, compared by the rounding that explains differences."""
 
-import contextlib
 import importlib.metadata
 import itertools
 import time
@@ -17,16 +16,15 @@ from ...loops.body_calls import BodyCalls
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
-from ..planning.layout import silent, stage
+from ..planning.layout import stage
 from .evidence import Compared, Verification
 from .one_run import Inputs, Layout, Name, Outcome, Runner
-from .rounding import FORMULA, Path, tolerance, unit_of
+from .rounding import FORMULA, NO_PATH, Path, tolerance, unit_of
 from .single_changes import repair
 
 PARTITIONERS = ("gspmd", "shardy")
 SAMPLES = 3  # the inputs and neighbours of theirs, at which rounding is measured
 _NARROW = torch.float32  # in which it is measured for float64, which has no wider dtype to be compared with
-_NONE = Path(0, 0.0)
 
 
 @ends_at_user_line
@@ -79,7 +77,7 @@ def verify(
     layouts = _layouts(meshes, rules)
     inputs = Inputs(step, (args, kwargs))
     runner = Runner(step, args, kwargs, inputs)
-    with contextlib.nullcontext() if progress else silent(), stage("verify"):
+    with stage("verify", is_shown=progress):
         measured = _Measured(runner, _one_device(layouts))
         rows: list[Compared] = []
         for layout in layouts:
@@ -180,9 +178,9 @@ class _Measured:
         right, sample = (self.own, self.of_own) if dtype is None else (self.wide, self.of_wide)
         for name in dict.fromkeys([*right.values, *found.values]):
             value = right.values.get(name)
-            path = right.paths.get(name, _NONE)
+            path = right.paths.get(name, NO_PATH)
             size = 0.0 if value is None else magnitude(value)
-            allowed = tolerance(path, size, sample.distances.get(name, 0.0), sample.paths.get(name, _NONE))
+            allowed = tolerance(path, size, sample.distances.get(name, 0.0), sample.paths.get(name, NO_PATH))
             off = distance(value, found.values.get(name))
             yield Compared(*name, str(layout), partitioner, _text(dtype), off, allowed, size, path.length)
 
@@ -261,13 +259,11 @@ def first_difference(reference: Outcome, narrow: Outcome, other: Outcome) -> str
     reference, narrow: on one device in float64 and in a narrow dtype. other: on the mesh, in float64. All with ops.
     """
     ours, theirs = [op.key for op in reference.ops], [op.key for op in other.ops]
-    measured = {op_number: narrow.ops[op_number] for op_number in range(min(len(narrow.ops), len(reference.ops)))}
     for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         for step in range(block.size):
             first, second = reference.ops[block.a + step], other.ops[block.b + step]
-            sample = measured.get(block.a + step)
-            if sample is None or sample.key != first.key:
-                sample = first
+            sample = narrow.ops[block.a + step] if block.a + step < len(narrow.ops) else first
+            sample = sample if sample.key == first.key else first
             allowed = tolerance(first.path, magnitude(first.value), distance(sample.value, first.value), sample.path)
             off = distance(first.value, second.value)
             if off > allowed:
