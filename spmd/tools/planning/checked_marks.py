@@ -9,18 +9,7 @@ from typing import Any, NamedTuple, TypeGuard, TypeVar
 import torch
 
 from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, specs
-from ...core.extend import (
-    Graph,
-    Line,
-    LoweringError,
-    Node,
-    Program,
-    Rewrite,
-    Value,
-    executables,
-    user_lines,
-    walks,
-)
+from ...core.extend import Graph, Line, LoweringError, Node, Program, Rewrite, Value, executables, user_lines, walks
 from ..hlo.unrequested_moves import Entries, Placement, spec_text, undoes
 
 _MOVES = 8  # of a program, largest first, that are checked

@@ -102,14 +102,15 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
     mesh = graph.mesh
     chip = chip_of(next(iter(mesh.jax.device_set)))
     target = mesh.target if mesh.target is not None else topology.stand_in.value
-    nodes, devices = topology.slices(target), topology.all_devices(target)
-    of_device = tuple(nodes[device] for device in mesh.device_ids)
+    of_device = tuple(map(topology.slices(target).__getitem__, mesh.device_ids))
     terms: tuple[Term, ...] = ()
     clock, exchanged = None, program.facts.exchanges
     if chip is not None and (once or chip.is_gpu):
-        terms, clock = _step_time().terms_of(module, chip, of_device, [devices[device] for device in mesh.device_ids])
+        devices = [*map(topology.all_devices(target).__getitem__, mesh.device_ids)]
+        terms, clock = _step_time().terms_of(module, chip, of_device, devices)
         exchanged = exchanges(collectives(module, graph), graph, clock.times) if exchanged else ()
-    peak, used = _peak(memory, is_reported=bool(once)), _used(memory)
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    peak = _peak(memory, used, is_reported=bool(once))
     figures = Figures(
         arguments=record.argument_bytes,
         results=record.output_bytes,
@@ -163,28 +164,22 @@ def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: boo
         return moves
 
 
-def _peak(memory: Any, is_reported: bool) -> int:
-    """The peak bytes of a device. is_reported: True if the compiler has a figure of its own; the CPU's figure omits the
-    temporaries.
+def _peak(memory: Any, used: int, *, is_reported: bool) -> int:
+    """The peak bytes of a device. used: those of arguments and results. is_reported: True if the compiler has a figure
+    of its own; the CPU's figure omits the temporaries.
 
     The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
     so is the sum of all arguments, results and temporaries, which counts what a loop carries once for each loop that
     it passes through.
     """
-    together = _used(memory) + memory.temp_size_in_bytes
+    together: int = used + memory.temp_size_in_bytes
     if not is_reported:
         return together
     on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
     return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
 
 
-def _used(memory: Any) -> int:
-    """The bytes of arguments and results."""
-    used: int = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return used
-
-
-_SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -196,10 +191,10 @@ def error_text(error: torch.OutOfMemoryError) -> str:
 
 def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
-    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
+    size = _SIZE.search(error)
     inputs = zip(graph.inputs, graph.shardings, strict=True)
     arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
-    needed = int(sizes[0]) if sizes else 0
+    needed = int(float(size[1]) * _UNITS[size[2]]) if size is not None else 0
     return Figures(arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, verdict=error)
 
 

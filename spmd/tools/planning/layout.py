@@ -1,6 +1,7 @@
 """A planned step: names, roles and shardings of its tensors, findings on these, its status."""
 
 import contextlib
+import itertools
 import math
 import threading
 import time
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, compiled_with, hardware, storage_of, topology
-from ...core.extend import Graph, Line, Node, StateNames, Target, Value, executables, held, reached, user_lines, walks
+from ...core.extend import Graph, Line, Node, StateNames, Target, Value, executables, reached, user_lines, walks
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
@@ -31,8 +32,9 @@ _thread = _ProgressThread()
 
 
 @contextlib.contextmanager
-def stage(text: str) -> Iterator[None]:
-    """Shows the text while the context is open, after the texts of the enclosing stages (see `messages.status`)."""
+def stage(text: str, *, is_shown: bool = True) -> Iterator[None]:
+    """Shows the text while the context is open, after the texts of the enclosing stages (see `messages.status`), or
+    hides it and the stages inside."""
     stages, started = _thread.stages, time.monotonic()
 
     def describe() -> str:
@@ -40,15 +42,10 @@ def stage(text: str) -> Iterator[None]:
 
     stages.append(text)
     try:
-        with contextlib.nullcontext() if len(stages) > 1 else status("planning", describe):
+        with status("planning", describe) if is_shown and len(stages) == 1 else contextlib.nullcontext():
             yield
     finally:
         stages.pop()
-
-
-def silent() -> contextlib.AbstractContextManager[None]:
-    """Hides the stages inside the context."""
-    return held(_thread, stages=[""])
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -142,12 +139,8 @@ def _stored(value: Value) -> Any:
 
 def _shared(names: Sequence[str]) -> str:
     """The common prefix of several names, and their number."""
-    parts = [name.split(".") for name in names]
-    common: list[str] = []
-    for column in zip(*parts, strict=False):
-        if len(set(column)) > 1:
-            break
-        common.append(column[0])
+    columns = zip(*(name.split(".") for name in names), strict=False)
+    common = [column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns)]
     return f"{'.'.join([*common, '*'])} ({len(names)})"
 
 
@@ -249,16 +242,12 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Lay
             ways = math.prod(sharding.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
                 findings.append(PlanFinding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
-            for dim, (length, part) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
-                parts = math.prod(sharding.mesh_axes()[axis] for axis in _axes(spec[dim]))
-                if part * parts != length:
-                    text = f"dim {dim} of {length} is padded to {part * parts} for {parts} shards ({spec_text(spec)})"
+            for dim, (length, padded) in enumerate(zip(shape, sharding.padded_shape(shape), strict=True)):
+                if padded != length:
+                    parts = sharding.tiles(rank)[dim]
+                    text = f"dim {dim} of {length} is padded to {padded} for {parts} shards ({spec_text(spec)})"
                     findings.append(PlanFinding("uneven", path, text))
     return rows, findings
-
-
-def _axes(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
 def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str) -> Iterator[PlanFinding]:
@@ -313,12 +302,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Recordings:
-    """The graphs of a planned step and of its initial values, and how they are compiled. why_not: the reason for which
-    they were not kept."""
+    """The graphs of a planned step and of its initial values, and the devices that they are compiled for. why_not: the
+    reason for which they were not kept."""
 
     graphs: Sequence[Graph]
     target: Target
-    options: Mapping[str, Any]
     line: Line
     why_not: str = ""
 
@@ -333,11 +321,11 @@ def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, l
     graphs = [graph for graph in graphs if graph.mesh.target in targets]
     if any(data.is_on_devices() for graph in graphs for data in graph.inputs):
         why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
-        return Recordings((), target, {}, line, why_not)
-    return Recordings(graphs, target, {}, line)
+        return Recordings((), target, line, why_not)
+    return Recordings(graphs, target, line)
 
 
-def compile_all(recorded: Recordings) -> int:
+def compile_all(recorded: Recordings, options: Mapping[str, str]) -> int:
     """Compiles what has no program yet; returns the number of different programs."""
-    with topology.standing_in(recorded.target), compiled_with(recorded.options):
+    with topology.standing_in(recorded.target), compiled_with(options):
         return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})

@@ -136,7 +136,6 @@ def plan(
         timed(result, started),
         compiler_options={name: str(value) for name, value in options.items()},
         notes=(*result.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
-        recorded=result.recorded and replace(result.recorded, options=options),
     )
 
 
@@ -168,7 +167,7 @@ def warm(
     """
     result = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
     assert result.recorded is not None, "a step was planned"
-    return result.save_program(folder) if folder is not None else compile_all(result.recorded)
+    return result.save_program(folder) if folder is not None else compile_all(result.recorded, result.compiler_options)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The programs of a plan as files, for the job that runs them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..explain import program_folder
 from .layout import Recordings
 
 
-def save(recorded: Recordings, path: str | Path) -> int:
+def save(recorded: Recordings, options: Mapping[str, str], path: str | Path) -> int:
     """Compiles what has no program yet and writes all to a folder; returns the number of files.
 
     Raises ValueError where a program cannot be a file.
@@ -18,7 +19,7 @@ def save(recorded: Recordings, path: str | Path) -> int:
         raise ValueError(f"save_program: {recorded.why_not}")
     files: dict[str, bytes] = {}
     listings: dict[str, dict[str, Any]] = {}
-    with topology.standing_in(recorded.target), compiled_with(recorded.options):
+    with topology.standing_in(recorded.target), compiled_with(options):
         for graph in recorded.graphs:
             program = executables.planned_for(graph, recorded.line)
             formed = executables.formed(graph, may_scan=not program.is_unrolled)

@@ -221,8 +221,8 @@ class Plan:
         """
         if self.recorded is None:
             raise ValueError("save_program: expected a plan of a step that this process made; call spmd.plan again")
-        num_files: int = import_module("spmd.tools.planning.program_files").save(self.recorded, path)
-        return num_files
+        files: Any = import_module("spmd.tools.planning.program_files")
+        return int(files.save(self.recorded, self.compiler_options, path))
 
     def __rich__(self) -> Any:
         return VIEWS["table"]().table_of(self)

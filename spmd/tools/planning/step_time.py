@@ -7,7 +7,7 @@ peak.
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ...core.extend import Module
 from . import gpu_clock, tpu_clock
@@ -34,7 +34,8 @@ def terms_of(
         if chip.is_gpu
         else partial(tpu_clock.TpuClock, module, chip, slices, [tuple(device.coords) for device in devices])
     )
-    clocks = [clock(each) for each in _with(measured, rates.EXPECTED, rates.BEST, rates.WORST)]
+    kinds = (rates.EXPECTED, 0), (rates.BEST, 1), (rates.WORST, -1)
+    clocks = [clock(_with(measured, constants, power)) for constants, power in kinds]
     expected, best, worst = (clock.run() for clock in clocks)
     terms = tuple(
         Term(name, seconds, best[name], worst[name], _source(clocks[0].constants[name], measured))
@@ -53,15 +54,9 @@ def _source(constants: Sequence[str], measured: Container[str]) -> str:
 # The constants that are seconds or a factor of them: less is better; the others are parts of a peak.
 _SECONDS = {"launch", "latency", "hop", "cycles"}
 
-_Rates = TypeVar("_Rates", bound=Any)
 
-
-def _with(measured: Mapping[str, float], expected: _Rates, best: _Rates, worst: _Rates) -> tuple[_Rates, ...]:
-    """The constants, with the measured ones in place of those of the library."""
-    replaced = {one.name: measured[one.name] for one in fields(expected) if one.name in measured}
-    change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in replaced}
-    return (
-        replace(expected, **replaced),
-        replace(best, **{name: value * change[name] for name, value in replaced.items()}),
-        replace(worst, **{name: value / change[name] for name, value in replaced.items()}),
-    )
+def _with(measured: Mapping[str, float], constants: Any, power: int) -> Any:
+    """The constants, with the measured ones in place of those of the library. power: of their spread, 1 at best."""
+    change = {name: 1 - _SPREAD if name in _SECONDS else 1 + _SPREAD for name in measured}
+    names = [one.name for one in fields(constants) if one.name in measured]
+    return replace(constants, **{name: measured[name] * change[name] ** power for name in names})

@@ -25,17 +25,7 @@ from ...core import (
     user_line,
     view_of,
 )
-from ...core.extend import (
-    SYNC_LOCK,
-    Line,
-    Recording,
-    body,
-    executables,
-    record_calls,
-    recordings,
-    user_lines,
-    walks,
-)
+from ...core.extend import SYNC_LOCK, Line, Recording, body, executables, record_calls, recordings, user_lines, walks
 from ...core.extend import storages as recorders
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec

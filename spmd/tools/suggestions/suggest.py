@@ -1,6 +1,5 @@
 """spmd.suggest: meshes, layouts, batches, precisions and devices of a step, compiled and ranked, with the reasons."""
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -13,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...core import hardware, syncs, topology, user_line
 from ...core.extend import Objects, StateNames, abstract_calls
-from ..planning.layout import bytes_of, refuse_sharded, roots_of, silent, stage
+from ..planning.layout import bytes_of, refuse_sharded, roots_of, stage
 from .candidates import Model
 from .search import KeptPlans, Search, ranked
 from .suggestion import Suggestion, Trial
@@ -86,7 +85,7 @@ def suggest(
     policies = list(mp_policy) if isinstance(mp_policy, (list, tuple)) else [mp_policy]
     combinations = [dict(zip(grid or {}, values, strict=True)) for values in product(*(grid or {}).values())]
     observed, searches = list[tuple[Any, dict[str, Any], Model]](), list[Search]()
-    with contextlib.nullcontext() if progress else silent(), stage("suggest"):
+    with stage("suggest", is_shown=progress):
         with stage("observing the model"):
             for rows, keywords in product(batches or (None,), combinations):
                 arguments = args, kwargs | keywords

@@ -270,7 +270,7 @@ class TestPlan:
                 while "compiling" not in file.getvalue():
                     time.sleep(0.01)
             shown = file.getvalue()
-            with layout.silent(), layout.stage("plan"):
+            with layout.stage("plan", is_shown=False):
                 time.sleep(1.2)
             assert file.getvalue() == shown
             if is_terminal:
