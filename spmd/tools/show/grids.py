@@ -75,7 +75,8 @@ class Grid:
 
     def widest(self) -> int:
         """The characters of the longest text that must fit into a tile's width."""
-        inner = max(item.widest() if isinstance(item, Grid) else _width(item) for row in self.items for item in row)
+        items = [item for row in self.items for item in row]
+        inner = max(item.widest() if isinstance(item, Grid) else max(map(len, item.lines)) + 2 for item in items)
         is_inner = isinstance(self.items[0][0], Tile)
         return max(inner, *map(len, self.labels[1])) if is_inner and self.labels[1] else inner
 
@@ -84,10 +85,6 @@ class Grid:
         for row in self.items:
             for item in row:
                 yield from item.tiles() if isinstance(item, Grid) else (item,)
-
-
-def _width(tile: Tile) -> int:
-    return max(map(len, tile.lines)) + 2
 
 
 def lone(text: str, shape: Sequence[int]) -> Grid:
@@ -263,14 +260,16 @@ class CellLabel(NamedTuple):
 Parts = list[Box | CellLabel]
 
 
-def drawn_parts(grid: Grid, unit: CellSize) -> tuple[Parts, float, float]:
+def drawn_parts(grid: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]:
     """The tiles and labels of a grid with their positions, and its width and height, labels included."""
+    if isinstance(grid, Tile):
+        return [Box(grid, 0, 0)], unit.width, unit.height
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
     left = longest * unit.char + unit.margin if longest else 0
     num_lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
     top, is_inner = num_lines * unit.line, isinstance(grid.items[0][0], Tile)
     gap, edge = ((unit.gap, unit.gap), unit.gap) if is_inner else (unit.apart, 0)  # edge: of the frame around tiles
-    items = [[_item_parts(item, unit) for item in row] for row in grid.items]
+    items = [[drawn_parts(item, unit) for item in row] for row in grid.items]
     _, width, height = items[0][0]
     xs = [left + edge + column * (width + gap[0]) for column in range(len(items[0]))]
     ys = [top + edge + row * (height + gap[1]) for row in range(len(items))]
@@ -291,7 +290,3 @@ def drawn_parts(grid: Grid, unit: CellSize) -> tuple[Parts, float, float]:
             parts += [part._replace(x=x + part.x, y=y + part.y) for part in inner]
     title = left + unit.gap + len(grid.titles[1]) * unit.char
     return parts, max(xs[-1] + width + edge, title), ys[-1] + height + edge
-
-
-def _item_parts(item: Tile | Grid, unit: CellSize) -> tuple[Parts, float, float]:
-    return ([Box(item, 0, 0)], unit.width, unit.height) if isinstance(item, Tile) else drawn_parts(item, unit)

@@ -9,26 +9,11 @@ from typing import Any, overload
 
 import torch
 
-from ...core import (
-    LOCK,
-    DeviceData,
-    Sharding,
-    Storage,
-    XlaTensor,
-    annotations,
-    counters,
-    hardware,
-    module_moves,
-    recording,
-    storage_of,
-    syncs,
-    user_line,
-    view_of,
-)
-from ...core.extend import SYNC_LOCK, Line, Recording, body, executables, record_calls, recordings, user_lines, walks
-from ...core.extend import storages as recorders
+from ...core import LOCK, DeviceData, Sharding, XlaTensor, annotations, module_moves, recording, storage_of, view_of
+from ...core.extend import SYNC_LOCK, Line, body, user_lines, walks
 from ...mesh.mesh import Mesh
 from ...mesh.partition_spec import PartitionSpec
+from .propagated import propagated_shardings
 
 
 @dataclass(frozen=True, repr=False)
@@ -164,8 +149,9 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
             )
     with SYNC_LOCK, LOCK:
         open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
-        wanted = [] if _is_unknown() else open_
-        propagated = dict(zip(map(id, wanted), _propagated(wanted) if wanted else (), strict=True))
+        # In the recording of a plan or of a loop's body the compiler cannot choose.
+        wanted = [] if recording.value is not None or body.names.value else open_
+        propagated = dict(zip(map(id, wanted), propagated_shardings(wanted) if wanted else (), strict=True))
         inspections = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
     return inspections[0] if len(inspections) == 1 else inspections
 
@@ -212,62 +198,3 @@ def _line(tensor: XlaTensor) -> str:
     assert type(value) is DeviceData, "only device data has no op"
     program = None if value.maker is None else value.maker()
     return "" if program is None else str(program.line)
-
-
-# --- shardings as the compiler chooses them ---------------------------------------------------------------------------
-
-# The programs of the next sync are compiled for it. The sync is recorded as a step that never runs, so that storages,
-# counters and the compile log are afterwards what they were. The cache keeps its programs for the run.
-
-
-def _is_unknown() -> bool:
-    """True if the compiler cannot choose now: the recording is part of a plan, or of a loop's body."""
-    return recording.value is not None or bool(body.names.value)
-
-
-def _propagated(tensors: Sequence[XlaTensor]) -> list[Sharding | None]:
-    """The shardings that the values of these tensors will have when they have run, chosen in one sync for all that is
-    pending.
-
-    None for a value that is on no devices by then. Raises the errors of a compilation, LoweringError at the first op
-    that has one.
-    """
-    shardings: dict[tuple[int, int], Sharding] = {}
-    with SYNC_LOCK, LOCK, counters.silent(), hardware.unchanged():
-        while True:
-            result, needed = _attempt(tensors, shardings)
-            if not needed:
-                return result
-            shardings |= needed
-
-
-def _attempt(
-    tensors: Sequence[XlaTensor], known: dict[tuple[int, int], Sharding]
-) -> tuple[list[Sharding | None], dict[tuple[int, int], Sharding]]:
-    """The shardings, where those of programs' results are `known`; or else the first ones that must be known, too."""
-    into = Recording(known)
-    with recordings.recorded(into):
-        storages = [_storage_of(tensor) for tensor in tensors]
-        syncs.sync()
-        values = {storage.value for storage in storages}
-        needed = {number for data, (number, _) in into.unknown.items() if data in values}
-        # A program's results have a known sharding only where those that it reads have one.
-        for number in reversed(range(len(into.programs))):
-            read = into.programs[number].inputs if number in needed else ()
-            needed |= {into.unknown[data][0] for data in read if data in into.unknown}
-        if not needed:
-            return [storage.value.sharding if type(storage.value) is DeviceData else None for storage in storages], {}
-        first = min(needed)
-        results, pinned = (
-            executables.planned_for(into.programs[first], user_line()).results,
-            into.programs[first].pinned,
-        )
-        return [], {(first, i): sharding for i, sharding in enumerate(results) if pinned[i] is None}
-
-
-def _storage_of(tensor: XlaTensor) -> Storage:
-    """A storage that the next sync runs and that has the tensor's value."""
-    value = record_calls.read(tensor)
-    if view_of(tensor) is None and storage_of(tensor).listed and recorders.is_run_here()(storage_of(tensor).recorder):
-        return storage_of(tensor)
-    return Storage(value, value.meta)
