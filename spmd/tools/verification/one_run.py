@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -95,14 +95,15 @@ class Inputs:
     @contextlib.contextmanager
     def on_device(self, values: Sequence[torch.Tensor], dtype: torch.dtype | None) -> Iterator[None]:
         """Gives the user's objects these values on the device for the context. dtype: of floats; None: their own."""
-        exchanged: list[tuple[torch.Tensor, torch.Tensor]] = []
         roots = reached.outermost(self.reachable.of(nn.Module))
-        try:
+        with contextlib.ExitStack() as after:  # which calls the last one first
+            for root in reversed(roots):
+                after.callback(abstract_calls.restore_module, root)
             for tensor, value, gradient in zip(self.tensors, values, self.gradients, strict=True):
                 result = cast(value, dtype).to("xla").requires_grad_(tensor.requires_grad)
                 if isinstance(tensor, nn.Parameter):
                     result._is_param = True
-                exchanged.append((tensor, result))
+                after.callback(module_moves.exchange, tensor, result)
                 module_moves.exchange(tensor, result)
                 module_moves.renew_hooks(tensor)
                 if gradient is not None:
@@ -110,11 +111,6 @@ class Inputs:
             for root in roots:
                 moved(root)
             yield
-        finally:
-            for tensor, result in reversed(exchanged):
-                module_moves.exchange(tensor, result)
-            for root in roots:
-                abstract_calls.restore_module(root)
 
     def shard_arguments(self, mesh: Mesh) -> None:
         """Shards dim 0 of the step's arguments, which are on the device by now, over the first axis of a mesh."""
@@ -195,7 +191,7 @@ class Runner:
             abstract_calls.kept(self.inputs.reachable),
             # Roundings are counted along paths of ops: none may have run before the end of the step.
             held(config, partitioner=partitioner or config.partitioner, loop_search_ops=0, max_pending_ops=sys.maxsize),
-            options.compiled_with(_quickly()),
+            options.compiled_with(_QUICK if hardware.devices()[0].platform == "cpu" else {}),
             noting(calls or BodyCalls(checks=layout.mesh.size() > 1)),
             contextlib.ExitStack() as after,
             self.inputs.on_device(self.inputs.values if values is None else values, dtype),
@@ -224,7 +220,7 @@ class Runner:
             return Outcome(
                 {name: value.detach().cpu() for name, value in tensors.items()},
                 paths,
-                tuple(RecordedValue(key, text, tensor.detach().cpu(), path) for key, text, tensor, path in ops),
+                tuple(replace(op, value=op.value.detach().cpu()) for op in ops),
             )
 
     def _called(self, dtype: torch.dtype | None) -> Any:
@@ -273,11 +269,7 @@ class Runner:
         return {Name("buffer" if is_buffer else "parameter", path): tensor for path, tensor, is_buffer in self._named()}
 
 
-def _quickly() -> dict[str, Any]:
-    """Options with which the compiler spends less on machine code; what the partitioner does is before that."""
-    return _QUICK if hardware.devices()[0].platform == "cpu" else {}
-
-
+# Options with which the compiler spends less on machine code; what the partitioner does is before that.
 _QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -299,9 +291,8 @@ def _refuse_unsharded(values: Any, layout: Layout) -> None:
     """Raises ValueError for a run that uses one device: comparing it would say nothing of the mesh."""
     nodes, inputs = walks.topological(list(values))
     shardings = [node.op.sharding for node in nodes] + [_sharding_of(data) for data in inputs]
-    if any(node.op.lowering.regions for node in nodes):
-        return
-    if not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in shardings):
+    has_body = any(node.op.lowering.regions for node in nodes)
+    if not has_body and not any(sharding is not None and len(sharding.device_ids) > 1 for sharding in shardings):
         raise ValueError(
             f"verify: the step shards nothing over the mesh ({layout}), so that there is nothing to compare; pass "
             "rules, pass its batch as an argument, or annotate with the mesh of spmd.torch_xla.get_global_mesh()"
@@ -317,8 +308,8 @@ def _sharding_of(data: DeviceData) -> Any:
 _OF_LAYOUTS = ("mark_sharding", "spmd.renew", "spmd.gather", "spmd.reshard")
 
 
-def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
-    """Each op that these values need, in order, with a tensor that holds its result."""
+def _ops(values: Any) -> list[RecordedValue]:
+    """Each op that these values need, in order, with its result on the device."""
     nodes, _ = walks.topological(list(values))
     result = [
         (node, index, value)
@@ -329,7 +320,7 @@ def _ops(values: Any) -> list[tuple[tuple[Any, ...], str, XlaTensor, Path]]:
     ]
     paths = paths_of([value for _, _, value in result])
     return [
-        (
+        RecordedValue(
             (node.op.name, tuple(value.meta.shape), index),
             _text(node, index),
             wrap(value.meta, Storage(value, value.meta)),

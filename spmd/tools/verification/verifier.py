@@ -191,7 +191,7 @@ def _run(runner: Runner, measured: _Measured, layout: Layout, partitioner: str, 
     try:
         return runner.run(layout, dtype, partitioner=partitioner, calls=calls)
     except Exception as error:
-        if calls.calls and (repair_text := _repair(runner, measured, layout, partitioner, dtype, calls)):
+        if repair_text := _repair(runner, measured, layout, partitioner, dtype, calls):
             error.add_note(f"verify: on one device the step runs; on {layout} {repair_text}")
         raise
 
@@ -228,7 +228,7 @@ def _first(runner: Runner, measured: _Measured, layouts: Sequence[Layout], rows:
         calls = BodyCalls()
         other = runner.run(layout, dtype, partitioner=row.partitioner, values=values, with_ops=True, calls=calls)
     first = first_difference(wide, narrow, other) or f"{Name(row.kind, row.path)}; every op before it is equal"
-    return first, _repair(runner, measured, layout, row.partitioner, dtype, calls) if calls.calls else ""
+    return first, _repair(runner, measured, layout, row.partitioner, dtype, calls)
 
 
 def distance(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
