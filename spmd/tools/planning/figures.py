@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import torch
 
-from ...core import DEVICE, Collective, Meta, Move, counters, topology
-from ...core.extend import Graph, Line, Module, Node, Program, executables, user_lines
+from ...core import DEVICE, Collective, Meta, Move, counters, hardware, topology, variables
+from ...core.extend import Graph, Line, Module, Node, Program, Target, executables, user_lines
 from ..hlo.hlo_collectives import Exchanges, collectives, node_index, scope_of
 from ..hlo.program_facts import cycles, exchanges, kernels, listed, table
 from ..hlo.unrequested_moves import Placement
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a plan for CPU devices imports no clock
 @dataclass(frozen=True, slots=True)
 class Figures:
     """The memory, operations and collectives of one program, per device, by the names of `Plan`. host: its temporaries.
+    error: the compiler's message where it does not fit, else "".
 
     loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
     unknown_loops: the user's line of each loop that ends by its data, the seconds of one iteration, and how many count.
@@ -42,7 +43,7 @@ class Figures:
     cycles_once: int = 0
     kernel_flops: int = 0
     compile_seconds: float = 0.0
-    verdict: str = ""
+    error: str = ""
     unknown_loops: tuple[tuple[str, float, int], ...] = ()
     unknown_kernels: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
@@ -122,10 +123,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         cycles=iterations,
         cycles_once=once,
         compile_seconds=record.seconds,
-        unknown_loops=tuple(
-            (line, clock.rounds[name] if clock is not None else 0.0, counted)
-            for name, line, counted in _unknown(module, graph)
-        ),
+        unknown_loops=tuple(_unknown(module, graph, {} if clock is None else clock.rounds)),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
         loops=program.loops,
@@ -145,14 +143,14 @@ def chip_of(device: jax.Device) -> "Chip | None":
     return None if device.platform == "cpu" else _step_time().chip_of(device)
 
 
-def _unknown(module: Module, graph: Graph) -> Iterator[tuple[str, str, int]]:
-    """The loops that end by their data, each with the user's line and the iterations that figures count."""
+def _unknown(module: Module, graph: Graph, rounds: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
+    """The user's line of each loop that ends by its data, the seconds of an iteration, and how many figures count."""
     for computation in module.computations.values() if module.unknown else ():
         for line in computation.lines:
             if line.opcode == "while" and line.name in module.unknown:
                 index = node_index(scope_of(computation, line), len(graph.nodes))
                 line_text = "" if index is None else str(user_lines.line_of(graph.nodes[index], graph.nodes))
-                yield line.name, line_text, module.iterations(computation, line)
+                yield line_text, rounds.get(line.name, 0.0), module.iterations(computation, line)
 
 
 def _moves(program: Program, graph: Graph, above: int, line: Line, *, check: bool) -> tuple[Placement, ...]:
@@ -195,7 +193,42 @@ def _does_not_fit(graph: Graph, error: str, seconds: float) -> Figures:
     inputs = zip(graph.inputs, graph.shardings, strict=True)
     arguments = sum(shard_bytes(data.meta, sharding) for data, sharding in inputs if sharding.memory == DEVICE)
     needed = int(float(size[1]) * _UNITS[size[2]]) if size is not None else 0
-    return Figures(arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, verdict=error)
+    return Figures(arguments, temporaries=needed, peak=arguments + needed, compile_seconds=seconds, error=error)
+
+
+def memory_of(target: Target, device: Any, chip: "Chip | None") -> int | None:
+    """The memory of one device; simulated devices share the host's. None: not known."""
+    if chip is not None and not (chip.is_gpu and target is None):
+        return chip.usable_bytes
+    if target is not None:
+        return None
+    host = hardware.host_memory()
+    if host is not None:
+        return host // len(topology.all_devices())
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit")
+
+
+def notes_on(figures: Sequence[Figures], device: Any, chip: "Chip | None", target: Target) -> Iterator[str]:
+    """Remarks on what the figures count."""
+    if chip is not None and chip.is_gpu and target is not None:
+        fraction = variables.gpu_memory_fraction()
+        yield (
+            f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
+            "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
+        )
+    if any(row.is_sliced for one in figures for row in one.collectives):
+        reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
+        yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
+    for line, seconds, counted in (loop for one in figures for loop in one.unknown_loops):
+        more = f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
+        each = {0: "no", 1: "one"}.get(counted, str(counted))
+        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {each} iteration of it{more}."
+    unknown = sum(one.unknown_kernels for one in figures)
+    if unknown:
+        yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
+    if len(figures) > 1:
+        yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."
 
 
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
@@ -206,18 +239,15 @@ def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple
         for meta in node.op.metas
     ]
     sizes.sort(key=lambda found: -found[0])
-    times: Counter[str] = Counter()
-    shown: dict[str, int] = {}
+    shown: Counter[tuple[int, str]] = Counter()
     for size, node, meta in sizes:
-        if len(shown) >= count and size < min(shown.values()):
+        if len(shown) >= count and size < min(shown)[0]:
             break
-        text = _reported(graph, node, meta, paths(node))
-        if text in shown or len(shown) < count:
-            shown.setdefault(text, size)
-            times[text] += 1
+        value = size, _reported(graph, node, meta, paths(node))
+        if value in shown or len(shown) < count:
+            shown[value] += 1
     return tuple(
-        f"{size / 2**30:,.2f} GiB{f' x {times[text]}' if times[text] > 1 else ''}: {text}"
-        for text, size in shown.items()
+        f"{size / 2**30:,.2f} GiB{f' x {times}' if times > 1 else ''}: {text}" for (size, text), times in shown.items()
     )
 
 

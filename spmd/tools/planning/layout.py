@@ -3,19 +3,20 @@
 import contextlib
 import itertools
 import math
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, compiled_with, hardware, storage_of, topology
-from ...core.extend import Graph, Line, Node, StateNames, Target, Value, executables, reached, user_lines, walks
+from ...core import DEVICE, DeviceData, Meta, Move, Sharding, XlaTensor, hardware, storage_of
+from ...core.extend import Graph, Line, Node, Objects, Recording, StateNames, Target, Value, reached, user_lines, walks
 from ...rules.patterns import matches
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
@@ -63,10 +64,14 @@ class Span(NamedTuple):
 
 
 class Calls:
-    """The calls of modules while a step is recorded. paths: of the modules, by id; the calls of others have none."""
+    """The calls of modules while a step is recorded. paths: of the modules, by id, from the outermost ones and without
+    wrappers of one `module`; the calls of others have none."""
 
     def __init__(self, modules: Sequence[nn.Module]):
-        self.paths = _paths(modules)
+        self.paths: dict[int, str] = {}
+        for root in reached.outermost(modules):
+            for name, module in root.named_modules():
+                self.paths.setdefault(id(module), user_lines.plain_name(root, name))
         self.spans: list[Span] = []
         self._open: list[tuple[int, int]] = []
 
@@ -94,15 +99,6 @@ class Calls:
         calls = ((span.numbers if by_number else span.ops, self.paths.get(id(span.module))) for span in self.spans)
         around = [(end - start, path) for (start, end), path in calls if start <= at < end and path is not None]
         return min(around, key=lambda call: call[0])[1] if around else ""
-
-
-def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
-    """The paths of modules from the outermost ones, without wrappers of one `module`."""
-    paths: dict[int, str] = {}
-    for root in reached.outermost(modules):
-        for name, module in root.named_modules():
-            paths.setdefault(id(module), user_lines.plain_name(root, name))
-    return paths
 
 
 # The roles of which a plan has figures; what else a program reads are inputs.
@@ -182,6 +178,7 @@ class PlanFinding:
         return f"{self.kind}: {self.subject}: {self.text}"
 
 
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
 LARGE = 1 << 20  # bytes from which on a replicated parameter is a finding
 
 
@@ -297,6 +294,65 @@ class Term:
     source: str
 
 
+# --- the recorded step ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """The second of two steps. state: the bytes per device of each role, other inputs among them, and on the host;
+    paths: the module of an op.
+
+    rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
+    None: there are no rules. earlier: all programs of the recording. mesh: None: that of the programs.
+    """
+
+    programs: list[Graph]
+    earlier: list[Graph]
+    state: Counter[str]
+    paths: Callable[[Node], str]
+    rows: list[LayoutRow]
+    findings: list[PlanFinding]
+    sites: set[str] | None
+    mesh: Sharding | None = None
+
+
+def recorded_step(
+    recording: Recording,
+    programs: list[Graph],
+    results: Set[DeviceData],
+    reachable: Objects,
+    calls: Calls,
+    layout: tuple[list[LayoutRow], list[PlanFinding]],
+    sites: set[str] | None = None,
+) -> PlannedStep:
+    """The programs of a step, with their results, by what is reachable at the end of it."""
+    names, (rows, findings) = StateNames(reachable), layout
+    state, paths = bytes_of(names), dict[DeviceData, str]()
+    shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
+    for data, sharding in shardings.items():
+        role, paths[data] = role_and_name(names, data)
+        if role == "inputs" and data not in results:
+            state["inputs" if sharding.memory == DEVICE else "host"] += shard_bytes(data.meta, sharding)
+    return PlannedStep(
+        programs,
+        recording.programs,
+        state,
+        lambda node: path_of(node, calls, paths),
+        rows,
+        [replace(finding, line=_read_at(finding.subject, paths, programs)) for finding in findings],
+        sites,
+    )
+
+
+def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph]) -> str:
+    """The line of the first op that reads a parameter."""
+    for graph in programs:
+        for node in graph.nodes:
+            if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
+                return str(user_lines.line_of(node, graph.nodes))
+    return ""
+
+
 # --- the programs as they were recorded -------------------------------------------------------------------------------
 
 
@@ -323,9 +379,3 @@ def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, l
         why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
         return Recordings((), target, line, why_not)
     return Recordings(graphs, target, line)
-
-
-def compile_all(recorded: Recordings, options: Mapping[str, str]) -> int:
-    """Compiles what has no program yet; returns the number of different programs."""
-    with topology.standing_in(recorded.target), compiled_with(options):
-        return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})

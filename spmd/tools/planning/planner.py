@@ -1,68 +1,25 @@
 """spmd.plan: records a step twice without data, and compiles the programs of the second recording."""
 
-import re
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from ...core import (
-    DEVICE,
-    DeviceData,
-    Sharding,
-    compiled_with,
-    config,
-    ends_at_user_line,
-    hardware,
-    syncs,
-    topology,
-    user_line,
-    variables,
-)
-from ...core.extend import (
-    Graph,
-    Line,
-    Node,
-    Objects,
-    Recording,
-    StateNames,
-    Target,
-    abstract_calls,
-    executables,
-    user_lines,
-)
+from ...core import DeviceData, Sharding, compiled_with, config, ends_at_user_line, hardware, syncs, topology, user_line
+from ...core.extend import Graph, Line, Objects, Recording, Target, abstract_calls, executables
 from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...rules.rules import ShardingRules
 from ...tensors.annotate import get_sharding
-from .figures import OF_LARGEST, SUMMED, Figures, chip_of, error_text, figures_of, largest, summed
-from .layout import (
-    Calls,
-    LayoutRow,
-    PlanFinding,
-    bytes_of,
-    compile_all,
-    path_of,
-    recordings,
-    reshards,
-    role_and_name,
-    roots_of,
-    rows_of,
-    rules_of_nothing,
-    shard_bytes,
-    stage,
-    tensors_of,
-    unused_axes,
-)
+from . import layout
+from .figures import OF_LARGEST, SUMMED, Figures, chip_of, error_text, figures_of, largest, memory_of, notes_on, summed
 from .report import Plan, advice, timed
-
-if TYPE_CHECKING:
-    from .clock import Chip
 
 
 @ends_at_user_line
@@ -166,8 +123,12 @@ def warm(
     True
     """
     result = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
-    assert result.recorded is not None, "a step was planned"
-    return result.save_program(folder) if folder is not None else compile_all(result.recorded, result.compiler_options)
+    recorded = result.recorded
+    assert recorded is not None, "a step was planned"
+    if folder is not None:
+        return result.save_program(folder)
+    with topology.standing_in(recorded.target), compiled_with(result.compiler_options):
+        return len({id(executables.planned_for(graph, recorded.line)) for graph in recorded.graphs})
 
 
 @dataclass(frozen=True)
@@ -196,9 +157,9 @@ def planned(
 ) -> Plan:
     """See `plan`."""
     layouts: dict[tuple[int, int], Sharding] = {}
-    with stage("plan"):
+    with layout.stage("plan"):
         while True:
-            with stage("recording the step"):
+            with layout.stage("recording the step"):
                 recording = Recording(layouts)
                 step_recorded = _record(step, args, kwargs, recording, lay)
             target = checked(target, step_recorded.programs)
@@ -214,30 +175,11 @@ def planned(
             layouts |= chosen_layouts
 
 
-@dataclass(frozen=True)
-class PlannedStep:
-    """The second of two steps. state: the bytes per device of each role, other inputs among them, and on the host;
-    paths: the module of an op.
-
-    rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
-    None: there are no rules. earlier: all programs of the recording. mesh: None: that of the programs.
-    """
-
-    programs: list[Graph]
-    earlier: list[Graph]
-    state: Counter[str]
-    paths: Callable[[Node], str]
-    rows: list[LayoutRow]
-    findings: list[PlanFinding]
-    sites: set[str] | None
-    mesh: Sharding | None = None
-
-
-def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> PlannedStep:
+def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyRules | None) -> layout.PlannedStep:
     with abstract_calls.abstractly(step, (args, kwargs), recording) as reachable:
         modules = reachable.of(nn.Module)
-        calls = Calls(modules)
-        roots = roots_of(modules)
+        calls = layout.Calls(modules)
+        roots = layout.roots_of(modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         syncs.sync()
@@ -246,12 +188,12 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
             result = step(*args, **kwargs)
             syncs.sync()
         programs, results = recording.programs[first:], {*recording.made[first_made:]}
-        layout = rows_of(roots, patterns)
-        record = recorded_step(
-            recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, layout, sites
+        rows = layout.rows_of(roots, patterns)
+        record = layout.recorded_step(
+            recording, programs, results, Objects.of_step(step, (args, kwargs)), calls, rows, sites
         )
         if lay is not None:
-            record.findings.extend(rules_of_nothing(lay.rules, roots, lay.rules.line))
+            record.findings.extend(layout.rules_of_nothing(lay.rules, roots, lay.rules.line))
         del result
     if not programs:
         raise ValueError(
@@ -262,58 +204,21 @@ def _record(step: Any, args: Any, kwargs: Any, recording: Recording, lay: ApplyR
     return record
 
 
-def recorded_step(
-    recording: Recording,
-    programs: list[Graph],
-    results: Set[DeviceData],
-    reachable: Objects,
-    calls: Calls,
-    layout: tuple[list[LayoutRow], list[PlanFinding]],
-    sites: set[str] | None = None,
-) -> PlannedStep:
-    """The programs of a step, with their results, by what is reachable at the end of it."""
-    names, (rows, findings) = StateNames(reachable), layout
-    state, paths = bytes_of(names), dict[DeviceData, str]()
-    shardings = {data: one for graph in programs for data, one in zip(graph.inputs, graph.shardings, strict=True)}
-    for data, sharding in shardings.items():
-        role, paths[data] = role_and_name(names, data)
-        if role == "inputs" and data not in results:
-            state["inputs" if sharding.memory == DEVICE else "host"] += shard_bytes(data.meta, sharding)
-    return PlannedStep(
-        programs,
-        recording.programs,
-        state,
-        lambda node: path_of(node, calls, paths),
-        rows,
-        [replace(finding, line=_read_at(finding.subject, paths, programs)) for finding in findings],
-        sites,
-    )
-
-
-def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph]) -> str:
-    """The line of the first op that reads a parameter."""
-    for graph in programs:
-        for node in graph.nodes:
-            if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
-                return str(user_lines.line_of(node, graph.nodes))
-    return ""
-
-
 def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line) -> Plan:
     """The plan of a module without a step: its shardings and their bytes."""
     with abstract_calls.abstractly(model, ()):
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
-        rows, findings = rows_of([model], patterns)
-        tensors = [tensor for _, tensor, _ in tensors_of(model)]
+        rows, findings = layout.rows_of([model], patterns)
+        tensors = [tensor for _, tensor, _ in layout.tensors_of(model)]
         trained = sum(row.bytes for row, tensor in zip(rows, tensors, strict=True) if tensor.requires_grad)
         shardings = [sharding for tensor in tensors if (sharding := get_sharding(tensor)) is not None]
         findings = [replace(finding, line=str(line)) for finding in findings]
         if lay is not None:
-            findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
+            findings += layout.rules_of_nothing(lay.rules, [model], lay.rules.line)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
     state = Counter({"parameters": parameters, "gradients": trained, "inputs": buffers})
     mesh = max(shardings, key=lambda one: len(one.device_ids), default=hardware.default_sharding())
-    recorded = PlannedStep([], [], state, lambda node: "", rows, findings, None, mesh)
+    recorded = layout.PlannedStep([], [], state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with topology.standing_in(target):
         result = compiled(recorded, target, line)
@@ -350,13 +255,13 @@ def chosen(read: Set[DeviceData], recording: Recording, line: Line) -> dict[tupl
     chosen_shardings: dict[tuple[int, int], Sharding] = {}
     for number in sorted({recording.unknown[device_data][0] for device_data in read & recording.unknown.keys()}):
         graph = recording.programs[number]
-        with stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
+        with layout.stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
             results = executables.planned_for(graph, line).results
         chosen_shardings |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
     return chosen_shardings
 
 
-def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
+def compiled(recorded: layout.PlannedStep, target: Target, line: Line, *, check_marks: bool = False) -> Plan:
     """The figures of a recorded step, whose programs are compiled for them."""
     programs = recorded.programs
     above = config.moves_above if recorded.sites is None else 0  # rules are complete where nothing else is moved
@@ -366,12 +271,9 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
     chip = chip_of(device)
     collectives = [row for one in figures for row in one.collectives]
     widest = max(figures, key=lambda one: one.peak, default=Figures())
-    memory = _memory(target, device, chip)
-    refused = [
-        graph
-        for graph, one in zip(programs, figures, strict=True)
-        if one.verdict or (memory is not None and one.peak > memory)
-    ]
+    memory = memory_of(target, device, chip)
+    are_large = (one.error or (memory is not None and one.peak > memory) for one in figures)
+    refused = next(itertools.compress(programs, are_large), None)
     result = Plan(
         target=target,
         chip=device.device_kind,
@@ -392,56 +294,44 @@ def compiled(recorded: PlannedStep, target: Target, line: Line, *, check_marks: 
             for graph, one in zip(programs, figures, strict=True)
         ),
         line=str(line),
-        verdict=next((one.verdict for one in figures if one.verdict), ""),
-        largest=largest(refused[0], recorded.paths) if refused else (),
+        verdict=next((one.error for one in figures if one.error), ""),
+        largest=() if refused is None else largest(refused, recorded.paths),
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
         notes=(
             *_idle([graph.mesh for graph in programs] or [mesh], target),
-            *_notes(figures, device, chip, target),
+            *notes_on(figures, device, chip, target),
             *_loops(recorded, figures),
         ),
         terms=summed([one.terms for one in figures]),
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
-            *unused_axes(words for one in figures for words in one.unused_axes),
-            *reshards([move for one in figures for move in one.moves], recorded.sites or ()),
+            *layout.unused_axes(words for one in figures for words in one.unused_axes),
+            *layout.reshards([move for one in figures for move in one.moves], recorded.sites or ()),
         ),
-        recorded=recordings(recorded.earlier, programs, target, line),
+        recorded=layout.recordings(recorded.earlier, programs, target, line),
         **{name: getattr(widest, name) for name in OF_LARGEST},
         **{name: sum(getattr(one, name) for one in figures) for name in SUMMED},
     )
     return advice(result, programs)
 
 
-def _memory(target: Target, device: Any, chip: "Chip | None") -> int | None:
-    """The memory of one device; simulated devices share the host's. None: not known."""
-    if chip is not None and not (chip.is_gpu and target is None):
-        return chip.usable_bytes
-    if target is not None:
-        return None
-    host = hardware.host_memory()
-    if host is not None:
-        return host // len(topology.all_devices())
-    stats = device.memory_stats() or {}
-    return stats.get("bytes_limit")
-
-
-def _loops(recorded: PlannedStep, figures: Sequence[Figures]) -> Iterator[str]:
+def _loops(recorded: layout.PlannedStep, figures: Sequence[Figures]) -> Iterator[str]:
     """Notes on the loops of scanned layers, with the modules, and on why there are none."""
     for graph, one in zip(recorded.programs, figures, strict=True):
         for start, iterations, period in one.loops:
             paths = map(recorded.paths, graph.nodes[start : start + period])
-            of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
+            of = Counter(
+                layout.NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if layout.NUMBER.search(path)
+            )
             where = f" of {of.most_common(1)[0][0]}" if of else ""
             yield f"{iterations} equal layers{where} are one loop of the program ({period:,} ops per iteration)."
         if one.no_loops and len(graph.nodes) >= _MANY_OPS:
             yield f"no layers are scanned as a loop of the program: {one.no_loops}."
 
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
 _MANY_OPS = 200  # from which on compiling may take long enough for a note
 
 
@@ -453,24 +343,3 @@ def _idle(meshes: Sequence[Sharding], target: Target) -> Iterator[str]:
             f"the step's mesh has {used} of the {count} devices of {target!r}, and the figures are of these {used}. "
             f"For all make it spmd.Mesh(range({count}), ..., target={target!r})."
         )
-
-
-def _notes(figures: Sequence[Figures], device: Any, chip: "Chip | None", target: Target) -> Iterator[str]:
-    if chip is not None and chip.is_gpu and target is not None:
-        fraction = variables.gpu_memory_fraction()
-        yield (
-            f"memory: {fraction:.0%} of the GPU's {chip.memory_bytes / 2**30:.1f} GiB, which is what the "
-            "allocator of jax takes; XLA_PYTHON_CLIENT_MEM_FRACTION=0.92 gives it more."
-        )
-    if any(row.is_sliced for one in figures for row in one.collectives):
-        reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
-        yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
-    for line, seconds, counted in (loop for one in figures for loop in one.unknown_loops):
-        more = f", which takes {seconds:.3g} s; k iterations take k times as long" if seconds else ""
-        each = {0: "no", 1: "one"}.get(counted, str(counted))
-        yield f"a loop ends by its data ({line or 'of XLA'}): all figures count {each} iteration of it{more}."
-    unknown = sum(one.unknown_kernels for one in figures)
-    if unknown:
-        yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
-    if len(figures) > 1:
-        yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."

@@ -32,8 +32,8 @@ from ...core.extend import (
     user_lines,
     walks,
 )
-from .layout import ROLES, Calls, roots_of, rows_of, stage
-from .planner import PlannedStep, checked, chosen, compiled, recorded_step
+from .layout import ROLES, Calls, PlannedStep, recorded_step, roots_of, rows_of, stage
+from .planner import checked, chosen, compiled
 from .report import Plan, timed
 
 # Ops whose result says that numbers are not finite.

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...core import Collective
-from ..planning.layout import LayoutRow, PlanFinding
+from ..planning.layout import NUMBER, LayoutRow, PlanFinding
 from ..planning.report import Plan
 from ..profiler.summaries import Summary
 from ..suggestions.suggestion import Suggestion, Trial, precision_name
@@ -85,10 +84,9 @@ def figures(plan: Plan) -> list[tuple[str, str, str]]:
     moved = [("moved by collectives", plan.moved_bytes)]
     moved += [("of which overlapped", plan.hidden_bytes)] if plan.hidden_bytes else []
     moved += [(f"of which over {link}", count) for link, count in sorted(over.items()) if link]
-    of_memory, of_links = (
-        [(name, size(count), f"{count:,}") for name, count in found] for found in (parts(plan), moved)
-    )
-    return [*of_memory, ("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"), *of_links]
+    rows = [(name, size(count), f"{count:,}") for name, count in (*parts(plan), *moved)]
+    rows.insert(-len(moved), ("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"))
+    return rows
 
 
 def _table(
@@ -128,7 +126,6 @@ def table_of(plan: Plan) -> Any:
     return Group(*(section for section in sections if section))
 
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _Row = TypeVar("_Row", Collective, LayoutRow, PlanFinding)
 
 
@@ -137,7 +134,7 @@ def _merged(rows: Iterable[_Row], path: str, key: Callable[[_Row], Any]) -> list
     each group, in which * stands for the number."""
     groups: dict[Any, list[_Row]] = {}
     for row in rows:
-        groups.setdefault((_NUMBER.sub("*", getattr(row, path)), key(row)), []).append(row)
+        groups.setdefault((NUMBER.sub("*", getattr(row, path)), key(row)), []).append(row)
     return [
         (pattern if len({getattr(row, path) for row in group}) > 1 else getattr(group[0], path), group)
         for (pattern, _), group in groups.items()
@@ -156,12 +153,6 @@ def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str,
         count, moved = sum(row.count for row in group), sum(row.moved_bytes for row in group)
         merged.append((dataclasses.replace(group[0], **times), path, count, moved))
     return sorted(merged, key=lambda one: -one[3])
-
-
-def equal_findings(findings: Iterable[PlanFinding]) -> list[tuple[PlanFinding, int]]:
-    """Merges findings that differ only by the number of a layer: (the first, count)."""
-    groups = _merged(findings, "subject", lambda found: (found.kind, found.text, found.line))
-    return [(dataclasses.replace(group[0], subject=subject), len(group)) for subject, group in groups]
 
 
 LAYOUT = ("path", "dtype, shape", "spec", "rule", "per device")
@@ -279,9 +270,14 @@ def time_rows(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _findings(plan: Plan) -> Text:
+    """The findings, those that differ only by the number of a layer as one."""
     lines = [Text("\nfindings", style="bold")]
-    for finding, count in equal_findings(plan.findings)[:SHOWN]:
-        lines.append(Text(f"  {finding}{f' (x {count:,})' if count > 1 else ''}"))
+    for subject, group in _merged(plan.findings, "subject", lambda found: (found.kind, found.text, found.line))[:SHOWN]:
+        finding, times = (
+            dataclasses.replace(group[0], subject=subject),
+            f" (x {len(group):,})" if len(group) > 1 else "",
+        )
+        lines.append(Text(f"  {finding}{times}"))
         lines += [Text(f"    {finding.line}", style="dim")] if finding.line else []
     return Text("\n").join(lines)
 
