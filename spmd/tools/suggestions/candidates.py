@@ -1,7 +1,7 @@
 """Candidate layouts of a model on a number of devices: meshes, and rules that follow from the uses of parameters."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -92,6 +92,15 @@ class Model:
         paths = [path for paths in self.blocks.values() for path in paths]
         self.num_saved = 0 if flow.again.intersection(paths) else len(paths)
 
+    def general(self, path: str) -> str:
+        """The path with its block replaced by the block's pattern."""
+        parts = path.split(".")
+        for pattern in self.blocks:
+            depth = pattern.count(".") + 1
+            if matches(pattern, ".".join(parts[:depth])):
+                return ".".join([pattern, *parts[depth:]])
+        return path
+
 
 def blocks_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """Pattern -> paths of the blocks, one for each module that has some: the outermost modules with siblings of their
@@ -141,16 +150,6 @@ def _kind(module: nn.Module) -> object:
 
 def _shapes(module: nn.Module) -> object:
     return tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
-
-
-def _general(path: str, blocks: Iterable[str]) -> str:
-    """The path with its block replaced by the block's pattern."""
-    parts = path.split(".")
-    for pattern in blocks:
-        depth = pattern.count(".") + 1
-        if matches(pattern, ".".join(parts[:depth])):
-            return ".".join([pattern, *parts[depth:]])
-    return path
 
 
 def placements(model: Model, num_devices: int) -> Iterator[CandidateLayout]:
@@ -225,16 +224,13 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
     partners = {path for use in seconds for path in use.partners}
     parameters, read, results = dict[str, P](), dict[str, P](), dict[str, P]()
 
-    def general(path: str) -> str:
-        return _general(path, model.blocks)
-
     def stream(path: str, side: str, along: str | None) -> dict[str, P]:
         """The rule of an activation [batch, length, width]; one of another rank is sharded along the batch only."""
         shape = flow.shapes.get((path, side), ())
         if len(shape) < 2 or shape[0] % (layout.data * layout.fsdp):
             return {}
         dims = along if len(shape) == 3 else None, *[None] * (len(shape) - 2)
-        return {f"{general(path)}:{side}": P(batch, *dims)}
+        return {f"{model.general(path)}:{side}": P(batch, *dims)}
 
     for use in flow.uses.values():
         is_inner = use.path in firsts or not use.partners.isdisjoint(firsts)
@@ -243,11 +239,11 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
         if not (is_inner or is_end):
             continue
         dim, rank = use.summed if use.kind == "second" else use.free, len(flow.parameters[use.path])
-        parameters[general(use.path)] = P(*(TENSOR if at == dim else None for at in range(rank)))
+        parameters[model.general(use.path)] = P(*(TENSOR if at == dim else None for at in range(rank)))
         if use.kind != "first":
             results |= stream(use.module, "output", along)
         else:
-            parameters |= {general(bias): P(TENSOR) for bias in use.biases}
+            parameters |= {model.general(bias): P(TENSOR) for bias in use.biases}
             # Without a split along the sequence these activations are unsharded anyway.
             read |= stream(use.reads or use.module, "output" if use.reads else "input", None) if along else {}
         heads = [("", shape) for shape in flow.returned if is_end and shape[-1:] == (use.size,)]
@@ -255,7 +251,7 @@ def _tensor_rules(layout: CandidateLayout, model: Model) -> dict[str, P]:
             heads.append((use.module, flow.shapes.get((use.module, "output"), ())))
         for path, shape in heads:  # results of a head, or of an embedding table that is the head, too
             if len(shape) > 1:
-                results[f"{general(path)}:output"] = P(batch, *[None] * (len(shape) - 2), TENSOR)
+                results[f"{model.general(path)}:output"] = P(batch, *[None] * (len(shape) - 2), TENSOR)
     for paths in model.blocks.values():
         results |= stream(paths[0], "output", along)
     return parameters | read | results

@@ -32,20 +32,21 @@ class KeptPlans:
     """
 
     def __init__(self, file: str | Path | None, model: Model):
-        self.path = None if file is None else Path(file)
-        self.search, self.plans = _digest(model), dict[str, str]()
+        parameters = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.flow.model.named_parameters()]
+        facts = (parameters, model.rows, model.length, jaxlib.__version__)
+        self.search = hashlib.sha256(repr(facts).encode()).hexdigest()
+        self.path, self.plans = None if file is None else Path(file), dict[str, str]()
         if self.path is None or not self.path.exists():
             return
         try:
             content = json.loads(self.path.read_text())
-            search, plans = content["search"], dict(content["plans"])
+            search, self.plans = content["search"], dict(content["plans"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"suggest: {self.path} is no file of a search ({error}); delete it") from error
         if search != self.search:
             raise ValueError(
                 f"suggest: {self.path} is of another search: another model, batch or jaxlib; give another file"
             )
-        self.plans = plans
 
     def plan(self, key: str) -> Plan | None:
         """The plan of a candidate, if it was compiled before."""
@@ -61,13 +62,6 @@ class KeptPlans:
         os.replace(unfinished, self.path)
 
 
-def _digest(model: Model) -> str:
-    """The digest of the parameters' names, shapes and dtypes, of the inputs and of the compiler's version."""
-    parameters = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.flow.model.named_parameters()]
-    facts = (parameters, model.rows, model.length, jaxlib.__version__)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
 class Search:
     """The search over the layouts of one step, on given devices with a given batch and precision.
 
@@ -76,8 +70,7 @@ class Search:
     """
 
     def __init__(self, step: Any, arguments: Any, of: Trial, model: Model, kept: KeptPlans, line: Line):
-        self.step, self.of, self.line = step, of, line
-        self.args, self.kwargs = arguments
+        self.step, self.arguments, self.of, self.line = step, arguments, of, line
         self.model, self.kept = model, kept
         self.how = {} if of.precision is None else {"mp_policy": of.precision}
         chip = chip_of(topology.all_devices(of.target)[0])
@@ -202,7 +195,7 @@ class Search:
             started = time.monotonic()
             with stage(f"{self.num_compiled}, {layout}"):
                 try:
-                    plan = planned(self.step, self.args, self.kwargs, self.of.target, lay, self.line)
+                    plan = planned(self.step, *self.arguments, self.of.target, lay, self.line)
                 except LoweringError as error:  # a kernel with this layout's shapes: others are still to be compiled
                     return None, f"does not compile: {error}"
                 finally:
