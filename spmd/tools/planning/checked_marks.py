@@ -10,7 +10,7 @@ import torch
 
 from ...core import DeviceData, Move, Sharding, Spec, annotations, counters, specs
 from ...core.extend import Graph, Line, LoweringError, Node, Program, Rewrite, Value, executables, user_lines, walks
-from ..hlo.unrequested_moves import Entries, Placement, spec_text, undoes
+from ..hlo.unrequested_moves import Placement, spec_text, undoes
 
 _MOVES = 8  # of a program, largest first, that are checked
 _VALUES = 8  # around a move
@@ -211,18 +211,16 @@ def _nearest(values: Iterable[_V], others: Callable[[_V], Sequence[_V]]) -> Iter
             todo += () if is_mark(value) else others(value)
 
 
-def _layouts(value: Value, mesh: Sharding) -> Iterator[Sharding]:
-    """Yields the layouts that cut a value evenly: none, then those over most devices first."""
-    shape, sizes = tuple(value.meta.shape), mesh.mesh_axes()
-    names = [name for name, size in sizes.items() if size > 1]
-    layouts: list[tuple[int, Entries]] = []
+def _layouts(value: Value, mesh: Sharding) -> list[Sharding]:
+    """The layouts that cut a value evenly: none, then those over most devices first."""
+    shape, names = tuple(value.meta.shape), [name for name, size in mesh.mesh_axes().items() if size > 1]
+    layouts: list[tuple[int, Sharding]] = []
     for dims in itertools.product(range(-1, len(shape)), repeat=len(names)):
         axes = [tuple(name for name, dim in zip(names, dims, strict=True) if dim == at) for at in range(len(shape))]
-        ways = [math.prod(sizes[axis] for axis in some) for some in axes]
-        if all(size % way == 0 for size, way in zip(shape, ways, strict=True)):
-            layouts.append((math.prod(ways), tuple(axes)))
-    for _, axes_of_dims in sorted(layouts, key=lambda one: (one[0] > 1, -one[0])):
-        yield mesh.with_spec(Spec.of(*axes_of_dims))
+        sharding = mesh.with_spec(Spec.of(*axes))
+        if sharding.padded_shape(shape) == shape:
+            layouts.append((math.prod(sharding.tiles(len(shape))), sharding))
+    return [sharding for _, sharding in sorted(layouts, key=lambda one: (one[0] > 1, -one[0]))]
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -176,18 +176,17 @@ def ranked(found: Suggestion) -> Any:
         if len({text(trial) for trial in compiled}) > 1 or (name == "money / 1,000" and found.trials[0].price)
     }
     front, rows = set(map(id, found.front)), []
-    for trial in compiled:
-        assert trial.plan is not None and trial.seconds is not None
+    others: dict[str, list[Trial]] = {}
+    for trial in found.trials:
+        if trial.plan is None or trial.seconds is None:
+            others.setdefault(trial.reason, []).append(trial)
+            continue
         figures = (f"{trial.seconds * 1e3:,.4g}", size(trial.plan.moved_bytes), size(trial.plan.peak))
         chosen = (text(trial) for text in choices.values())
         mark = "*" if id(trial) in front else ""
         rows.append((trial.name, *chosen, *figures, mark, trial.reason or "the best"))
     numbers = (*choices, "ms", "moved", "peak", "front")
     table = _table(("layout", *numbers, "reason"), rows, numbers, "layouts, best first")
-    others: dict[str, list[Trial]] = {}
-    for trial in found.trials:
-        if trial.plan is None:
-            others.setdefault(trial.reason, []).append(trial)
     lines = [
         Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
     ]

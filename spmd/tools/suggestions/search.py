@@ -4,7 +4,6 @@ import gc
 import hashlib
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -59,7 +58,7 @@ class KeptPlans:
         self.plans[key] = plan.to_json()
         unfinished = self.path.with_name(self.path.name + ".new")
         unfinished.write_text(json.dumps({"search": self.search, "plans": self.plans}))
-        os.replace(unfinished, self.path)
+        unfinished.replace(self.path)
 
 
 class Search:
@@ -69,7 +68,7 @@ class Search:
     the sum over its blocks of what is not saved of each: 0 (everything is), 1 (but products) or 2 (nothing is).
     """
 
-    def __init__(self, step: Any, arguments: Any, of: Trial, model: Model, kept: KeptPlans, line: Line):
+    def __init__(self, step: Any, arguments: tuple[Any, Any], of: Trial, model: Model, kept: KeptPlans, line: Line):
         self.step, self.arguments, self.of, self.line = step, arguments, of, line
         self.model, self.kept = model, kept
         self.how = {} if of.precision is None else {"mp_policy": of.precision}

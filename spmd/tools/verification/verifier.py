@@ -101,10 +101,8 @@ def _layouts(meshes: Sequence[Mesh], rules: Sequence[ShardingRules]) -> list[Lay
     for name, values, kind in (("meshes", meshes, Mesh), ("rules", rules, ShardingRules)):
         if not isinstance(values, (list, tuple)) or not all(isinstance(one, kind) for one in values):
             raise TypeError(f"verify: expected {name} as a list of spmd.{kind.__name__}, got {values!r}")
-    layouts = [*meshes]
-    if not layouts and rules:
-        around = get_global_mesh()
-        layouts = [] if around is None else [around]
+    around = get_global_mesh() if rules and not meshes else None
+    layouts = [*meshes] if around is None else [around]
     if not layouts:
         raise ValueError(
             "verify: expected meshes to compare with one device, got none; pass meshes=[spmd.Mesh(...)], and "
