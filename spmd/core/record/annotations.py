@@ -6,12 +6,12 @@
 # Why the sharding stays with the storage and not with the value: in-place ops, optimizers and loaded states write other
 # values into a parameter, and none of them knows its sharding.
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
 
-from ..base.tables import Interned
 from ..graph.graph import DeviceData, Node, Value, origin
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, OpSpec
@@ -34,16 +34,11 @@ class Annotated(Protocol):
 
 # --- sharding ---------------------------------------------------------------------------------------------------------
 
-_MARKS: Interned[tuple[Meta, Sharding, Sharding | None], OpSpec] = Interned(4096)
 
-
+# A call of Python would be one more for each gradient. Op specs are interned: one that was dropped here is found again.
+@functools.lru_cache(4096)
 def mark_op(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> OpSpec:
     """The op that constrains a value to a sharding; a gradient is constrained to `via` first."""
-    key = (meta, sharding, via)
-    return _MARKS.get(key) or _MARKS.of(key, lambda: _new_mark(meta, sharding, via))
-
-
-def _new_mark(meta: Meta, sharding: Sharding, via: Sharding | None) -> OpSpec:
     text = sharding.text(len(meta.shape))
     return OpSpec.of("mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding)
 
@@ -100,12 +95,7 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None)
                 value.op = mark_op(storage.meta, sharding)  # in place: also for the ops that have read it
                 take_up(lambda nodes, _: value in nodes)
         elif type(value) is not DeviceData:
-            # The op gets the line of the value that it annotates; finding the line of the annotation would cost more
-            # than recording the op.
-            source = origin(value)
-            assert source is not None, "only device data has none"
-            position = (source.code, source.instruction, -1)
-            storage.write(record(mark_op(storage.meta, sharding, via), (value,), (), position))
+            _record_after(storage, mark_op(storage.meta, sharding, via))
         elif value.host is not None:
             note_layout(storage, value)
             value.sharding = sharding  # for its upload, if the tensor is freed before it
@@ -113,16 +103,22 @@ def annotate(tensor: Annotated, sharding: Sharding, via: Sharding | None = None)
             _place(storage, value, sharding)
 
 
+def _record_after(storage: Storage, op: OpSpec) -> None:
+    """Records an annotation of a storage's recorded value as its next value."""
+    # The op gets the line of the value that it annotates; finding the line of the annotation would cost more than
+    # recording the op.
+    source = origin(storage.value)
+    assert source is not None, "only device data has none"
+    storage.write(record(op, (storage.value,), (), (source.code, source.instruction, -1)))
+
+
 def annotate_in_program(tensor: Annotated, sharding: Sharding) -> None:
     """`annotate`, but data on devices is resharded by the next program and not now."""
-    if tensor._view is not None or not tensor._meta.numel:
-        annotate(tensor, sharding)
-        return
-    if not hasattr(THREADS, "ring"):
-        enter_thread()
+    enter_thread()
     with LOCK:
         storage, value = tensor._storage, tensor._storage.value
-        if type(value) is not DeviceData or value.host is not None or value.is_abstract:
+        is_on_devices = type(value) is DeviceData and value.host is None and not value.is_abstract
+        if tensor._view is not None or not tensor._meta.numel or not is_on_devices:
             annotate(tensor, sharding)
             return
         note_layout(storage)
@@ -137,35 +133,26 @@ def annotate_again(storage: Storage, sharding: Sharding) -> None:
     """
     value = storage.value
     if not (type(value) is Node and value.op.sharding is sharding):
-        source = origin(value)
-        assert source is not None, "data is not about to run"
-        storage.write(record(mark_op(storage.meta, sharding), (value,), (), (source.code, source.instruction, -1)))
+        _record_after(storage, mark_op(storage.meta, sharding))
 
 
 def _place(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
     """Reshards data on devices, also for recorded ops that read it; where the layout is equal, it only gets the new
     sharding's name."""
-    if note_layout(storage, device_data) or device_data.is_abstract:
-        _place_abstractly(storage, device_data, sharding)
-        return
-    device_data.check()
-    buffer, its_sharding = device_data.placed()
-    if its_sharding.is_as(sharding, len(device_data.meta.shape)):
-        device_data.take(transfer.respelled(buffer, sharding.jax), sharding)
-    else:
-        device_data.take(transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding)
-    storage.home = sharding
-    take_up(lambda _, inputs: device_data in inputs)
-
-
-def _place_abstractly(storage: Storage, device_data: DeviceData, sharding: Sharding) -> None:
-    """Sets the sharding where no data moves: on abstract device data, or in a plan, where abstract device data replaces
-    the real one for a while."""
+    is_planned = note_layout(storage, device_data)
     if device_data.is_abstract:
         device_data.sharding = sharding
-    else:
+    elif is_planned:  # no data moves: abstract device data replaces the real one for a while
         storage.value = DeviceData(device_data.meta, sharding=sharding, is_abstract=True)
         storage.value.holder = storage.ref
+    else:
+        device_data.check()
+        buffer, its_sharding = device_data.placed()
+        if its_sharding.is_as(sharding, len(device_data.meta.shape)):
+            device_data.take(transfer.respelled(buffer, sharding.jax), sharding)
+        else:
+            device_data.take(transfer.move(buffer, device_data.meta.shape, its_sharding, sharding), sharding)
+        take_up(lambda _, inputs: device_data in inputs)
     storage.home = sharding
 
 
@@ -181,7 +168,7 @@ def clear_annotation(tensor: Annotated) -> None:
         storage.sharding = storage.home = None
         value = storage.value
         if type(value) is Node and value.op.name == "mark_sharding" and not may_change(value):
-            storage.write(record(unmarked_op(storage.meta), (value,), (), (value.code, value.instruction, -1)))
+            _record_after(storage, unmarked_op(storage.meta))
         elif type(value) is Node and value.op.name == "mark_sharding":
             value.op = unmarked_op(storage.meta)
             take_up(lambda nodes, _: value in nodes)

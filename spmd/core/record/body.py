@@ -1,5 +1,6 @@
 """Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
 
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 import jax
 
 from ..base.state import PerThread
-from ..base.tables import Interned
 from ..graph.graph import Node, Value, depending
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec
@@ -33,9 +33,6 @@ def refused(call: str, what: str) -> BodyError:
     return BodyError(f"{call} at {user_line()}, inside the body of {names.value[-1]}: {what}")
 
 
-_STAND_INS: Interned[Meta, OpSpec] = Interned(4096)
-
-
 @dataclass(frozen=True, slots=True)
 class _StandIn(Lowering):
     """An argument of a body: it has no value while the body is recorded."""
@@ -47,9 +44,13 @@ class _StandIn(Lowering):
 
 def stand_in(meta: Meta) -> Node:
     """A node in the place of a value that is passed to the body. The caller holds LOCK."""
-    op = _STAND_INS.of(meta, lambda: OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ()))
     # No line of the user made it.
-    return record(op, (), (), NOWHERE)
+    return record(_stand_in_op(meta), (), (), NOWHERE)
+
+
+@functools.lru_cache(4096)
+def _stand_in_op(meta: Meta) -> OpSpec:
+    return OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ())
 
 
 def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:

@@ -99,21 +99,19 @@ def _in_place_base(name: str) -> str:
 def _overlap(one: XlaTensor, other: XlaTensor, reads_late: bool) -> bool:
     if one._meta is other._meta:
         return reads_late
-    spans = [_span(tensor._meta) for tensor in (one, other)]
-    if None in spans:
+    if not fills_memory(one._meta) or not fills_memory(other._meta):
         return False  # torch, too, does not look into tensors with gaps
-    (begin, end), (start, stop) = spans  # type: ignore[misc]
+    (begin, end), (start, stop) = _reach(one._meta), _reach(other._meta)
     if (begin, end) == (start, stop) and one._meta.strides == other._meta.strides:
         return reads_late
     return begin < stop and start < end
 
 
-def _span(meta: Meta) -> tuple[int, int] | None:
-    """The range of bytes that a tensor without gaps and overlaps fills; None for others."""
+def fills_memory(meta: Meta) -> bool:
+    """True if a tensor's elements fill a part of memory without gaps or overlaps; one without elements does."""
     step = 1
     for stride, size in sorted((s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1):
-        if stride != step:
-            return None
+        if stride != step and meta.numel:
+            return False
         step *= size
-    begin = meta.offset * meta.dtype.itemsize
-    return (begin, begin + meta.nbytes) if meta.numel else None
+    return True

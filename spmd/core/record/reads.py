@@ -15,6 +15,7 @@ backward.
 # Why the tensor that a gather waits for is put back into its storage behind `optimization_barrier`: only a value that
 # flows on from it keeps the compiler from taking it away.
 
+import functools
 import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,6 @@ from typing import Any
 import jax
 import torch
 
-from ..base.tables import Interned
 from ..graph.graph import Node, Value, is_data, results
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Identity, Layouts, Lowering, OpSpec
@@ -269,22 +269,19 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
         held = _held(members)
         members = {read: storage for read, storage in members.items() if read not in held}
         nearer = {read: tensor for read, tensor in zip(reads, kept, strict=bool(kept)) if tensor is not None}
-        casts = [
-            (value_of(nearer[read]), []) if read in nearer else _cast_behind(storage.value)
-            for read, storage in members.items()
-        ]
-        stored = [base for base, _ in casts]
-        shardings = {
-            read: nearer[read]._storage.sharding if read in nearer else storage.sharding
-            for read, storage in members.items()
-        }
-        parts = [(base.meta, at) for base, at in zip(stored, shardings.values(), strict=True)]
+        stored, casts, shardings = [], [], []
+        for read, storage in members.items():
+            tensor = nearer.get(read)
+            base, ops = _cast_behind(storage.value) if tensor is None else (value_of(tensor), [])
+            stored.append(base)
+            casts.append(ops)
+            shardings.append((storage if tensor is None else tensor._storage).sharding)
+        parts = [(base.meta, at) for base, at in zip(stored, shardings, strict=True)]
         shards = _behind(parts, stored, after) if members else ()
         if not shards:
             return
-        shard_of = {
-            member: _recorded_again(ops, shard) for member, (_, ops), shard in zip(members, casts, shards, strict=True)
-        }
+        shard_of = dict(zip(members, map(_recorded_again, casts, shards), strict=True))
+        sharding_of = dict(zip(members, shardings, strict=True))
         for storage in members.values():
             storage.stamp += 1  # views of it that were read are read again, too
         for member, storage in members.items():
@@ -292,7 +289,7 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
                 continue  # gathered with its group
             group = {other: held for other, held in _members(member.group).items() if other in shard_of}
             if len(group) > 1:
-                _gather(group, [shard_of[other] for other in group], [shardings[other] for other in group])
+                _gather(group, [shard_of[other] for other in group], [sharding_of[other] for other in group])
             else:
                 member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), storage)
 
@@ -342,12 +339,13 @@ def _gather(members: dict[Read, Storage], stored: Sequence[Value], shardings: Se
     """Gathers many small arrays, each stored in its own sharding, by one all-gather."""
     parts = tuple((storage.meta, at) for storage, at in zip(members.values(), shardings, strict=True))
     layout = next(iter(members)).layout
-    op = _GATHERS.get(parts) or _GATHERS.of(parts, lambda: _new_gather(parts, layout))
-    for (member, storage), value in zip(members.items(), results(record(op, tuple(stored), (), NOWHERE)), strict=True):
+    node = record(_gather_op(parts, layout), tuple(stored), (), NOWHERE)
+    for (member, storage), value in zip(members.items(), results(node), strict=True):
         member.keep(value, storage)
 
 
-def _new_gather(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
+@functools.lru_cache(4096)
+def _gather_op(parts: tuple[_Part, ...], layout: Sharding) -> OpSpec:
     # Every one has a cut: see `join`.
     cuts = tuple(cut for meta, sharding in parts if (cut := cut_of(meta.shape, sharding)) is not None)
     metas = tuple(meta for meta, _ in parts)
@@ -364,11 +362,8 @@ class _Gather(Lowering):
         return tuple(gather(operands, self.cuts))
 
 
+@functools.lru_cache(4096)
 def _renew_op(parts: tuple[_Part, ...]) -> OpSpec:
-    return _RENEWS.get(parts) or _RENEWS.of(parts, lambda: _new_renew_op(parts))
-
-
-def _new_renew_op(parts: tuple[_Part, ...]) -> OpSpec:
     metas = tuple(meta for meta, _ in parts)
     return OpSpec.of("spmd.renew", _Barrier(tuple(sharding for _, sharding in parts)), metas, metas)
 
@@ -386,7 +381,3 @@ class _Barrier(Identity):
             array if sharding is None else constrain(array, near(sharding))
             for array, sharding in zip(held, self.stored, strict=True)
         )
-
-
-_GATHERS: Interned[tuple[_Part, ...], OpSpec] = Interned(4096)
-_RENEWS: Interned[tuple[_Part, ...], OpSpec] = Interned(4096)

@@ -7,32 +7,31 @@ from types import CodeType
 import jax
 from torch._ops import OpOverload
 
-from ..base.tables import Interned
 from ..graph.graph import Value
 from ..graph.meta import Meta
 from ..graph.op import Arrays, Layouts, Lowering, OpSpec, starts
-from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, ElementRun, run_of
+from ..ops.shape import DYNAMIC_START_VIEWS, WRITE_BACK, Write, run_of
 from ..ops.strided import SIGNS, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
 from .annotations import mark_op
+from .lowerings import DynamicStart
+from .overlap import fills_memory
 from .overloads import Kwargs, TorchValue
 from .record import at_once, record
 from .storage import Storage, note_read
 from .tensor import XlaTensor
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ViewRule:
     """The ops that read one kind of view from its parent and write it back; `write` is None where only the strides and
     offset say which elements it covers. meta: the view's, with its offset in memory. shown: the sign or dtype in which
     the view shows memory, where it is not the stored one (see `ops.strided.Shown`)."""
 
-    __slots__ = ("__weakref__", "meta", "read", "shown", "write")
-
-    def __init__(self, read: OpSpec, write: OpSpec | None, meta: Meta, shown: tuple[Shown, ...] = ()):
-        self.read = read
-        self.write = write
-        self.meta = meta
-        self.shown = shown
+    read: OpSpec
+    write: OpSpec | None
+    meta: Meta
+    shown: tuple[Shown, ...] = ()
 
 
 class View:
@@ -107,7 +106,7 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
         if link.rule.write is None:
             # Link by link, a place that the parent shows twice would be written once with the new and once with the old
             # value.
-            new = record(_strided_write(storage.meta, view), (storage.value, value), (), line)
+            new = record(_strided_write(storage.meta, view.meta, shown(view)), (storage.value, value), (), line)
             break
         parent = link.parent
         base = storage.value if parent is None or parent.is_read else read_view(parent, storage)
@@ -169,29 +168,13 @@ def _start(lowering: _WriteBack, op: OpSpec) -> tuple[OpSpec, int] | None:
     if started is None:
         return None
     run, start = started
-    new = OpSpec.of(op.name, _DynamicUpdateSlice(run), op.metas, op.operands, numbers="i", statics=f"moving, {run}")
+    new = OpSpec.of(op.name, DynamicStart(Write(run)), op.metas, op.operands, numbers="i", statics=f"moving, {run}")
     return new, start
 
 
-@dataclass(frozen=True, slots=True)
-class _DynamicUpdateSlice(Lowering):
-    """A write through a select or slice with a dynamic start."""
-
-    run: ElementRun
-
-    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        return (self.run.write(operands[0], operands[1], numbers[0]),)
-
-
+@functools.lru_cache(4096)
 def strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
     """The rule of `as_strided`: elements of the storage's memory, as the views so far show it, by stride and offset."""
-    # Before the key: the error is the user's line's, and not the sync's.
-    check_dense(base)
-    key = (base, meta, shows)
-    return _STRIDED.get(key) or _STRIDED.of(key, lambda: _new_strided_rule(*key))
-
-
-def _new_strided_rule(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> ViewRule:
     strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows)
     op = OpSpec.of("aten.as_strided", strided, (meta.layout,), (base.layout,), statics=strided.text())
     return ViewRule(op, None, meta, shows)
@@ -235,37 +218,20 @@ class _Refused(Lowering):
         raise self.error
 
 
-def _strided_write(base: Meta, view: View) -> OpSpec:
+@functools.lru_cache(4096)
+def _strided_write(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> OpSpec:
     """The op that writes a view's elements by their places in memory, whatever it is a view of."""
-    check_dense(base)
-    key = (base, view.meta, shown(view))
-    return _STRIDED_WRITES.get(key) or _STRIDED_WRITES.of(key, lambda: _new_strided_write(*key))
-
-
-def _new_strided_write(base: Meta, meta: Meta, shows: tuple[Shown, ...]) -> OpSpec:
     strided = _Strided(base.strides, meta.shape, meta.strides, _begin(base, meta), shows, writes=True)
     return OpSpec.of("spmd.write.strided", strided, (base,), (base, meta.layout), statics=strided.text())
 
 
 def _begin(base: Meta, meta: Meta) -> int:
-    """The offset of a view in its base's memory, in elements of the view."""
+    """The offset of a view in its base's memory, in elements of the view. Raises NotImplementedError unless the base
+    fills its memory without gaps or overlaps: strided access is by position in memory."""
+    # Here and not in the lowering: the error is the user's line's, and not the sync's.
+    if not fills_memory(base):
+        raise NotImplementedError(
+            f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has gaps "
+            "or overlaps in memory; call .contiguous() on it first"
+        )
     return meta.offset - base.offset * base.dtype.itemsize // meta.dtype.itemsize
-
-
-# By the base's layout, the view's, and what the view shows of memory.
-_Place = tuple[Meta, Meta, tuple[Shown, ...]]
-_STRIDED: Interned[_Place, ViewRule] = Interned(4096)
-_STRIDED_WRITES: Interned[_Place, OpSpec] = Interned(4096)
-
-
-def check_dense(base: Meta) -> None:
-    """Raises NotImplementedError unless the base fills its memory without gaps or overlaps: strided access is by
-    position in memory."""
-    step = 1
-    for stride, size in sorted((s, d) for s, d in zip(base.strides, base.shape, strict=True) if d != 1):
-        if stride != step and base.numel:
-            raise NotImplementedError(
-                f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has "
-                "gaps or overlaps in memory; call .contiguous() on it first"
-            )
-        step *= size

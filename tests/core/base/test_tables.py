@@ -8,7 +8,7 @@ import torch
 
 import spmd
 from spmd.core.base.tables import Bounded, Interned
-from spmd.core.graph import meta, source
+from spmd.core.graph import meta, op, source
 from spmd.core.passes import dynamic
 from spmd.core.record import annotations, call, reads, views
 from spmd.core.sharding import value
@@ -97,28 +97,29 @@ class TestLongProcesses:
 
     def test_marks_and_shardings(self, mesh8: spmd.Mesh) -> None:
         shardings = value._INTERNED
-        marks, num_shardings = annotations._MARKS.num_alive() + 1, shardings.num_alive() + 1
+        num_ops, num_shardings = len(op._alive) + 1, shardings.num_alive() + 1
         target = mesh8.sharding(("fsdp",), 1, "test")
         kept = annotations.mark_op(meta.dense_meta((8,), torch.float32), target)
         for size in range(1, MANY // 2):
             annotations.mark_op(meta.dense_meta((size,), torch.float32), target)
             value.Sharding.of((size,), (1,), (f"axis{size}",))
         gc.collect()
-        for table, others in ((annotations._MARKS, marks), (shardings, num_shardings)):
-            assert len(table) <= table.limit and table.num_alive() <= table.limit + others
+        marks = annotations.mark_op.cache_info()
+        assert marks.currsize <= marks.maxsize and len(op._alive) <= marks.maxsize + num_ops
+        assert len(shardings) <= shardings.limit and shardings.num_alive() <= shardings.limit + num_shardings
         assert annotations.mark_op(meta.dense_meta((8,), torch.float32), target) is kept
         assert mesh8.sharding(("fsdp",), 1, "test") is target
 
     def test_strided_views_and_writes(self) -> None:
-        base = meta.dense_meta((MANY,), torch.float32)
+        base, before = meta.dense_meta((MANY,), torch.float32), len(op._alive)
         for offset in range(MANY // 2 - 4):
             layout = meta.intern_meta((4,), torch.float32, (1,), offset)
-            rule = views.strided_rule(base, layout, ())
-            views._strided_write(base, views.View(rule, None, None, 0))
+            views.strided_rule(base, layout, ())
+            views._strided_write(base, layout, ())
         gc.collect()
-        del rule
-        for table in (views._STRIDED, views._STRIDED_WRITES):
-            assert len(table) <= table.limit and table.num_alive() <= table.limit
+        kept = [function.cache_info() for function in (views.strided_rule, views._strided_write)]
+        assert all(each.currsize <= each.maxsize for each in kept)
+        assert len(op._alive) <= before + sum(each.maxsize for each in kept)
 
     def test_places_in_the_code(self) -> None:
         codes = [compile(f"x{number} = 1", f"file{number}.py", "exec") for number in range(MANY)]
@@ -180,10 +181,11 @@ class TestSteadyStep:
         for _ in range(3):
             step()
         compiled = spmd.metrics.counter("programs_compiled")
-        tables = [*(plan.table for plan in call.PLANS.values()), meta._METAS, annotations._MARKS, views._STRIDED]
-        tables += [views._STRIDED_WRITES, reads._GATHERS, reads._RENEWS, value._INTERNED]
-        for table in tables:
+        for table in [*(plan.table for plan in call.PLANS.values()), meta._METAS, value._INTERNED]:
             table.clear()
+        for function in (views.strided_rule, views._strided_write, reads._gather_op, reads._renew_op):
+            function.cache_clear()
+        annotations.mark_op.cache_clear()
         gc.collect()
         step()
         assert spmd.metrics.counter("programs_compiled") == compiled
