@@ -7,6 +7,7 @@ work (running the op on meta tensors, binding arguments to the rule) happens onc
 # Why the path of a known op is one long function: a call of a Python function costs about as much as the lookup of an
 # op spec. What is rare (views, draws, checks of data, list ops) is in functions of its own.
 
+import functools
 import sys
 from collections.abc import Callable, Hashable, Sequence
 
@@ -274,8 +275,8 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
         return tensor._meta.layout, _read(tensor, plan)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
         meta = dense_meta(tensor.shape, tensor.dtype)
-        if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
-            return meta, record(_scalar_op(meta), (), (tensor.item(),), NOWHERE)
+        if tensor.dim() == 0 and tensor.dtype in _SCALAR_DTYPES:
+            return meta, record(_scalar_op(tensor.dtype), (), (tensor.item(),), NOWHERE)
         return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
     name = next(filter(None, (name_of(tensor) for name_of in names_of)), "")
@@ -288,18 +289,13 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
 
 # What gives the name by which the user holds a tensor, for errors; "" where it finds none.
 names_of: list[Callable[[torch.Tensor], str]] = []
-_SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
+_SCALAR_DTYPES = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool}
 
 
-def _scalar_op(meta: Meta) -> OpSpec:
+@functools.cache
+def _scalar_op(dtype: torch.dtype) -> OpSpec:
     """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an upload nor a program."""
-    key = "scalar"
-    plan = plan_of(aten.scalar_tensor.default)
-    op: OpSpec | None = plan.entries.get((key, meta))
-    if op is None:
-        number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
-        op = plan.table.of((key, meta), lambda: new_op(plan, (number,), {"dtype": meta.dtype}))
-    return op
+    return new_op(plan_of(aten.scalar_tensor.default), (1.0 if dtype.is_floating_point else 1,), {"dtype": dtype})
 
 
 def _several(node: Node, plan: Plan) -> TorchValue:

@@ -40,7 +40,6 @@ from .overloads import (
     Plan,
     TorchValue,
     args_have_tensor,
-    constant_of,
     fill,
     is_foreach,
     makes_tensors,
@@ -142,7 +141,8 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         with _without_errors():
             result = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
-            result = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), result)
+            as_on_cpu = {_BCOMPLEX32: torch.complex64}
+            result = tree_map_only(torch.Tensor, lambda one: one.to(as_on_cpu.get(one.dtype, one.dtype)), result)
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise refusal[-1](plan.overload, RuntimeError(str(error)), args, kwargs, plan.twin) from error
     except (RuntimeError, IndexError) as error:
@@ -154,10 +154,6 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)
     return result
-
-
-def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex64 if dtype is _BCOMPLEX32 else dtype
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
@@ -183,7 +179,7 @@ def new_op(plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     plain = all(isinstance(item, torch.Tensor) for item in flat)
     layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     kinds = binding.kinds + ("ii" if plan.draws else "")
-    constant = constant_of(plan)
+    constant = plan.constant
     if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
         constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
     lowering = Fill() if constant is not None else _call(plan, binding)

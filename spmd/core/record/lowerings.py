@@ -1,7 +1,7 @@
 """Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -29,8 +29,6 @@ from ..ops.partition import FOREIGN, PARTITION_RULES, partitioned
 from ..ops.registry import rule_arguments
 from ..ops.shape import Move, move_of
 from .overloads import Kwargs, Large, Number, Operand, TorchValue
-
-Results = jax.Array | None | tuple["Results", ...] | list["Results"]  # of a rule
 
 
 def _as(array: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -86,11 +84,11 @@ class Call(Lowering):
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
             answer = partitioned(self.overload, arguments, named) if self.overload in PARTITION_RULES else None
             if answer is not None:
-                flat: tuple[jax.Array, ...] = tuple(_arrays(answer))
+                flat: tuple[jax.Array, ...] = tuple(jax.tree.leaves(answer))
             elif is_elementwise:
                 flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
-                flat = tuple(_arrays(rule.function(*arguments, **named)))
+                flat = tuple(jax.tree.leaves(rule.function(*arguments, **named)))
         # torch's result dtype is the meta kernel's; jax's promotion of the rule may be wider.
         if rule.promote is not None or self.writes:
             flat = tuple(_as(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
@@ -184,14 +182,6 @@ def _returns(op: OpSpec) -> Sequence[jax.ShapeDtypeStruct | None] | jax.ShapeDty
         queue = iter(structs)
         return tuple(next(queue) if item is Slot else None for item in op.layout)
     return structs[0] if len(structs) == 1 else tuple(structs)
-
-
-def _arrays(results: Results) -> Iterator[jax.Array]:
-    if isinstance(results, (tuple, list)):
-        for item in results:
-            yield from _arrays(item)
-    elif results is not None:
-        yield results
 
 
 def _rule_arguments(overload: OpOverload, values: dict[str, TorchValue]) -> tuple[list[TorchValue], Kwargs]:

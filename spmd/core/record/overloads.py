@@ -100,10 +100,11 @@ class Plan:
         self.precision: str | None = None  # jax's word for it, where a product is computed in less than full float32
         self.draws = self.rule is not None and self.rule.wants_draw
         self.is_list = is_foreach(overload)
-        self.ignores_operands = not is_foreach(overload) and (
-            constant_of(self) is not None
-            or base in SHAPE_ONLY_DRAWS
-            or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS
+        names = (base, f"{base}.{overload._overloadname}")
+        # The number that an op fills its result with, `"lifted"` for its first scalar argument, or None.
+        self.constant = next((CONSTANTS[name] for name in names if name in CONSTANTS), None)
+        self.ignores_operands = not self.is_list and (
+            self.constant is not None or not SHAPE_ONLY_DRAWS.isdisjoint(names)
         )
         self.fills = base in FILLS and "Tensor" not in overload._overloadname
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
@@ -159,14 +160,6 @@ def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
         for position, argument in enumerate(arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
-
-
-def constant_of(plan: Plan) -> float | str | None:
-    """The number that an op fills its result with, `"lifted"` for its first scalar argument, or None."""
-    base = base_name(plan.overload)
-    if base in CONSTANTS:
-        return CONSTANTS[base]
-    return CONSTANTS.get(f"{base}.{plan.overload._overloadname}")
 
 
 def as_list(value: TorchValue) -> list[TorchValue]:

@@ -89,7 +89,7 @@ class XlaTensor(torch.Tensor):
     def data(self, new: torch.Tensor) -> None:
         if not isinstance(new, XlaTensor):
             raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
-        if new.dtype is not self.dtype or _place(new) != _place(self):
+        if new._meta is not self._meta:  # of another dtype or shape, or elsewhere in memory
             rebased.replace(self, new)
         else:
             self._take(new)
@@ -300,7 +300,3 @@ def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
         with torch.inference_mode(False):
             return wrap(meta, base._storage, view)
     return wrap(meta, base._storage, view)
-
-
-def _place(tensor: XlaTensor) -> rebased.Place:
-    return tensor.shape, tensor.stride(), tensor.storage_offset()  # type: ignore[return-value]  # int
