@@ -5,6 +5,8 @@
 # compilations.
 
 import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -397,18 +399,12 @@ def _donate_passed(
     pinned: Sequence[Sharding | None],
 ) -> None:
     """Donates data that only this subgraph holds to results of the same shape and sharding that have no memory yet."""
-    free = [(value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)]
-    for device_data, to, is_taken in zip(inputs, shardings, donated, strict=True):
-        if is_taken:
-            free.remove((device_data.meta.struct, to))
-    for i, (device_data, to) in enumerate(zip(inputs, shardings, strict=True)):
-        if (
-            not donated[i]
-            and device_data in dead
-            and not device_data.is_held()
-            and (device_data.meta.struct, to) in free
-        ):
-            free.remove((device_data.meta.struct, to))
+    free = Counter((value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True))
+    kinds = [(device_data.meta.struct, to) for device_data, to in zip(inputs, shardings, strict=True)]
+    free.subtract(itertools.compress(kinds, donated))
+    for i, device_data in enumerate(inputs):
+        if not donated[i] and free[kinds[i]] > 0 and device_data in dead and not device_data.is_held():
+            free[kinds[i]] -= 1
             donated[i] = True
 
 

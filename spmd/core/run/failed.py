@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from ..graph.errors import LostError, RefusedError
-from ..graph.graph import DeviceData, Node, Value, is_data, origin, topological
+from ..graph.graph import DeviceData, Node, depending, is_data, origin, topological
 from ..programs.failing import RunError
 from ..record.storage import ASIDE, LIVE, Storage
 from .execute import GuardError
@@ -54,15 +54,16 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
     A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a guard blames
     them: then its data is given up, with the reason.
     """
-    nodes, inputs = topological([storage.value for storage in storages])
+    values = [storage.value for storage in storages]
+    nodes, inputs = topological(values)
     gone = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
     why = next((device_data.gone for device_data in gone if device_data.gone is not None), None) or str(error)
-    if isinstance(error, GuardError):
-        lost = _dependents(nodes, {*gone, error.value})
-        failed = lost
-    else:
-        lost = _dependents(nodes, gone)
-        failed = lost if lost and isinstance(error, LostError) else lost | _part_of_failure(nodes, error)
+    blamed = {*gone, error.value} if isinstance(error, GuardError) else gone
+    lost = set(depending(values, lambda node: node in blamed or not blamed.isdisjoint(node.operands)))
+    failed = lost
+    # A guard, and data that is gone, say what has failed.
+    if not isinstance(error, GuardError) and not (lost and isinstance(error, LostError)):
+        failed = lost | _part_of_failure(nodes, error)
     # A parameter that has never run has no data to go back to, but a recorded initial value.
     initial = initial_values(storages)
     aside: set[Storage] = set()
@@ -84,15 +85,6 @@ def _abandon(storages: list[Storage], error: Exception) -> None:
             # It can be tried again by a read: its inputs are there.
             aside.add(storage)
     _set_aside(aside)
-
-
-def _dependents(nodes: Sequence[Node], values: Collection[Value]) -> set[Node]:
-    """The ops, of these in order, that make or need one of these values."""
-    dependents: set[Node] = set()
-    for node in nodes:
-        if node in values or any(value in values or origin(value) in dependents for value in node.operands):
-            dependents.add(node)
-    return dependents
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:

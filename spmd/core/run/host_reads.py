@@ -134,11 +134,15 @@ def _settle_by_host(storage: Storage) -> None:
 
 
 class Lease(NamedTuple):
-    """The place of a value's data during a read outside the lock: on the host, or in a buffer."""
+    """The place of a value's data during a read outside the lock: on the host, or in a buffer, which is lent.
+
+    row: the value's row in the buffer, where that is a store's.
+    """
 
     device_data: DeviceData
     host: np.ndarray | None
     array: jax.Array | None
+    row: int | None
     sharding: Sharding | None
 
     def placed(self) -> tuple[jax.Array, Sharding]:
@@ -160,11 +164,7 @@ def leased(
     observing = active_observation.value
     if observing is not None and (storage.meta.numel > 1 or on_host.constant(storage.value) is None):
         observing.reads.append(f"{call} at {user_line()}")
-    lease = None
-    while lease is None:  # once, unless another thread writes the storage just now
-        if not padded or not is_unpadded(storage.value):
-            materialise(storage, call, together=together)
-        lease = _lease(storage, call, on_device=on_device, padded=padded)
+    lease = lent_to(READERS, storage, call, on_device=on_device, together=together, padded=padded, with_store=False)
     try:
         yield lease
     finally:
@@ -173,21 +173,37 @@ def leased(
             READERS.give_back(lease.array)
 
 
-def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lease | None:
-    """A lease of a storage that has data; None where it has none."""
-    with LOCK:
-        device_data = storage.value
-        if padded and is_unpadded(device_data):
-            (device_data,) = device_data.operands
-        if type(device_data) is not DeviceData:
-            return None
-        device_data = _readable(device_data, call)
-        if on_device:
-            _upload(storage, device_data)
-        array = None if device_data.host is not None else device_data.placed()[0]
-        if array is not None:
-            READERS.lend(array)
-        return Lease(device_data, device_data.host, array, device_data.sharding)
+def lent_to(
+    lender: Lender,
+    storage: Storage,
+    call: str,
+    *,
+    on_device: bool = True,
+    together: bool = True,
+    padded: bool = False,
+    with_store: bool = True,
+) -> Lease:
+    """Lends a storage's value until `lender.give_back(lease.array)`; see `leased`. with_store: a row of a store is lent
+    with its store, as copying it out would double a deep model's memory."""
+    while True:  # once, unless another thread writes the storage just now
+        if not padded or not is_unpadded(storage.value):
+            materialise(storage, call, together=together)
+        with LOCK:
+            device_data = storage.value
+            if padded and is_unpadded(device_data):
+                (device_data,) = device_data.operands
+            if type(device_data) is not DeviceData:
+                continue
+            device_data = _readable(device_data, call)
+            if on_device and device_data.host is not None:
+                sharding = wanted(device_data) or devices.default_sharding()
+                device_data.take(transfer.upload(device_data.host, sharding), sharding)
+                storage.set_sharding(sharding)
+            array = row = None
+            if device_data.host is None:
+                array, row = device_data.held() if with_store else (device_data.placed()[0], None)
+                lender.lend(array)
+            return Lease(device_data, device_data.host, array, row, device_data.sharding)
 
 
 def _readable(device_data: DeviceData, call: str) -> DeviceData:
@@ -201,38 +217,6 @@ def _readable(device_data: DeviceData, call: str) -> DeviceData:
         return DeviceData(device_data.meta, host=plan.read(device_data, error), sharding=device_data.sharding)
     device_data.check()
     return device_data
-
-
-def _upload(storage: Storage, device_data: DeviceData) -> None:
-    """Uploads the value of a storage where it is on the host still."""
-    if device_data.host is not None:
-        sharding = wanted(device_data) or devices.default_sharding()
-        device_data.take(transfer.upload(device_data.host, sharding), sharding)
-        storage.set_sharding(sharding)
-
-
-class Loan(NamedTuple):
-    """A value that is lent for longer: the buffer, the value's row in it where that is a store's, and its sharding."""
-
-    array: jax.Array
-    row: int | None
-    sharding: Sharding
-
-
-def lent_to(lender: Lender, storage: Storage, call: str) -> Loan:
-    """Lends a storage's value until `lender.give_back(loan.array)`; all processes do it at once."""
-    while True:  # once, unless another thread writes the storage just now
-        materialise(storage, call, together=True)
-        with LOCK:
-            device_data = storage.value
-            if type(device_data) is DeviceData:
-                device_data = _readable(device_data, call)
-                _upload(storage, device_data)
-                # A row of a store is lent with its store: copying it out would double a deep model's memory.
-                array, row = device_data.held()
-                lender.lend(array)
-                assert device_data.sharding is not None, "it is on devices"
-                return Loan(array, row, device_data.sharding)
 
 
 # Called after each read of a value that the devices have, with the user's call, the line, and the seconds.

@@ -9,12 +9,12 @@ from ..base.state import active_observation
 from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
 from ..graph.source import Line
 from ..programs import cache
-from ..record.storage import Storage
+from ..record.storage import Storage, value_serial
 from ..sharding.value import Sharding
 from . import executables
 from .pjrt import transfer
 from .recording import recording
-from .schedule import check_here, is_placed_in, mesh_homes, meshes_met, pinned_sharding
+from .schedule import check_here, home_of, is_placed_in, mesh_homes, meshes_met, pinned_sharding
 
 Initial = tuple[Storage, Value]
 
@@ -115,10 +115,10 @@ def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> d
     # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
     step = impure([storage.value for storage in storages])
     read = _first_read(storages, {value for values in fixed.values() for value in values}, step)
-    begins = next((node.serial for node in step), math.inf)
+    begins = next(map(value_serial, step), (math.inf, 0))
     initial = {}
     for storage, values in fixed.items():
-        early = [value for value in values if _serial(value) < begins]
+        early = [value for value in values if value_serial(value) < begins]
         initial[storage] = next((value for value in values if value in read), (early or values)[-1])
     return initial
 
@@ -148,20 +148,12 @@ def _by_mesh(initial: dict[Storage, Value], storages: Sequence[Storage]) -> list
     if len(meshes) == 1:
         return [(mesh, initial) for mesh in meshes.values()]
     homes = mesh_homes(topological([storage.value for storage in storages])[0])
-
-    def is_of(storage: Storage, devices: frozenset[int]) -> bool:
-        maker = origin(storage.value)
-        home = (
-            storage.sharding.devices
-            if storage.sharding is not None
-            else homes.get(maker)
-            if maker is not None
-            else None
-        )
-        return home == devices
-
+    met = {
+        storage: home_of(storage.value, homes) if storage.sharding is None else storage.sharding.devices
+        for storage in initial
+    }
     return [
-        (mesh, {storage: value for storage, value in initial.items() if is_of(storage, ids)})
+        (mesh, {storage: value for storage, value in initial.items() if met[storage] == ids})
         for ids, mesh in meshes.items()
     ]
 
@@ -210,12 +202,6 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
     pinned = [pinned_sharding(storage, mesh) for storage, _ in initial]
     shardings = [is_placed_in(device_data, mesh) for device_data in inputs]
     return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
-
-
-def _serial(value: Value) -> float:
-    maker = origin(value)
-    assert maker is not None, "data has no op"
-    return maker.serial
 
 
 def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]) -> set[Value]:

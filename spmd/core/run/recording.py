@@ -17,7 +17,7 @@ from ..base import counters, in_flight
 from ..base.counters import pace
 from ..base.state import PerThread
 from ..graph.errors import AbstractError
-from ..graph.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
+from ..graph.graph import DeviceData, Graph, Node, Value, origin, replace_operands, results, topological, value_name
 from ..graph.op import OpSpec
 from ..record.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, Storage, UndoLog, forget_reads
 from ..sharding.value import Sharding
@@ -126,23 +126,14 @@ def _noted(
 def _with_own_nodes(graph: Graph, earlier: set[Node]) -> None:
     """Gives a kept program copies of the ops that were recorded before the context: those are put back to what they
     were, with operands that ran in other programs of the recording."""
-    copies: dict[Node, Node] = {}
-    for node in graph.nodes:
+    replaced: dict[object, Value] = {}
+    for place, node in enumerate(graph.nodes):
         if node in earlier:
-            copy = node.with_operands(node.operands)
+            copy = graph.nodes[place] = node.with_operands(node.operands)
             copy.serial = node.serial
-            copies[node] = copy
-
-    def now(value: Value) -> Value:
-        if type(value) is TupleElement:
-            return TupleElement(copies[value.node], value.index) if value.node in copies else value
-        return copies.get(value, value) if type(value) is Node else value
-
-    if copies:
-        graph.nodes[:] = [copies.get(node, node) for node in graph.nodes]
-        graph.roots[:] = map(now, graph.roots)
-        for node in graph.nodes:
-            node.operands = tuple(map(now, node.operands))
+            replaced.update(zip(map(value_name, results(node)), results(copy), strict=True))
+    graph.roots[:] = [replaced.get(value_name(root), root) for root in graph.roots]
+    replace_operands(replaced, graph.nodes)
 
 
 def _replace_recorded(refs: "Sequence[weakref.ref[Storage]]", first: int) -> None:

@@ -116,7 +116,6 @@ class Flow:
     ):
         self.roots = roots
         self.subgraphs = subgraphs
-        self.end = len(subgraphs)
         self.passed = passed
         self.carried: defaultdict[int, list[Value]] = defaultdict(list)  # of a subgraph, what later ones read
         self.readers: dict[Hashable, list[Node]] = {}
@@ -126,7 +125,7 @@ class Flow:
         self._several = several = set[Node]()  # ops that are in several subgraphs
         self._wanted: dict[int, list[Root]] = {}  # of each subgraph, the roots that it computes
         # One subgraph has no readers across: nothing of this is needed for most steps.
-        if self.end == 1 and not rest:
+        if len(subgraphs) == 1 and not rest:
             return
         for index, subgraph in enumerate(subgraphs):
             several |= {node for node in subgraph.nodes if self.part.setdefault(node, index) != index}
@@ -274,7 +273,7 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
     """
     homes: dict[Node, frozenset[int]] = {}
     for node in nodes:
-        met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
+        met = {home for operand in node.operands if (home := home_of(operand, homes)) is not None}
         # A mark is where a value changes devices: what is computed from it is at home there.
         if node.op.sharding is not None:
             met = {node.op.sharding.devices}
@@ -290,7 +289,8 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
     return homes
 
 
-def _home(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
+def home_of(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
+    """The devices on which a value is or must be computed; None where nothing names them."""
     if isinstance(value, DeviceData):
         sharding = wanted(value)
         return None if sharding is None or sharding is devices.default_sharding() else sharding.devices
@@ -302,7 +302,7 @@ def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
     """True if an annotation takes its value to other devices than it is computed on."""
     if node.op.sharding is None:
         return False
-    home = _home(node.operands[0], homes)
+    home = home_of(node.operands[0], homes)
     return home is not None and home != node.op.sharding.devices
 
 

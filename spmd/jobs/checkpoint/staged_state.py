@@ -49,12 +49,13 @@ class StagedState:
         facts: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
         if isinstance(tensor, XlaTensor):
             if can_fill(tensor):
-                loan = transfer.lent_to(self.lender, storage_of(tensor), _CALL)
-                _, members = self._arrays.setdefault(id(loan.array), (loan.array, []))
+                lease = transfer.lent_to(self.lender, storage_of(tensor), _CALL)
+                array, sharding = lease.placed()
+                _, members = self._arrays.setdefault(id(array), (array, []))
                 if members:
-                    self.lender.give_back(loan.array)  # it is lent once
-                members.append(_Member(path, tuple(facts["shape"]), loan.row))
-                self.tensors[path] = {**facts, "on_host": False, "sharding": _text(loan.sharding, len(facts["shape"]))}
+                    self.lender.give_back(array)  # it is lent once
+                members.append(_Member(path, tuple(facts["shape"]), lease.row))
+                self.tensors[path] = {**facts, "on_host": False, "sharding": _text(sharding, len(facts["shape"]))}
                 return path
             # A view has no shards of its own; each process has all of it.
             self._on_host[path] = transfer.host_copy(tensor, _CALL, together=True)

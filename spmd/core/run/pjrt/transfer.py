@@ -122,22 +122,17 @@ class ShardSlice(NamedTuple):
 def shards_here(shape: tuple[int, ...], sharding: Sharding) -> list[ShardSlice]:
     """Returns the distinct shards of an array of this shape on this process's devices."""
     _check_here(sharding)
-    padded = sharding.padded_shape(shape)
-    return _distinct(sharding.jax.addressable_devices_indices_map(padded), shape, padded)
+    return shards_of(shape, sharding, jax.process_index())
 
 
 def shards_of(shape: tuple[int, ...], sharding: Sharding, process: int) -> list[ShardSlice]:
     """Returns the distinct shards of an array of this shape on a process's devices."""
     padded = sharding.padded_shape(shape)
-    places: Mapping[Any, Any] = sharding.jax.devices_indices_map(padded)
-    return _distinct({one: index for one, index in places.items() if one.process_index == process}, shape, padded)
-
-
-def _distinct(
-    places: Mapping[jax.Device, tuple[slice, ...] | None], shape: tuple[int, ...], padded: tuple[int, ...]
-) -> list[ShardSlice]:
+    places: Mapping[jax.Device, tuple[slice, ...] | None] = sharding.jax.devices_indices_map(padded)
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
     for device, index in places.items():
+        if device.process_index != process:
+            continue
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
         # A device may hold nothing but padding: its slice is empty, and no device is left out.
         within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
