@@ -253,11 +253,11 @@ def _check_unchanged(plan: Plan, targets: Sequence[torch.Tensor], metas: tuple[M
 def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
     """The rule of a view; its read and its write are shared by all places in memory at which the base may begin."""
     parent = base._meta.layout
-    statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
+    arguments = dict(list(binding.arguments.items())[1:])
+    statics = ", ".join(f"{name}={value}" for name, value in arguments.items())
 
     def new_rule() -> ViewRule:
         op = OpSpec.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
-        arguments = dict(list(binding.arguments.items())[1:])
         return view_rule(plan.overload, op, parent, arguments)
 
     rule: ViewRule = plan.table.of(("layout", parent, statics), new_rule)

@@ -12,16 +12,12 @@ from .tensor import XlaTensor
 # One number in every element is the same however often it is written.
 _UNIFORM = frozenset({"zero", "fill"})
 
-# With `out=` these read their operands while they write, so that even the very same memory is refused.
+# These read their operands while they write, with `out=` or (with the underscore) in place, so that even the very same
+# memory is refused.
 _READ_LATE = frozenset({
     "bernoulli", "cat", "gather", "index_add", "index_copy", "index_select", "kthvalue", "masked_select", "median",
     "mode", "multinomial", "nanmedian", "put", "scatter", "scatter_add", "scatter_reduce", "take",
-})  # fmt: skip
-
-
-# Written in place, these do the same.
-_READ_LATE_IN_PLACE = frozenset({
-    "index_add", "index_copy", "index_fill", "index_reduce", "put", "scatter", "scatter_add", "scatter_reduce",
+    "index_add_", "index_copy_", "index_fill_", "index_reduce_", "put_", "scatter_", "scatter_add_", "scatter_reduce_",
 })  # fmt: skip
 
 
@@ -55,7 +51,7 @@ def check_operands(name: str, target: XlaTensor, operands: Sequence[TorchValue],
             type(operand) is XlaTensor
             and operand._storage is target._storage
             and (operand is target or (operand._meta.numel and target._meta.numel))  # empty tensors share no memory
-            and _overlap(operand, target, base in _READ_LATE if base else _in_place_base(name) in _READ_LATE_IN_PLACE)
+            and _overlap(operand, target, (base or f"{name.split('.')[1].removesuffix('_')}_") in _READ_LATE)
         ):
             raise RuntimeError(
                 f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor refer to "
@@ -89,11 +85,6 @@ def _reach(meta: Meta) -> tuple[int, int]:
         return 0, 0
     last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
     return meta.offset * meta.dtype.itemsize, (last + 1) * meta.dtype.itemsize
-
-
-def _in_place_base(name: str) -> str:
-    """`aten.scatter_.src` -> `scatter`."""
-    return name.split(".")[1].removesuffix("_") if "." in name else name
 
 
 def _overlap(one: XlaTensor, other: XlaTensor, reads_late: bool) -> bool:

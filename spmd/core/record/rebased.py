@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-Place = tuple[tuple[int, ...], tuple[int, ...], int]
 Views = set["weakref.ref[torch.Tensor]"]
 
 
@@ -50,7 +49,7 @@ def living(tensor: Any) -> list[Any]:
 def by_memory(view: Any) -> None:
     """Has autograd find a view by its place in its base's memory; the Python object stays, with all its attributes."""
     base = view._base
-    memory: Place = (tuple(view.shape), view.stride(), view.storage_offset())
+    memory = (tuple(view.shape), view.stride(), view.storage_offset())
     if view.retains_grad:  # its graph holds the tensor that would be swapped
         raise RuntimeError(
             f"a view of shape {list(view.shape)} keeps its gradient: on xla, call retain_grad() after it or its base "

@@ -34,8 +34,4 @@ def enter_thread() -> Ring:
     return ring
 
 
-def _leave_thread() -> None:
-    THREADS.__dict__.clear()
-
-
-forking.on_bad_fork(_leave_thread)
+forking.on_bad_fork(lambda: THREADS.__dict__.clear())  # of the thread that is the child's
