@@ -181,9 +181,8 @@ def _without_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:
-    fields = ("dtype", "shape", "data_offsets")
-    values: list[Any] = [entry.get(field) for field in fields] if isinstance(entry, dict) else [None] * 3
-    dtype, shape, offsets = values
+    facts: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = map(facts.get, ("dtype", "shape", "data_offsets"))
     if not (isinstance(dtype, str) and _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
         raise _cut_short(path, f"{name!r} has no dtype, shape and offsets, but {str(entry)[:80]}")
     if dtype not in SAFETENSORS:
@@ -208,8 +207,7 @@ def _check_contiguous(path: Place, found: Mapping[str, Stored], begin: int) -> N
         if stored.offset != begin:
             raise _cut_short(path, f"{name!r} begins at byte {stored.offset:,}, and the one before ends at {begin:,}")
         begin += math.prod(stored.shape) * stored.dtype.itemsize
-    size = path.stat().st_size
-    if begin != size:
+    if begin != path.stat().st_size:
         raise _cut_short(path, f"its header describes {begin:,} bytes")
 
 

@@ -182,10 +182,10 @@ class CheckpointManager:
         self.wait()
         calls.agree(f"CheckpointManager.restore of step {step}")
         exchange = calls.exchange()
-        chosen = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
+        number, place = _shared(exchange, "step", lambda: self._chosen(step, skip_damaged))
         try:
-            with self._explained(chosen["step"]):
-                reader = StepReader(self._kept.folder / chosen["place"])
+            with self._explained(number):
+                reader = StepReader(self._kept.folder / place)
                 Restoring(reader, state, (exchange.index, exchange.count)).run()
         except Exception as error:
             exchange.publish(f"loaded/{exchange.index}", str(error))
@@ -195,7 +195,7 @@ class CheckpointManager:
             words = exchange.read(f"loaded/{process}")
             if words:
                 raise ValueError(f"CheckpointManager.restore: process {process} failed: {words}")
-        return chosen["step"]
+        return number
 
     def plan_restore(self, state: dict[str, Any], step: int | None = None) -> RestorePlan:
         """Says what `restore(state, step)` would read from files, upload and hold on the host in each process, and
@@ -204,11 +204,11 @@ class CheckpointManager:
         Raises FileNotFoundError, ValueError and `DamagedError` where `restore` would before it reads.
         """
         self.wait()
-        chosen = self._chosen(step, False)
-        reader = StepReader(self._kept.folder / chosen["place"])
-        return planned(reader, state, chosen["step"], processes.count())
+        number, place = self._chosen(step)
+        return planned(StepReader(self._kept.folder / place), state, number, processes.count())
 
-    def _chosen(self, step: int | None, skip_damaged: bool) -> dict[str, Any]:
+    def _chosen(self, step: int | None, skip_damaged: bool = False) -> tuple[int, str]:
+        """The step, None for the latest, and the name of its folder."""
         steps = self._kept.steps()
         if not steps or (step is not None and step not in steps):
             missing = "no committed step" if step is None else f"no committed step {step}"
@@ -221,7 +221,7 @@ class CheckpointManager:
             except (DamagedError, OSError) as error:
                 messages.say(f"step {number} is left out: {error}", "damaged checkpoint")
                 continue
-            return {"step": number, "place": steps[number].name}
+            return number, steps[number].name
         raise DamagedError(f"CheckpointManager.restore: no step in {self.folder} is as it was written")
 
     @contextlib.contextmanager
@@ -246,29 +246,29 @@ class CheckpointManager:
         Raises as `restore` does.
         """
         self.wait()
-        chosen = self._chosen(step, False)
-        with self._explained(chosen["step"]):
-            StepReader(self._kept.folder / chosen["place"]).verify()
-        return chosen["step"]
+        number, place = self._chosen(step)
+        with self._explained(number):
+            StepReader(self._kept.folder / place).verify()
+        return number
 
 
 _ERRORS = {kind.__name__: kind for kind in (FileNotFoundError, DamagedError)}
 
 
-def _shared(exchange: Channel, name: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _shared(exchange: Channel, name: str, action: Callable[[], tuple[int, str]]) -> tuple[int, str]:
     """Returns what the first process has found, in all; raises its error in all."""
     if exchange.index == 0:
         try:
-            result: dict[str, Any] = action()
+            result = action()
         except Exception as error:
             exchange.publish(name, json.dumps({"error": str(error), "class": type(error).__name__}))
             raise
         exchange.publish(name, json.dumps(result))
         return result
-    result = json.loads(exchange.read(name))
-    if "error" in result:
-        raise _ERRORS.get(result["class"], ValueError)(f"process 0: {result['error']}")
-    return result
+    words = json.loads(exchange.read(name))
+    if isinstance(words, dict):
+        raise _ERRORS.get(words["class"], ValueError)(f"process 0: {words['error']}")
+    return words[0], words[1]
 
 
 def _facts() -> dict[str, Any]:

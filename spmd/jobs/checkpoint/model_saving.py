@@ -16,7 +16,7 @@ from . import common_calls as calls
 from .all_or_none import after_all, by_first
 from .model_folder import ModelFolder
 from .places import UrlPath, place_of
-from .safetensors_layout import ModelStorage, checked_dtype, file_of, files_of, index_of, size_of
+from .safetensors_layout import checked_dtype, file_of, files_of, index_of, size_of
 from .staged_state import StagedState, identity
 from .stored_objects import ModelObjects
 
@@ -79,7 +79,7 @@ def save_checkpoint(
         staged.close()
 
 
-def _save(storage: ModelStorage, staged: StagedState, place: str) -> None:
+def _save(storage: ModelFolder | ModelObjects, staged: StagedState, place: str) -> None:
     exchange, unsaved = calls.exchange(), f"save_checkpoint: {place} was not saved: {{}}"
     by_first(exchange, "begin", storage.begin, unsaved)
     # The first process writes those of the CPU, too.

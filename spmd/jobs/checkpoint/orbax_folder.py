@@ -100,8 +100,9 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
         wrong = [line for name, value in wanted.items() for line in _differences(name, value, stored[name][1])]
         if wrong or (strict and any(names)):
             raise ValueError(differ(names if strict else LoadedNames([], []), path, wrong, "load_orbax"))
-    on_devices = {name: value for name, value in wanted.items() if isinstance(value, XlaTensor) and can_fill(value)}
-    fillings = {name: Filling(value) for name, value in on_devices.items()}
+    fillings = {
+        name: Filling(value) for name, value in wanted.items() if isinstance(value, XlaTensor) and can_fill(value)
+    }
     requests = {}
     for name, value in wanted.items():
         name_there, entry = stored[name]
@@ -112,14 +113,16 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     )
     with compiler_context():
         arrays = dict(_entries(checkpointer.restore(path, args=how)))
-    loaded = {name: arrays[stored[name][0]] for name in wanted}
+    plain = {}
     with torch.no_grad():
-        for name, filling in fillings.items():
-            filling.take(loaded[name])
         for name, value in wanted.items():
-            if isinstance(value, torch.Tensor) and name not in fillings:
-                value.copy_(transfer.host_tensor(loaded[name]))
-    plain = {name: value for name, value in loaded.items() if not isinstance(wanted[name], torch.Tensor)}
+            loaded = arrays[stored[name][0]]
+            if name in fillings:
+                fillings[name].take(loaded)
+            elif isinstance(value, torch.Tensor):
+                value.copy_(transfer.host_tensor(loaded))
+            else:
+                plain[name] = loaded
     _replaced(state, "", plain)
     return names
 

@@ -12,7 +12,7 @@ from ...tensors.shards import can_fill
 from .places import UrlPath
 from .plain_values import dtype_of
 from .restoring import Restoring
-from .step_reader import StepReader
+from .step_reader import StepReader, overlaps
 
 
 @dataclass(frozen=True)
@@ -130,19 +130,19 @@ class _Counting(Restoring):
     def _count_read(self, name: str, indices: tuple[slice, ...] | None = None, *, others: int = 0) -> int:
         """Counts a read of some elements (None: all), with `others` bytes on the host besides; returns their bytes."""
         stored = self.reader.tensors[name]
-        indices = tuple(map(slice, stored["shape"])) if indices is None else indices
-        bounds = [(index.start or 0, index.stop) for index in indices]
+        indices = tuple(slice(0, dim) for dim in stored["shape"]) if indices is None else indices
         if name != self._name and self._is_fetched:
             self._saved.clear()
         self._name = name
-        needed = {(shard["file"], shard["offset"]): shard["bytes"] for shard, _ in self.reader.needed(name, bounds)}
+        shards = [shard for shard, *_ in overlaps(stored["shards"], indices)]
+        needed = {(shard["file"], shard["offset"]): shard["bytes"] for shard in shards}
         if len(needed) > 1:
             self.joined[name] = max(len(needed), self.joined[name])
         self._read_bytes += sum(size for key, size in needed.items() if key not in self._saved)
         self._saved |= needed
         # Bytes of saved shards: fetched ones stay until all of the tensor is read, of a map one is in memory at a time.
         saved = sum(self._saved.values()) if self._is_fetched else max(needed.values(), default=0)
-        size = math.prod(stop - start for start, stop in bounds) * dtype_of(stored["dtype"]).itemsize
+        size = math.prod(index.stop - index.start for index in indices) * dtype_of(stored["dtype"]).itemsize
         self._peak = max(self._peak, self._kept + saved + size + others)
         return size
 

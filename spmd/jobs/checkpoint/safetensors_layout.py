@@ -3,14 +3,13 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from .files import SAFETENSORS
 from .plain_values import dtype_of
-from .step_saving import ShardBytes
 
 INDEX = "model.safetensors.index.json"
 # A file of a model as Hugging Face names it.
@@ -38,21 +37,15 @@ class File(NamedTuple):
 
 
 class ModelStorage:
-    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`objects.py`).
+    """The files of a model: in a folder of a disk (`model_folder.py`), or by URL (`stored_objects.py`).
 
-    The first process begins, makes room, commits and removes what was replaced, or discards; each writes its part, and
-    joins what all have written. index: of several files, else None.
+    The first process begins, makes room, commits and cleans (removes what was replaced), or discards; each writes its
+    part, and joins what all have written. index: of several files, else None.
     """
 
     def __init__(self, folder: Any, files: list[File], index: bytes | None) -> None:
         self.folder, self._files, self._index = folder, files, index
         self._saving = folder / f".saving-{'model' if MODEL_FILE.fullmatch(files[0].name) else files[0].name}"
-
-    def begin(self) -> None: ...
-    def write_part(self, index: int, shards: Iterable[ShardBytes]) -> None: ...
-    def commit(self) -> None: ...
-    def clean(self) -> None: ...
-    def discard(self) -> None: ...
 
     def make_room(self) -> None:
         """Makes room for the files; none is needed where they are renamed over earlier ones."""

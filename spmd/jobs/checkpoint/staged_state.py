@@ -79,7 +79,10 @@ class StagedState:
                 data = transfer.host_array(tensor).reshape(-1).view(np.uint8).data
                 yield ShardBytes(name, (0,) * tensor.dim(), tuple(tensor.shape), data)
         waiting = [
-            (key, index, data) for key, (array, _) in self._arrays.items() for index, data in _first_copies(array)
+            (key, shard.index, shard.data)
+            for key, (array, _) in self._arrays.items()
+            for shard in array.addressable_shards
+            if shard.replica_id == 0
         ]
         for key in self._arrays.keys() - {key for key, _, _ in waiting}:
             self._give_back(key)
@@ -117,11 +120,6 @@ def identity(tensor: torch.Tensor) -> Any:
         address = tensor.untyped_storage().data_ptr() if tensor.numel() else id(tensor)
         return address, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
     return id(storage_of(tensor)) if view_of(tensor) is None else id(tensor)
-
-
-def _first_copies(array: jax.Array) -> list[tuple[tuple[slice, ...], jax.Array]]:
-    """The shards of which this process has the first copy, each with its indices."""
-    return [(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
 
 
 def _on_its_way(data: jax.Array) -> jax.Array:

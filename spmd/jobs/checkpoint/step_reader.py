@@ -1,8 +1,7 @@
 """The tensors in a step's folder: any part of one is read from its shards, whose checksums are compared."""
 
-import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,21 @@ from . import manifest
 from .manifest import DamagedError
 from .places import Place, UrlPath, bytes_at
 from .plain_values import dtype_of
+
+Index = tuple[slice, ...]
+
+
+def overlaps(shards: Sequence[dict[str, Any]], indices: Index) -> Iterator[tuple[dict[str, Any], Index, Index]]:
+    """Yields the shards that have some of a tensor's elements at these indices, each with the indices of these elements
+    in the shard and in what is read."""
+    for shard in shards:
+        source, target = [], []
+        for index, at, size in zip(indices, shard["at"], shard["shape"], strict=True):
+            start, stop = max(index.start, at), min(index.stop, at + size)
+            source.append(slice(start - at, stop - at))
+            target.append(slice(start - index.start, stop - index.start))
+        if all(part.start < part.stop for part in source):
+            yield shard, tuple(source), tuple(target)
 
 
 class StepReader:
@@ -32,37 +46,23 @@ class StepReader:
                 held = [tensor for tensor, one in self.tensors.items() if any(s["file"] == name for s in one["shards"])]
                 raise DamagedError(f"{path / name} {said}, expected {size:,}; it holds {', '.join(held[:4])}, ...")
 
-    def read(self, name: str, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
+    def read(self, name: str, indices: Index | None = None) -> torch.Tensor:
         """Reads these elements of a tensor (None: all) into a new CPU tensor."""
         if name != self._name:
             self._fetched.clear()
             self._name = name
         tensor = self.tensors[name]
-        dtype, shape = dtype_of(tensor["dtype"]), tensor["shape"]
-        bounds = [(0, dim) for dim in shape] if indices is None else [(index.start, index.stop) for index in indices]
-        result = torch.empty([stop - start for start, stop in bounds], dtype=dtype, device="cpu")
+        dtype = dtype_of(tensor["dtype"])
+        indices = tuple(slice(0, dim) for dim in tensor["shape"]) if indices is None else indices
+        result = torch.empty([index.stop - index.start for index in indices], dtype=dtype, device="cpu")
         missing = result.numel()
-        for shard, common in self.needed(name, bounds):
-            source = tuple(slice(a - at, b - at) for (a, b), at in zip(common, shard["at"], strict=True))
-            target = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(common, bounds, strict=True))
-            data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])
-            result[target] = data[source]
-            missing -= math.prod(b - a for a, b in common)
+        for shard, source, target in overlaps(tensor["shards"], indices):
+            data = torch.from_numpy(self._mapped(name, shard)).view(dtype).view(shard["shape"])[source]
+            result[target] = data
+            missing -= data.numel()
         if missing:
             raise DamagedError(f"{self.path}: {missing:,} elements of {name!r} are in no shard of the manifest")
         return result
-
-    def needed(
-        self, name: str, bounds: list[tuple[int, int]]
-    ) -> Iterator[tuple[dict[str, Any], list[tuple[int, int]]]]:
-        """Yields the shards that have elements within these bounds, each with the bounds that they have in common."""
-        for shard in self.tensors[name]["shards"] if all(start < stop for start, stop in bounds) else ():
-            common = [
-                (max(start, at), min(stop, at + size))
-                for (start, stop), at, size in zip(bounds, shard["at"], shard["shape"], strict=True)
-            ]
-            if all(start < stop for start, stop in common):
-                yield shard, common
 
     def verify(self) -> None:
         """Compares all checksums; raises DamagedError."""

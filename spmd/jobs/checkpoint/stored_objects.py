@@ -18,6 +18,7 @@ from . import lease, manifest
 from .all_or_none import SaveError
 from .places import UrlPath
 from .safetensors_layout import INDEX, MODEL_FILE, FileTensor, ModelStorage
+from .step_reader import overlaps
 from .step_saving import Description, NewFile, ShardBytes, Steps, numbers, write_part
 
 
@@ -121,21 +122,19 @@ class ModelObjects(ModelStorage):
 
     def _join(self, tensor: FileTensor, shards: list[dict[str, Any]], written: ObjectWritten) -> None:
         """Writes a tensor's bytes, some rows of the first dim at a time."""
-        shape = tensor.shape or (1,)
+        shape = tensor.shape or (1,)  # a number is a row
+        shards = [{**shard, "at": shard["at"] or [0], "shape": shard["shape"] or [1]} for shard in shards]
         row = math.prod(shape[1:]) * tensor.itemsize
         many = max(1, _BLOCK // max(row, 1))
+        columns = tuple(slice(0, dim) for dim in shape[1:])
         for begin in range(0, shape[0] if row else 0, many):
-            end = min(begin + many, shape[0])
-            result = np.empty((end - begin, *shape[1:], tensor.itemsize), np.uint8)
-            for shard in shards:
-                at, size = shard["at"] or [0], shard["shape"] or [1]
-                first, last = max(begin, at[0]), min(end, at[0] + size[0])
-                if first < last:
-                    wide = math.prod(size[1:]) * tensor.itemsize
-                    offset = shard["offset"] + (first - at[0]) * wide
-                    data = (self._saving / shard["file"]).read_range(offset, (last - first) * wide)
-                    columns = [slice(a, a + n) for a, n in zip(at[1:], size[1:], strict=True)]
-                    result[(slice(first - begin, last - begin), *columns)] = data.reshape(last - first, *size[1:], -1)
+            rows = slice(begin, min(begin + many, shape[0]))
+            result = np.empty((rows.stop - begin, *shape[1:], tensor.itemsize), np.uint8)
+            for shard, source, target in overlaps(shards, (rows, *columns)):
+                wide = math.prod(shard["shape"][1:]) * tensor.itemsize
+                first, last = source[0].start * wide, source[0].stop * wide
+                data = (self._saving / shard["file"]).read_range(shard["offset"] + first, last - first)
+                result[target] = data.reshape(-1, *shard["shape"][1:], tensor.itemsize)
             written.write(result.reshape(-1).data)
 
     def commit(self) -> None:
