@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -197,7 +197,7 @@ def _entry(path: Place, name: str, entry: Any, begin: int) -> Stored:
     return Stored(path, begin + offsets[0], meta.dtype, meta.shape, meta.strides)
 
 
-def _are_sizes(values: Any) -> bool:
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
 
 
