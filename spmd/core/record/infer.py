@@ -39,7 +39,6 @@ from .overloads import (
     Operand,
     Plan,
     TorchValue,
-    args_have_tensor,
     fill,
     is_foreach,
     makes_tensors,
@@ -129,8 +128,9 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         return value
 
     keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    is_factory = makes_tensors(plan.overload) and not any(isinstance(value, torch.Tensor) for value in args)
     # The meta kernel must not make a tensor of the device.
-    if "device" in keywords or (makes_tensors(plan.overload) and not args_have_tensor(args)):
+    if "device" in keywords or is_factory:
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
     arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
@@ -221,8 +221,7 @@ def _check_takes(plan: Plan, op: OpSpec) -> None:
 
 
 def _show(value: TorchValue, binding: _Binding) -> str:
-    shown = fill(value, lambda i: binding.metas[i], lambda i: "lifted")
-    return str(shown)
+    return str(fill(value, binding.metas.__getitem__, lambda i: "lifted"))
 
 
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}

@@ -166,11 +166,6 @@ def as_list(value: TorchValue) -> list[TorchValue]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def args_have_tensor(args: Args) -> bool:
-    """True if a tensor is among the arguments (a factory has none)."""
-    return any(isinstance(value, torch.Tensor) for value in args)
-
-
 def makes_tensors(overload: OpOverload) -> bool:
     """True if an overload is a factory: it takes its result's device."""
     return any(argument.name == "device" for argument in overload._schema.arguments)

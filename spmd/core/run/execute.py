@@ -193,7 +193,7 @@ def _run_subgraph(
         return []
 
     def dies(device_data: DeviceData) -> bool:
-        return donate and not flow.is_read_after(device_data, here)
+        return donate and flow.last.get(device_data, -1) <= here
 
     def graph_now() -> Graph:
         return graph_of(roots, subgraph.where, dies=dies, passed=flow.passed)
@@ -277,7 +277,7 @@ def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
     # The graph keeps its donation and with it its key: the copy is what gives its memory.
     inputs = list(graph.inputs)
     for index, (device_data, is_donated) in enumerate(zip(graph.inputs, donated, strict=True)):
-        if is_donated and flow.is_read_by_others(device_data):
+        if is_donated and device_data in flow.others:
             inputs[index] = _copy_of(device_data)
     return graph if inputs == graph.inputs else dataclasses.replace(graph, inputs=inputs)
 

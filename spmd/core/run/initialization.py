@@ -66,13 +66,11 @@ def initialize_state(
             graph = _graph_of(part, mesh)
             if plan is not None:
                 # A plan compiles the program of initial values as a run does, and has no data of it.
-                initialized |= zip([node for _, node in part], plan.run(graph), strict=True)
-                continue
-            executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same values
-            for (_, node), device_data in zip(
-                part, executables.run(cache.program_for(graph, "init", line), graph), strict=True
-            ):
-                initialized[node] = device_data
+                outputs = plan.run(graph)
+            else:
+                executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same
+                outputs = executables.run(cache.program_for(graph, "init", line), graph)
+            initialized.update(zip((node for _, node in part), outputs, strict=True))
     for node in topological([storage.value for storage in (*storages, *others)])[0]:
         node.operands = tuple(initialized.get(operand, operand) for operand in node.operands)
     for storage, node in initial.items():

@@ -170,12 +170,6 @@ class Flow:
             return storage
         return None
 
-    def is_read_after(self, device_data: DeviceData, here: int) -> bool:
-        return self.last.get(device_data, -1) > here
-
-    def is_read_by_others(self, device_data: DeviceData) -> bool:
-        return device_data in self.others
-
     def give(self, made: Mapping[Hashable, DeviceData | Node]) -> None:
         """Puts data in the place of values that later subgraphs read."""
         readers: dict[Node, None] = {}
@@ -237,15 +231,10 @@ def meshes_met(
 
     Several meshes over the same devices share a program; the first that is met gives the order of the devices.
     """
+    # Lists, as this runs at each sync, over all that is recorded.
+    requested = [*[storage.sharding for storage in storages], *[node.op.sharding for node in nodes]]
     mesh_of: dict[frozenset[int], Sharding] = {}
-    for storage in storages:
-        if storage.sharding is not None:
-            mesh_of.setdefault(storage.sharding.devices, storage.sharding)
-    for node in nodes:
-        if node.op.sharding is not None:
-            mesh_of.setdefault(node.op.sharding.devices, node.op.sharding)
-    for device_data in inputs:
-        sharding = wanted(device_data)
+    for sharding in dict.fromkeys([*requested, *map(wanted, inputs)]):
         if sharding is not None:
             mesh_of.setdefault(sharding.devices, sharding)
     if len(mesh_of) != 1:

@@ -29,6 +29,7 @@ except ImportError:  # Windows has no such limits
 
 _prepare_lock = forking.survives_fork(threading.Lock())
 _prepared = False
+is_running = backends_are_initialized
 
 
 def use_cpu_devices(count: int) -> None:
@@ -42,18 +43,13 @@ def use_cpu_devices(count: int) -> None:
     jax.config.update("jax_num_cpu_devices", count)
 
 
-def is_running() -> bool:
-    """True if jax's backend has started."""
-    return backends_are_initialized()
-
-
 def prepare() -> None:
     """Applies PJRT_DEVICE, CPU_NUM_DEVICES and GPU_NUM_DEVICES once, unless `use_cpu_devices` or a running backend has
     decided already."""
     global _prepared
     with _prepare_lock:
         # A backend that runs has its devices; changing the settings now would do nothing, in silence.
-        if _prepared or backends_are_initialized():
+        if _prepared or is_running():
             _prepared = True
             return
         add_xla_defaults()

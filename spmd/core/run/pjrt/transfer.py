@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import torch
@@ -258,7 +257,7 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     # Only its own shard goes to each device: `device_put` of the whole would send all of it to all.
     if num_old == 1:
         if source.padded_shape(shape) != target.padded_shape(shape):
-            buffer = _padding(shape, source.device_ids[0], target)(buffer)
+            buffer = _program(shape, source.device_ids, target, Sharding.single(source.device_ids[0]).jax)(buffer)
         return _dealt(buffer, target)
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
@@ -297,32 +296,21 @@ def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, targ
     if source.is_as(target, len(shape)):
         return respelled(buffer, target.jax)
     in_flight.make_room(len(source.device_ids))
-    result = _program(shape, source.device_ids, target)(buffer)
+    result = _program(shape, source.device_ids, target, target.over(source.device_ids))(buffer)
     in_flight.note_started(result)
     return respelled(result, target.jax)
 
 
 @functools.lru_cache(256)
-def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -> Any:
-    """Returns a program over the devices in this order that replaces an array's padding by that of `target`."""
+def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding, result: jax.sharding.Sharding) -> Any:
+    """Returns a program over the devices in this order that replaces an array's padding by that of `target`. result:
+    the sharding in which it returns the array."""
 
     def reshard(array: jax.Array) -> jax.Array:
         with program_devices(order):
             return pad(cut(array, shape), target, shape)
 
-    return SmallProgram(reshard, shape, order, encode(target), out_shardings=target.over(order))
-
-
-@functools.lru_cache(256)
-def _padding(shape: tuple[int, ...], device_id: int, target: Sharding) -> Any:
-    """Returns a program on one device that gives an array the padding of another sharding."""
-
-    def padded(array: jax.Array) -> jax.Array:
-        unpadded = cut(array, shape)
-        wide = target.padded_shape(shape)
-        return jnp.pad(unpadded, [(0, to - dim) for to, dim in zip(wide, shape, strict=True)])
-
-    return SmallProgram(padded, shape, device_id, encode(target), out_shardings=Sharding.single(device_id).jax)
+    return SmallProgram(reshard, shape, order, encode(target), out_shardings=result)
 
 
 def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
