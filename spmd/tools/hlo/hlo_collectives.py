@@ -1,5 +1,7 @@
 """Every collective of an optimised program: kind, mesh axes, bytes, count and op; the same as a table with lines."""
 
+import functools
+import itertools
 import math
 import re
 from collections import Counter
@@ -35,8 +37,8 @@ class PlacedCollective(NamedTuple):
 
 def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
     """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
-    meshes, num_nodes = graph.meshes(), len(graph.nodes)
-    names: dict[str, tuple[tuple[str, ...], int, str]] = {}
+    num_nodes = len(graph.nodes)
+    axes_of = functools.cache(functools.partial(_axes, meshes=graph.meshes()))  # by the text of the groups
     result: list[PlacedCollective] = []
     seen: set[str] = set()
     links = links_of(module)
@@ -47,13 +49,10 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
             continue
         if chain:
             seen.add(chain)
-        groups = _groups_text(line)
-        if groups not in names:
-            names[groups] = _axes(groups, meshes)
-        axes, size, link = names[groups]
+        axes, size, link = axes_of(_groups_text(line))
         if size == 1:
             continue
-        data = sum(hlo_text.num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+        data = sum(hlo_text.num_bytes(operand.shape) for operand in operands_of(computation, line))
         is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
         if is_sliced and kind_in(computation, kind) != kind:
             kind, is_sliced = kind_in(computation, kind), False
@@ -64,21 +63,27 @@ def collectives(module: Module, graph: Graph) -> list[PlacedCollective]:
         # Of a chain the first link is the start, the last one the end.
         start = start_of(computation, line)
         is_async = links[chain] > 2 if chain else _is_overlapped(*start)
-        count, together = computation.count, joined(computation, line, num_nodes)
-        row = Collective(
-            kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core_of(start[1])
-        )
-        result.append(PlacedCollective(row, node, computation, line, together))
+        count, core = computation.count, core_of(start[1])
+        row = Collective(kind, axes, size, data, count, is_sliced=is_sliced, link=link, is_async=is_async, core=core)
+        result.append(PlacedCollective(row, node, computation, line, joined(computation, line, num_nodes)))
     return result
 
 
 def joined(computation: Computation, line: Instruction, num_nodes: int) -> tuple[int, ...]:
     """The op of each operand of a combined collective; XLA gives it the name of the first one. () for one op."""
-    makers = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-    places = tuple(
-        index for maker in makers if (index := node_index(scope_of(computation, maker), num_nodes)) is not None
-    )
+    scopes = (scope_of(computation, maker) for maker in operands_of(computation, line))
+    places = tuple(index for scope in scopes if (index := node_index(scope, num_nodes)) is not None)
     return places if len(set(places)) > 1 else ()
+
+
+def operands_of(computation: Computation, line: Instruction) -> list[Instruction]:
+    """The lines of a computation that make the operands of one of them."""
+    return [computation.by_name[name] for name in line.operands if name in computation.by_name]
+
+
+def bytes_of(computation: Computation, line: Instruction) -> int:
+    """The bytes of the operands and results of a line."""
+    return sum(hlo_text.num_bytes(each.shape) for each in (line, *operands_of(computation, line)))
 
 
 def collective_kind(line: Instruction) -> str | None:
@@ -168,19 +173,14 @@ _WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", 
 
 # A TPU's compiler makes an exchange between slices a send and a receive over the hosts' network, which name its kind.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
-_HOST_KINDS = {
-    "ALL_REDUCE": "all-reduce",
-    "ALL_GATHER": "all-gather",
-    "ALL_TO_ALL": "all-to-all",
-    "REDUCE_SCATTER": "reduce-scatter",
-    "ONE_TO_ONE": "collective-permute",
-}
 
 
 def kind_between_slices(line: Instruction) -> str | None:
     """The kind of the collective that a line sends for over the network between slices; None for another line."""
     match = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
-    return None if match is None else _HOST_KINDS.get(match[1], match[1].lower().replace("_", "-"))
+    if match is None:
+        return None
+    return "collective-permute" if match[1] == "ONE_TO_ONE" else match[1].lower().replace("_", "-")
 
 
 def scope_of(computation: Computation, line: Instruction) -> str:
@@ -202,9 +202,7 @@ _MOST_LINES = 64  # that a search for a scope looks at
 
 def _scope_behind(computation: Computation, line: Instruction) -> str:
     readers = [*computation.readers.get(line.name, ())]
-    for index, reader in enumerate(readers):
-        if index == _MOST_LINES:
-            break
+    for reader in itertools.islice(readers, _MOST_LINES):  # which become more
         if node_index(reader.scope, 1 << 60) is not None and not _is_move(reader):
             return reader.scope
         if reader.scope or reader.opcode != "fusion":  # what is fused without a scope may be of any op
@@ -227,7 +225,7 @@ def _scope_before(computation: Computation, line: Instruction) -> str:
             operand = 0 if call.opcode == "while" else int(source.arguments)
             todo += [(outside, outside.by_name[name]) for name in call.operands[operand : operand + 1]]
         else:
-            todo += [(inside, inside.by_name[name]) for name in source.operands if name in inside.by_name]
+            todo += [(inside, operand) for operand in operands_of(inside, source)]
     return ""
 
 
@@ -246,11 +244,6 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
     places = inputs[int(named[1])].places
     data = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
     return next((i for i, node in enumerate(graph.nodes) if not data.isdisjoint(node.operands)), None)
-
-
-def _shape_of(operand: str, computation: Computation) -> str:
-    line = computation.by_name.get(operand)
-    return "" if line is None else line.shape
 
 
 # --- the groups of devices --------------------------------------------------------------------------------------------
@@ -326,9 +319,8 @@ def _order(text: str) -> np.ndarray:
 _ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
 
 
-def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, str]:
+def _axes(text: str, meshes: Sequence[Sharding]) -> tuple[tuple[str, ...], int, str]:
     """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
-    meshes = list(meshes)
     order = meshes[0].device_ids
     target = meshes[0].target if meshes[0].target is not None else topology.stand_in.value
     devices = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
@@ -405,7 +397,7 @@ def _is_sliced(module: Module, computation: Computation, line: Instruction) -> b
     """True if every reader of an all-reduce takes a slice of it."""
     readers = computation.readers.get(line.name, [])
     return bool(readers) and all(
-        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else _slices(module, reader)
+        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else slices(module, reader)
         for reader in readers
     )
 
@@ -414,10 +406,10 @@ def _is_sliced(module: Module, computation: Computation, line: Instruction) -> b
 _PASSED = {"bitcast", "copy", "reshape", "convert", "get-tuple-element", "all-reduce-done"}
 
 
-def _slices(module: Module, reader: Instruction) -> bool:
-    if reader.opcode != "fusion":
-        return reader.opcode == "dynamic-slice"
-    return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)
+def slices(module: Module, line: Instruction) -> bool:
+    """True for a dynamic slice, and for a fusion with one."""
+    lines = module.computations[line.called[0][1]].lines if line.opcode == "fusion" else [line]
+    return any(each.opcode == "dynamic-slice" for each in lines)
 
 
 # --- the ops of all instructions --------------------------------------------------------------------------------------
@@ -443,9 +435,7 @@ def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
         if not places:  # XLA's own: a copy of an argument is of the op that reads it
             readers = computation.readers.get(line.name, [])[:1]
             places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
-        operands = (computation.by_name[name] for name in line.operands if name in computation.by_name)
-        size = hlo_text.num_bytes(line.shape) + sum(hlo_text.num_bytes(operand.shape) for operand in operands)
-        result[line.name] = Origin(tuple(places), size, line.opcode)
+        result[line.name] = Origin(tuple(places), bytes_of(computation, line), line.opcode)
     return result
 
 

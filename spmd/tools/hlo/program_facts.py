@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core import Collective, Move
 from ...core.extend import Computation, Graph, Instruction, Module, Node, Program, executables, hlo_text, user_lines
-from .hlo_collectives import KINDS, Exchange, Exchanges, Key, PlacedCollective, collectives, key_of
+from .hlo_collectives import KINDS, Exchange, Exchanges, Key, PlacedCollective, bytes_of, collectives, key_of
 from .unrequested_moves import Placement, moves
 
 # --- what a line of the compile log reads -----------------------------------------------------------------------------
@@ -233,11 +233,9 @@ def product_flops(computation: Computation, line: Instruction) -> int:
     names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
     assert names is not None, "every convolution has them"
     of_left, of_right, of_made = names.groups()
-    windows = _window(line, sum(letter.isdigit() for letter in of_made))
     total = 2 * result[of_made.index("b")] * result[of_made.index("f")] * rhs[of_right.index("i")]
-    for number, window in enumerate(windows):
-        letter = str(number)
-        total *= _pairs(lhs[of_left.index(letter)], result[of_made.index(letter)], window)
+    for dim in filter(str.isdigit, of_made):
+        total *= _pairs(lhs[of_left.index(dim)], result[of_made.index(dim)], line, int(dim))
     return total
 
 
@@ -246,23 +244,17 @@ def _dims(line: Instruction, name: str) -> list[int]:
     return [int(dim) for dim in dims[1].split(",") if dim] if dims is not None else []
 
 
-def _window(line: Instruction, rank: int) -> list[dict[str, tuple[int, ...]]]:
-    """Returns for each dim of a window its size, stride, padding and dilations."""
-    match = re.search(r"window=\{([^}]*)\}", line.rest)
-    fields = dict(part.split("=") for part in match[1].split()) if match is not None else {}
-    windows: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rank)]
-    for name, text in fields.items():
-        for window, part in zip(windows, text.split("x"), strict=False):
-            window[name] = tuple(map(int, part.split("_")))
-    return windows
+def _window(line: Instruction, dim: int, name: str, default: int = 1) -> int:
+    """Returns the size, stride, low padding or dilation of a window along a dim."""
+    match = re.search(rf"window=\{{[^}}]*\b{name}=(\S+?)[ }}]", line.rest)
+    return default if match is None else int(match[1].split("x")[dim].partition("_")[0])
 
 
-def _pairs(length: int, made: int, window: dict[str, tuple[int, ...]]) -> int:
+def _pairs(length: int, made: int, line: Instruction, dim: int) -> int:
     """Counts the (result, window place) pairs along one dim that meet an element, not padding or a dilation's gap."""
-    (size,), (stride,) = window.get("size", (1,)), window.get("stride", (1,))
-    low = window.get("pad", (0, 0))[0]
-    (gaps,), (spread,) = window.get("lhs_dilate", (1,)), window.get("rhs_dilate", (1,))
-    position = np.arange(made)[:, None] * stride - low + np.arange(size)[None, :] * spread
+    starts = np.arange(made) * _window(line, dim, "stride") - _window(line, dim, "pad", 0)
+    gaps = _window(line, dim, "lhs_dilate")
+    position = starts[:, None] + np.arange(_window(line, dim, "size")) * _window(line, dim, "rhs_dilate")
     return int(((position >= 0) & (position % gaps == 0) & (position // gaps < length)).sum())
 
 
@@ -300,18 +292,13 @@ def kernel_of(module: Module, computation: Computation, line: Instruction) -> Ke
     """The kernel of a line of a schedule; None for a line without one. Not for collectives."""
     if line.opcode in _NO_KERNEL or line.opcode.endswith(("-start", "-done", "-update")):
         return None
-    inner = module.computations[line.called[0][1]] if line.opcode == "fusion" else None
-    products = _products(module, inner) if inner is not None else []
-    if line.opcode in ("dot", "convolution"):
-        products = [(computation, line)]
-    moved = _bytes(computation, line, inner)
-    if products:
-        sizes = [(product_flops(*one), one) for one in products]
+    moved = _bytes(module, computation, line)
+    sizes = [(product_flops(*product), product) for product in _products(module, computation, [line])]
+    if sizes:
         widest = max(sizes, key=lambda one: one[0])[1]
         kind = CONVOLUTION if widest[1].opcode == "convolution" else PRODUCT
         return Kernel(kind, _dtype(*widest), sum(size for size, _ in sizes), _tiles(widest[1].shape), moved)
-    called = _library_call(computation, line) if line.opcode == "custom-call" else None
-    return called if called is not None else Kernel(OTHER, "", 0, 0, moved)
+    return _library_call(computation, line, moved) or Kernel(OTHER, "", 0, 0, moved)
 
 
 def flops_of(module: Module) -> float:
@@ -320,14 +307,16 @@ def flops_of(module: Module) -> float:
     return float(sum(count * kernel.flops for count, kernel in kernels if kernel is not None))
 
 
-def _products(module: Module, inner: Computation) -> list[tuple[Computation, Instruction]]:
-    products = []
-    for line in inner.lines:
+def _products(
+    module: Module, computation: Computation, lines: Iterable[Instruction]
+) -> Iterator[tuple[Computation, Instruction]]:
+    """Yields the products among these lines, and inside of their fusions."""
+    for line in lines:
         if line.opcode in ("dot", "convolution"):
-            products.append((inner, line))
+            yield computation, line
         elif line.opcode == "fusion":
-            products += _products(module, module.computations[line.called[0][1]])
-    return products
+            inner = module.computations[line.called[0][1]]
+            yield from _products(module, inner, inner.lines)
 
 
 def _dtype(computation: Computation, line: Instruction) -> str:
@@ -351,17 +340,12 @@ def _tiles(shape: str) -> int:
 _PARTS = ("slice", "dynamic-slice", "gather")  # what reads only its result's size of an operand
 
 
-def _bytes(computation: Computation, line: Instruction, inner: Computation | None) -> int:
-    if inner is None:
-        return _size(computation, line) + sum(
-            _size(computation, computation.by_name.get(name)) for name in line.operands
-        )
+def _bytes(module: Module, computation: Computation, line: Instruction) -> int:
+    if line.opcode != "fusion":
+        return bytes_of(computation, line)
+    inner = module.computations[line.called[0][1]]
     parameters = [one for one in inner.lines if one.opcode == "parameter"]
     return sum(_read(inner, one) for one in parameters) + _written(inner, inner.lines[-1], line)
-
-
-def _size(computation: Computation, line: Instruction | None) -> int:
-    return 0 if line is None else hlo_text.num_bytes(line.shape)
 
 
 def _read(inner: Computation, parameter: Instruction) -> int:
@@ -396,11 +380,10 @@ def _written(inner: Computation, root: Instruction, line: Instruction) -> int:
 # --- calls of libraries -----------------------------------------------------------------------------------------------
 
 
-def _library_call(computation: Computation, line: Instruction) -> Kernel | None:
-    """The kernel of a call of cuBLAS or cuDNN; None for another."""
+def _library_call(computation: Computation, line: Instruction, moved: int) -> Kernel | None:
+    """The kernel of a call of cuBLAS or cuDNN; None for another line. moved: the bytes that it reads and writes."""
     name = line.rest.partition('custom_call_target="')[2].partition('"')[0]
-    config = _config(line)
-    moved = _bytes(computation, line, None)
+    config = _config(line) if name else {}
     if name.startswith("__cublas$"):
         numbers = config["gemm_backend_config"]["dot_dimension_numbers"]
         lhs = hlo_text.arrays(computation.by_name[line.operands[0]].shape)[0][1]

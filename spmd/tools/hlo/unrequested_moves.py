@@ -18,7 +18,7 @@ import torch
 
 from ...core import DeviceData, Move, Sharding
 from ...core.extend import Computation, Graph, Instruction, Module, Node, Value, hlo_text, user_lines, walks
-from .hlo_collectives import PlacedCollective, scope_of
+from .hlo_collectives import PlacedCollective, operands_of, scope_of, slices
 
 Shape = tuple[int, ...]
 
@@ -64,9 +64,9 @@ def _is_next(first: PlacedCollective, found: PlacedCollective) -> bool:
 
 def _num_elements(link: PlacedCollective) -> int:
     """The elements of a shard after a collective."""
-    lines = link.computation.by_name
-    count = sum(math.prod(_shape(lines[name])) for name in link.line.operands if name in lines)
-    return math.prod(_shape(link.line)) if link.row.kind == "all-gather" else count
+    is_gather = link.row.kind == "all-gather"
+    lines = [link.line] if is_gather else operands_of(link.computation, link.line)
+    return sum(math.prod(_shape(line)) for line in lines)
 
 
 def _readers(
@@ -97,8 +97,7 @@ def _readers(
 
 def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> tuple[list[Shape], bool]:
     """The shapes that an operand's elements have inside a fusion, and whether the fusion moves them and no more."""
-    places = {str(index) for index, name in enumerate(fusion.operands) if name == operand.name}
-    todo = [source for source in inner.lines if source.opcode == "parameter" and source.arguments in places]
+    todo = _parameters(inner, fusion, operand)
     shapes: list[Shape] = []
     seen: set[str] = set()
     while todo:
@@ -111,12 +110,18 @@ def _through(inner: Computation, fusion: Instruction, operand: Instruction) -> t
     return shapes, inner.lines[-1].name in seen
 
 
+def _parameters(inner: Computation, fusion: Instruction, operand: Instruction) -> list[Instruction]:
+    """The lines by which a fusion takes an operand."""
+    places = {str(index) for index, name in enumerate(fusion.operands) if name == operand.name}
+    return [source for source in inner.lines if source.opcode == "parameter" and source.arguments in places]
+
+
 def _befores(module: Module, first: PlacedCollective) -> list[Shape]:
     """The shapes of a shard before the first collective, and before each device takes its slice for it."""
     computation, line = first.computation, first.line
     shapes: list[Shape] = []
     while len(shapes) < _MOST_LINES:
-        operands = [computation.by_name[name] for name in line.operands if name in computation.by_name]
+        operands = operands_of(computation, line)
         if not operands:
             break
         line = max(operands, key=lambda one: math.prod(_shape(one)))
@@ -163,8 +168,7 @@ def _own_slice_of(module: Module, computation: Computation, line: Instruction, r
     if reader.opcode == "dynamic-slice":
         return _shape(reader)
     inner = module.computations[reader.called[0][1]]
-    places = {str(index) for index, name in enumerate(reader.operands) if name == line.name}
-    todo = [source for source in inner.lines if source.opcode == "parameter" and source.arguments in places]
+    todo = _parameters(inner, reader, line)
     cuts: list[Shape] = []
     for source in todo:  # which becomes longer
         for inside in inner.readers.get(source.name, []):
@@ -182,12 +186,7 @@ _UPDATES = {"dynamic-update-slice", "pad", "select"}  # an update of a slice of 
 
 def _takes_own_slice(module: Module, computation: Computation, line: Instruction) -> bool:
     """True if a line takes a slice of an operand that starts at a place of its device's own."""
-    if line.opcode == "dynamic-slice":
-        return _is_numbered(computation, line)
-    if line.opcode != "fusion":
-        return False
-    inner = module.computations[line.called[0][1]]
-    return any(one.opcode == "dynamic-slice" for one in inner.lines) and _is_numbered(computation, line)
+    return slices(module, line) and _is_numbered(computation, line)
 
 
 def _is_numbered(computation: Computation, line: Instruction) -> bool:
@@ -198,7 +197,7 @@ def _is_numbered(computation: Computation, line: Instruction) -> bool:
         seen += 1
         if scalar.opcode == "partition-id":
             return True
-        operands = (computation.by_name[name] for name in scalar.operands if name in computation.by_name)
+        operands = operands_of(computation, scalar)
         todo += [operand for operand in operands if math.prod(_shape(operand)) == 1 and operand.opcode != "parameter"]
     return False
 
