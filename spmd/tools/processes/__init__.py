@@ -1,3 +1,1 @@
 """The processes of a job, watched: they do the same, and their programs end."""
-
-from . import watchdog as watchdog

@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
 from ...core import ProcessError, config, counters, forking, messages, processes
 from ...core.extend import Line
+from . import watchdog
 
 _PERIOD = 0.5  # seconds between two looks of the thread
 _PATIENCE = 10.0  # seconds of waiting before a message on stderr
@@ -32,28 +32,9 @@ _LAST_GRACE = 30.0  # seconds that the first process, with which the store ends,
 _WINDOW = 256  # events whose digests are published
 _LAST = 32  # those of them whose texts are
 _SHOWN = 4  # events and lines of the compile log that a message shows
-BEAT = 2.0  # seconds between two signs of life of a process
 
 
 Record = dict[str, Any]  # what a process publishes, as JSON has it
-
-
-class Watcher(Protocol):
-    """A module or object that looks at the records of the processes when the thread here has read them.
-
-    present: the items that it adds to this process's record. start: called when the processes are joined.
-    wants_records: whether it needs the others' records, which the first process always reads. heard: takes them.
-    pass_on: exchanges texts with its like in other processes.
-    """
-
-    def present(self) -> Record: ...
-    def start(self) -> None: ...
-    def wants_records(self) -> bool: ...
-    def heard(self, records: Sequence[Mapping[str, Any]]) -> None: ...
-    def pass_on(self, store: object) -> None: ...
-
-
-watchers: list[Watcher] = []
 
 
 class Event(NamedTuple):
@@ -123,8 +104,7 @@ def agree(what: str, mark: bytes, line: Line) -> None:
             store.key_value_delete(_state.last_agreed)
         _state.last_agreed = agreed
     elif _wait_for(agreed, _deadline() + _GRACE, f"{where}, for process 0") is None:
-        _publish_mismatch(_absent(where, [0]))
-        _raise_mismatch()
+        _raise_absent(where, [0])
 
 
 def _gather(come: str, place: str) -> None:
@@ -140,8 +120,7 @@ def _gather(come: str, place: str) -> None:
             # Where they differ, the mismatch is published by now, and this process raises it as all others do.
             _raise_mismatch()
     if absent:
-        _publish_mismatch(_absent(place, absent))
-        _raise_mismatch()
+        _raise_absent(place, absent)
 
 
 def _deadline() -> float:
@@ -179,7 +158,7 @@ def _record(num_texts: int = _LAST) -> Record:
         "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
         "error": repr(sys.last_value) if hasattr(sys, "last_value") else "",
-        **{name: value for watcher in watchers for name, value in watcher.present().items()},
+        **watchdog.present(),
     }
 
 
@@ -243,14 +222,15 @@ def _reported(record: Record, start: int | None = None) -> str:
     return "\n    ".join(lines)
 
 
-def _absent(place: str, absent: list[int]) -> str:
+def _raise_absent(place: str, absent: list[int]) -> None:
     record_of = {record["process"]: record for record in _published()}
     reports = "\n".join(_reported(record_of[process]) for process in absent[:_SHOWN] if process in record_of)
-    return (
+    _publish_mismatch(
         f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
         f"with {place}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
         f"call it.\n{reports}"
     )
+    _raise_mismatch()
 
 
 def _publish_mismatch(text: str, start: int = 0) -> None:
@@ -291,8 +271,7 @@ def join() -> None:
     if _state.thread is None:
         _state.thread = threading.Thread(target=_watch, name="spmd-processes", daemon=True)
         _state.thread.start()
-        for watcher in watchers:
-            watcher.start()
+        watchdog.start()
         atexit.register(_leave)
 
 
@@ -301,7 +280,7 @@ def _watch() -> None:
     published: tuple[int, bool, int] | None = None
     found_at = None
     while processes.client() is not None:
-        now = (_state.count, _state.has_ended, int(time.monotonic() / BEAT))
+        now = (_state.count, _state.has_ended, int(time.monotonic() / watchdog.BEAT))
         try:
             if now != published:
                 _publish()
@@ -327,10 +306,8 @@ def _published() -> list[Record]:
 def _look() -> None:
     """Reads a published mismatch; in the first process, compares the records."""
     store = processes.client()
-    is_needed = processes.index() == 0 or any(watcher.wants_records() for watcher in watchers)
-    records = _published() if is_needed else []
-    for watcher in watchers:
-        watcher.heard(records)
+    records = _published() if processes.index() == 0 or watchdog.wants_records() else []
+    watchdog.heard(records)
     if processes.index() == 0 and _state.mismatch is None:
         _compare([record for record in records if record["process"] != 0])
         have_ended = _state.has_ended and all(record["ended"] for record in records)
@@ -338,8 +315,7 @@ def _look() -> None:
             store.key_value_set("spmd/ended", "", allow_overwrite=True)
     for _, text in store.key_value_dir_get("spmd/verdict/"):
         _state.mismatch = _with_own(*json.loads(text))
-    for watcher in watchers:
-        watcher.pass_on(store)
+    watchdog.pass_on(store)
 
 
 def _leave() -> None:

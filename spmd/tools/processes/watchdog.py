@@ -16,8 +16,8 @@ from typing import Any
 
 from ...core import config, forking, processes
 from ...core.extend import Line, Program, running, user_lines
-from .agreement import BEAT, watchers
 
+BEAT = 2.0  # seconds between two signs of life of a process
 SILENT = 8.0  # seconds without one, after which the others say so
 _PERIOD = 0.5  # seconds between two looks
 _SHOWN = 3  # collectives of a program that hangs
@@ -206,6 +206,3 @@ def _collectives(program: Program | None) -> list[str]:
 def _last(record: Record) -> str:
     last = record["last"][-1] if record["last"] else "none"
     return f"Its last event was {last}; its main thread was at {record['now']}."
-
-
-watchers.append(sys.modules[__name__])
