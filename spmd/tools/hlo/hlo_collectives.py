@@ -418,25 +418,15 @@ def slices(module: Module, line: Instruction) -> bool:
 _WITHIN = ("fusion", "call", "custom-call")  # these run what they call as one
 
 
-class Origin(NamedTuple):
-    """places: of the recorded ops, the op that names the instruction first. num_bytes: of its operands and results, on
-    one device. opcode: XLA's."""
-
-    places: tuple[int, ...]
-    num_bytes: int
-    opcode: str
-
-
-def origins(module: Module, num_nodes: int) -> dict[str, Origin]:
-    """Returns where each instruction came from, those inside fusions left out."""
-    result: dict[str, Origin] = {}
+def origins(module: Module, num_nodes: int) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yields the name of each instruction, those inside fusions left out, the recorded ops that it came from, by their
+    places, first the one that names it, and the bytes of its operands and results on one device."""
     for computation, line in module.lines(inner=False):
         places = dict.fromkeys(_places(module, computation, line, num_nodes))
         if not places:  # XLA's own: a copy of an argument is of the op that reads it
             readers = computation.readers.get(line.name, [])[:1]
             places = dict.fromkeys(p for reader in readers for p in _places(module, computation, reader, num_nodes))
-        result[line.name] = Origin(tuple(places), bytes_of(computation, line), line.opcode)
-    return result
+        yield line.name, tuple(places), bytes_of(computation, line)
 
 
 def _places(module: Module, computation: Computation, line: Instruction, num_nodes: int) -> Iterator[int]:

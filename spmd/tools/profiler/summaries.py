@@ -4,7 +4,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -147,29 +147,22 @@ def _own_times(events: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any
         yield from zip(thread, (max(time, 0.0) for time in times), strict=True)
 
 
-@dataclass(slots=True)
-class _Sum:
-    ops: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    count: int = 0
-    time: float = 0.0
-    bytes: int = 0
-
-
 def _table(blocks: Iterable[tuple[dict[str, Any], float]], by: str) -> Iterator[SummaryRow]:
     """Yields the rows of the devices' blocks, the longest first."""
-    sums: defaultdict[str, _Sum] = defaultdict(_Sum)
+    groups: defaultdict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)  # by the name of a row
     for event, time in blocks:
         said = event["args"]
-        row_sum = sums[said.get(by, "") or said.get("line", "") or _unnamed(said)]
-        for op in filter(None, said.get("op", "").split(", ")):
-            row_sum.ops[op] += time
-        row_sum.count += 1
-        row_sum.time += time
-        row_sum.bytes += int(said.get("bytes", 0))
-    total = sum(row_sum.time for row_sum in sums.values()) or 1.0
-    for name, row_sum in sorted(sums.items(), key=lambda item: -item[1].time):
-        ops = tuple(sorted(row_sum.ops, key=lambda op: -row_sum.ops[op]))
-        yield SummaryRow(name, ops, row_sum.count, row_sum.time / 1e6, row_sum.time / total, row_sum.bytes)
+        groups[said.get(by, "") or said.get("line", "") or _unnamed(said)].append((said, time))
+    times = {name: sum(time for _, time in group) for name, group in groups.items()}
+    total = sum(times.values()) or 1.0
+    for name in sorted(times, key=lambda name: -times[name]):
+        times_of_ops: defaultdict[str, float] = defaultdict(float)
+        for said, time in groups[name]:
+            for op in filter(None, said.get("op", "").split(", ")):
+                times_of_ops[op] += time
+        ops = tuple(sorted(times_of_ops, key=lambda op: -times_of_ops[op]))
+        num_bytes = sum(int(said.get("bytes", 0)) for said, _ in groups[name])
+        yield SummaryRow(name, ops, len(groups[name]), times[name] / 1e6, times[name] / total, num_bytes)
 
 
 def _unnamed(said: dict[str, Any]) -> str:

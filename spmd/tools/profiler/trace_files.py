@@ -5,14 +5,14 @@ import json
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from ...core.extend import PREFIX, Module, Program
-from ..hlo.hlo_collectives import Origin, origins
+from ..hlo.hlo_collectives import origins
 
 # --- names of instructions --------------------------------------------------------------------------------------------
 
@@ -32,31 +32,24 @@ class Label(NamedTuple):
     @property
     def title(self) -> str:
         """The modules and ops in short; "" where neither is known."""
-        return ": ".join(filter(None, (_short(filter(None, self.modules)), _short(self.ops))))
+        return ": ".join(filter(None, (_short([*filter(None, self.modules)]), _short(self.ops))))
 
 
-def _short(names: Iterable[str]) -> str:
-    distinct = list(names)
-    more = f" + {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return " + ".join(distinct[:_SHOWN]) + more
+def _short(names: Sequence[str]) -> str:
+    more = f" + {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return " + ".join(names[:_SHOWN]) + more
 
 
 def labels_of(program: Program) -> dict[str, Label]:
     """Returns the label of each instruction of a program, by the instruction's name."""
-    instructions = origins(Module(program.executable.as_text()), len(program.entries))
-    lines = list(map(str, program.lines))
-    return {name: _label(program, origin, lines) for name, origin in instructions.items()}
-
-
-def _label(program: Program, origin: Origin, lines: Sequence[str]) -> Label:
-    paths = (_path(program, place) for place in origin.places)
-    ops = (program.entries[place].name for place in origin.places)
-    return Label(
-        tuple(dict.fromkeys(paths)),
-        tuple(dict.fromkeys(ops)),
-        tuple(dict.fromkeys(lines[place] for place in origin.places)),
-        origin.num_bytes,
-    )
+    all_lines = list(map(str, program.lines))
+    labels: dict[str, Label] = {}
+    for name, places, num_bytes in origins(Module(program.executable.as_text()), len(program.entries)):
+        paths = dict.fromkeys(_path(program, place) for place in places)
+        ops = dict.fromkeys(program.entries[place].name for place in places)
+        lines = dict.fromkeys(all_lines[place] for place in places)
+        labels[name] = Label(tuple(paths), tuple(ops), tuple(lines), num_bytes)
+    return labels
 
 
 def _path(program: Program, place: int) -> str:
@@ -108,9 +101,7 @@ def complete(folder: Path, programs: Mapping[int, Program]) -> Path:
     newest = max((folder / "plugins" / "profile").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     (planes,) = newest.glob("*.xplane.pb")
     events = list(_read(planes))
-    names = _names(events, programs)
-    written = [*_rows(events, names)]
-    kept = {"displayTimeUnit": "ms", "traceEvents": written}
+    kept = {"displayTimeUnit": "ms", "traceEvents": [*_rows(events, _names(events, programs))]}
     with gzip.open(planes.with_name(planes.name.replace(".xplane.pb", ".trace.json.gz")), "wt") as file:
         json.dump(kept, file)
     return newest
@@ -206,9 +197,7 @@ def _meta(kind: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
 
 def _named(event: _Event, label: Label | None) -> dict[str, Any]:
     """The name and the arguments of a block."""
-    args = {
-        name: value if isinstance(value, str) else str(value) for name, value in event.stats.items() if name[0] != "_"
-    }
+    args = {name: str(value) for name, value in event.stats.items() if name[0] != "_"}
     name = event.name.removeprefix(PREFIX)
     if "step_num" in event.stats:
         name = f"{name} {event.stats['step_num']}"

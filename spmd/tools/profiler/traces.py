@@ -39,9 +39,6 @@ class StepTrace(jax.profiler.StepTraceAnnotation):
     ...     spmd.sync()
     """
 
-    def __init__(self, name: str, **kwargs: Any):
-        super().__init__(name, **kwargs)
-
 
 _lock = threading.Lock()
 _open: tuple[Path, AbstractContextManager[None]] | None = None
