@@ -1,5 +1,6 @@
 """A plan as one self-contained HTML page: pictures inline, the full table of collectives, no external files."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ _KIND_COLORS = {
     "all-gather": "#4c78a8", "reduce-scatter": "#54a24b", "all-reduce + slice": "#88d27a", "all-reduce": "#e45756",
     "all-to-all": "#b279a2", "collective-permute": "#f58518",
 }  # fmt: skip
-_TIME_COLORS = ("#4c78a8", "#72b7b2", "#b279a2", "#54a24b", _GREY, "#e45756", "#f58518")
+_TIME_COLORS = ("#4c78a8", "#72b7b2", "#b279a2", "#54a24b", _GREY, "#e45756", "#f58518", "#eeca3b")
 _BARS = 12  # in the picture of collectives
 
 
@@ -184,7 +185,7 @@ def _time(plan: Plan) -> _Picture:
     """One bar: the parts of a step's time."""
     parts = _row(
         (term.name, color, term.seconds * 1e3, f"{term.seconds * 1e3:,.2f} ms")
-        for term, color in zip(plan.terms, _TIME_COLORS, strict=False)
+        for term, color in zip(plan.terms, itertools.cycle(_TIME_COLORS), strict=False)
     )
     end = max(sum(part.size for part in parts), 1e-9)
     legend = [(f"{part.name} ({part.text})", part.color) for part in parts]

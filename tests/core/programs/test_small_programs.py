@@ -115,7 +115,6 @@ class TestMoves:
         counted = Counted()
         for expected in (True, False):
             transfer._program.cache_clear()
-            transfer._padding.cache_clear()
             transfer._cutting.cache_clear()
             with compiler_context():
                 moved = transfer.moved(array, shape, source, target)
