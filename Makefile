@@ -8,7 +8,7 @@ GPU_PLAN := .venv-gpu-plan
 OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint clean
+.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,10 +75,25 @@ site: $(INSTALLED)  ## build the documentation site into out/site; a link or nam
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-lint: $(INSTALLED)  ## check style and types
+lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others read
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) -m yamllint --strict .github .pre-commit-config.yaml CITATION.cff mkdocs.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[^c]*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+# Alone in an environment with torch and jax, from a folder outside of this one.
+release: $(INSTALLED)  ## build the wheel and the sdist into dist, and try the wheel where nothing else is
+	rm -rf dist .venv-release
+	$(RUN) -m pip install --quiet -c constraints.txt build
+	$(RUN) -m build --outdir dist .
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	.venv-release/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	PYTHON=.venv-release/bin/python tests/wheel.sh
 
 clean:  ## remove what was made here, .venv included
 	rm -rf $(VENV) .venv-* out build dist *.egg-info .pytest_cache

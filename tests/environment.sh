@@ -3,6 +3,7 @@
 #
 #     tests/environment.sh newest .venv-newest                        what the line `newest` says
 #     TORCH=torch==2.15.0 tests/environment.sh newest .venv-newest    another torch, such as a CPU build of a folder
+#     PYTHONS=3.12 tests/environment.sh newest .venv-newest           another Python than the first of the line
 #
 # An interpreter is tried and not just looked for: a shim of pyenv's stands on PATH also where nothing is behind it.
 set -euo pipefail
@@ -15,6 +16,7 @@ if [ -z "${torch:-}" ]; then
     echo "tests/environment.sh: no '$name' in tests/versions.txt" >&2
     exit 1
 fi
+minors=${PYTHONS:-$minors}
 tried=()
 python=
 for minor in ${minors//,/ }; do
