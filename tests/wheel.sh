@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A wheel where nothing but torch and jax is installed, outside of this tree: doctor, the README's first example, a plan of
-# it for eight devices, and the tour.
+# a training step for eight devices, and the tour.
 #
 #     PYTHON=.venv-release/bin/python tests/wheel.sh
 set -euo pipefail
@@ -22,10 +22,24 @@ mesh8 = pytest.fixture(lambda: spmd.Mesh(range(8), *MESHES["mesh8"]), name="mesh
 mesh2x4 = pytest.fixture(lambda: spmd.Mesh(range(8), *MESHES["mesh2x4"]), name="mesh2x4")
 mesh1 = pytest.fixture(lambda: spmd.Mesh(range(1), (1,), ("fsdp",)), name="mesh1")
 END
+cat >"$folder/train.py" <<'END'
+import fsdp
+import spmd
+import torch
+
+spmd.simulate(8)
+model = fsdp.FullyShardedDataParallel(torch.nn.Linear(256, 256), spmd.Mesh(range(8), (8,), ("fsdp",)))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.ones(8, 256, device="xla")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    spmd.sync()
+END
 cd "$folder"
-"$python" -c "import spmd; assert '$tree' not in spmd.__file__, spmd.__file__"
+"$python" -c "import spmd; assert not spmd.__file__.startswith('$tree/spmd'), spmd.__file__"
 "$python" -m spmd doctor
 "$python" -W error example.py
-"$python" -m spmd plan example.py
+"$python" -m spmd plan train.py
 "$python" -m pip install --quiet -c "$tree/constraints.txt" pytest
 "$python" -m pytest -q -p no:cacheprovider test_tour.py
