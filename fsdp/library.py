@@ -12,7 +12,8 @@ if not hasattr(spmd, "mark_sharding"):
         "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
-# Taken here, after the check.
+from spmd.packages import public  # after the check, as is what follows
+
 Mesh = spmd.Mesh
 PartitionSpec = spmd.PartitionSpec
 
@@ -21,7 +22,7 @@ _OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, 
 
 
 def __dir__() -> list[str]:
-    return sorted({*vars(sys.modules["fsdp"]), *_OF_SPMD})
+    return public(sys.modules["fsdp"], _OF_SPMD)
 
 
 def __getattr__(name: str) -> object:

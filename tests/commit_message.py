@@ -29,7 +29,9 @@ def faults(message: str) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--log"]:
-        text = subprocess.run(["git", "log", "--format=%B%x00", arguments[1]], capture_output=True, text=True, check=True)
+        text = subprocess.run(
+            ["git", "log", "--format=%B%x00", arguments[1]], capture_output=True, text=True, check=True
+        )
         messages = [message.strip("\n") for message in text.stdout.split("\0") if message.strip()]
     else:
         messages = [Path(arguments[0]).read_text()]
