@@ -14,7 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
 LINES = [line.split() for line in (ROOT / "tests" / "versions.txt").read_text().splitlines() if line[:1] not in "#"]
-PYPROJECT = (ROOT / "pyproject.toml").read_text()
+PYPROJECT = (ROOT / "pyproject.toml").read_text().partition("[tool.uv]")[0]  # what a user may install
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
