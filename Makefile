@@ -81,7 +81,7 @@ lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others 
 	$(RUN) -m mypy
 	$(RUN) -m yamllint --strict .github .pre-commit-config.yaml CITATION.cff mkdocs.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[^c]*.yml
+	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/fault.yml .github/ISSUE_TEMPLATE/wish.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
