@@ -1,6 +1,7 @@
 """The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
 
 import sys
+from types import ModuleType
 
 import spmd
 
@@ -12,8 +13,7 @@ if not hasattr(spmd, "mark_sharding"):
         "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
-from spmd.packages import public  # after the check, as is what follows
-
+# Taken here, after the check.
 Mesh = spmd.Mesh
 PartitionSpec = spmd.PartitionSpec
 
@@ -22,7 +22,9 @@ _OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, 
 
 
 def __dir__() -> list[str]:
-    return public(sys.modules["fsdp"], _OF_SPMD)
+    # Without the files that the package is made of.
+    own = (name for name, value in vars(sys.modules["fsdp"]).items() if not isinstance(value, ModuleType))
+    return sorted({*own, *_OF_SPMD})
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -192,14 +192,10 @@ def _join() -> None:
         importlib.import_module("spmd.jobs.frameworks.choice").use()
 
 
-def public(package: ModuleType, more: Iterable[str]) -> list[str]:
-    """The names of a package and of what it imports later, without the folders and files that it is made of."""
-    own = (name for name, value in vars(package).items() if name[:1] == "_" or not isinstance(value, ModuleType))
-    return sorted({*own, *more})
-
-
 def __dir__() -> list[str]:
-    return public(sys.modules["spmd"], ("checkpoint_policies", "manual", "metrics", *_modules))
+    # Without the folders and files that the package is made of.
+    own = (name for name, value in vars(sys.modules["spmd"]).items() if not isinstance(value, ModuleType))
+    return sorted({"checkpoint_policies", "manual", "metrics", *own, *_modules})
 
 
 def __getattr__(name: str) -> Any:
