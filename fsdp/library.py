@@ -23,8 +23,8 @@ _OF_SPMD = ("load_checkpoint", "save_checkpoint")  # they need nothing of FSDP, 
 
 def __dir__() -> list[str]:
     # Without the files that the package is made of.
-    own = (name for name, value in vars(sys.modules["fsdp"]).items() if not isinstance(value, ModuleType))
-    return sorted({*own, *_OF_SPMD})
+    names = (name for name, value in vars(sys.modules["fsdp"]).items() if not isinstance(value, ModuleType))
+    return sorted({*names, *_OF_SPMD})
 
 
 def __getattr__(name: str) -> object:

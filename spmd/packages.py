@@ -194,8 +194,8 @@ def _join() -> None:
 
 def __dir__() -> list[str]:
     # Without the folders and files that the package is made of.
-    own = (name for name, value in vars(sys.modules["spmd"]).items() if not isinstance(value, ModuleType))
-    return sorted({"checkpoint_policies", "manual", "metrics", *own, *_modules})
+    names = (name for name, value in vars(sys.modules["spmd"]).items() if not isinstance(value, ModuleType))
+    return sorted({"checkpoint_policies", "manual", "metrics", *names, *_modules})
 
 
 def __getattr__(name: str) -> Any:

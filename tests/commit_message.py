@@ -1,4 +1,4 @@
-"""Whether a commit's message is as CONTRIBUTING asks: `python tests/commit_message.py FILE`, or `--log RANGE`."""
+"""Checks messages of commits: `python tests/commit_message.py FILE` as a hook, or `--log RANGE`."""
 
 import subprocess
 import sys
@@ -8,23 +8,23 @@ MOST = 72
 
 
 def faults(message: str) -> list[str]:
-    """What is wrong with a message; lines that begin with # are git's."""
+    """Returns the faults of a message, as sentences; lines that begin with # are git's."""
     lines = [line.rstrip() for line in message.splitlines() if not line.startswith("#")]
     subject, *rest = lines or [""]
     if subject.startswith(("Merge ", "Revert ", "fixup! ", "squash! ")):
         return []
-    found = []
+    sentences = []
     if not subject:
-        found.append("the first line, the subject, is empty")
+        sentences.append("the first line, the subject, is empty")
     if len(subject) > MOST:
-        found.append(f"the subject has {len(subject)} characters, and at most {MOST} are shown everywhere")
+        sentences.append(f"the subject has {len(subject)} characters, and at most {MOST} are shown everywhere")
     if subject.endswith("."):
-        found.append("the subject ends with a full stop")
+        sentences.append("the subject ends with a full stop")
     if rest and rest[0]:
-        found.append("the second line must be empty")
+        sentences.append("the second line must be empty")
     if not any(rest):
-        found.append("after an empty line the message must say why")
-    return found
+        sentences.append("after an empty line the message must say why")
+    return sentences
 
 
 def main(arguments: list[str]) -> int:

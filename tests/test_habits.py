@@ -14,7 +14,7 @@ import spmd
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACEHOLDERS = ("OWNER/torch-spmd", "OWNER.github.io", "SECURITY-CONTACT", "The torch-spmd authors")
-PAGES_OF_MKDOCS = ("spmd", "fsdp")
+PACKAGES = ("spmd", "fsdp")
 
 
 def tracked() -> list[Path]:
@@ -48,8 +48,8 @@ class TestLlms:
 
     def test_as_made(self) -> None:
         script = "import sys; sys.path.insert(0, 'docs/site'); import llms; sys.stdout.write(llms.llms())"
-        made = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert made.stdout == (ROOT / "llms.txt").read_text(), "run python docs/site/llms.py"
+        printed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert printed.stdout == (ROOT / "llms.txt").read_text(), "run python docs/site/llms.py"
 
 
 class TestCommitMessage:
@@ -82,7 +82,7 @@ class TestCommitMessage:
 class TestNames:
     """`spmd.<tab>` and `from spmd import *` have what docs/api.md lists, and no folder of the code."""
 
-    @pytest.mark.parametrize("package", [spmd, fsdp], ids=PAGES_OF_MKDOCS)
+    @pytest.mark.parametrize("package", [spmd, fsdp], ids=PACKAGES)
     def test_no_folder(self, package: object) -> None:
         parts = {path.stem for path in (ROOT / package.__name__).iterdir()}  # type: ignore[attr-defined]
         known = {"manual", "fully_shard"}  # the module, and the function of that name
