@@ -14,7 +14,6 @@ from recipes.benchmarks.sections import SECTIONS
 
 PAGE = results.ROOT / "docs" / "benchmarks.md"
 _WORDS = results.ROOT / "docs" / "site"
-_PICTURES = results.ROOT / "docs" / "pictures"
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _GREY = "#808080"  # to be read on white and on black
 Table = dict[str, Any]
@@ -68,7 +67,8 @@ def origin(name: str, run: Run) -> str:
     machine, versions = run["machine"], ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     size = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} GiB"
     load = f", load {run['load']} before" if run.get("load") is not None else ""
-    line = f"{run['date']}, commit {run['commit']}, {run['seconds']} s on {size}{load}; {versions}."
+    seconds = f", {run['seconds']} s" if run["seconds"] is not None else ""
+    line = f"{run['date']}, commit {run['commit']}{seconds} on {size}{load}; {versions}."
     changed = results.changed_since(name, run)
     old = (
         f"\n\n**Older than its code**: changed since are {', '.join(f'`{path}`' for path in changed)}."
@@ -86,7 +86,7 @@ def section(name: str) -> str:
         parts += ["\n".join(f"- {line}" for line in run.get("shown", ()))] if run.get("shown") else []
         parts.append(origin(name, run))
     if SECTIONS[name].charted:
-        parts.append(f"![the ratios of the table as bars](pictures/bench-{name}.svg)")
+        parts.append(f"![the ratios of the table as bars](results/{name}.svg)")
     return "\n\n".join(parts) or "No run is kept."
 
 
@@ -112,7 +112,7 @@ def chart(name: str, path: Path) -> None:
     first = found["columns"].index(columns[0])
     labels = [" ".join(row[: max(1, min(first, 2))]) if first > 1 else row[0] for row in found["rows"]]
     style = {"text.color": _GREY, "axes.labelcolor": _GREY, "xtick.color": _GREY, "ytick.color": _GREY}
-    settings = {
+    settings: dict[Any, Any] = {
         **style,
         "axes.edgecolor": _GREY,
         "svg.fonttype": "none",
@@ -140,5 +140,5 @@ def write() -> None:
     matplotlib.use("agg")  # needs no screen
     for name, section in SECTIONS.items():
         if section.charted and results.runs_of(name):
-            chart(name, _PICTURES / f"bench-{name}.svg")
+            chart(name, results.FOLDER / f"{name}.svg")
     PAGE.write_text(text())
