@@ -32,7 +32,7 @@ def draw(name: str) -> Path:
     arguments, picture = RECIPES[name]
     out = ROOT / "out" / "gallery" / name
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, ROOT / "recipes" / f"{name}.py", *arguments.format(out=out).split()]
+    command = [sys.executable, f"recipes/{name}.py", *arguments.format(out=out).split()]
     subprocess.run(command, cwd=ROOT, check=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}.png"

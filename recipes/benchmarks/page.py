@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and its charts, from docs/results/ and the words in docs/site/benchmarks.md.jinja."""
+"""docs/benchmarks.md, its charts and rows of the README: docs/results/ and the words of docs/site/*.jinja."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,8 @@ from recipes.benchmarks.results import Run
 from recipes.benchmarks.sections import SECTIONS
 
 PAGE = results.ROOT / "docs" / "benchmarks.md"
+README = results.ROOT / "README.md"
+_BEGIN, _END = "<!-- make bench-all writes these rows -->\n", "<!-- to here -->\n"
 _WORDS = results.ROOT / "docs" / "site"
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _GREY = "#808080"  # to be read on white and on black
@@ -62,20 +64,20 @@ def _is_number(cell: str) -> bool:
     return not cell.strip() or cell in ("-", "yes", "no") or _NUMBER.match(cell.lstrip("*")) is not None
 
 
-def origin(name: str, run: Run) -> str:
-    """A line that says where figures are from, and one where they are older than their code."""
+def origin(run: Run) -> str:
+    """A line that says where figures are from."""
     machine, versions = run["machine"], ", ".join(f"{name} {number}" for name, number in run["versions"].items())
     size = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} GiB"
     load = f", load {run['load']} before" if run.get("load") is not None else ""
     seconds = f", {run['seconds']} s" if run["seconds"] is not None else ""
     line = f"{run['date']}, commit {run['commit']}{seconds} on {size}{load}; {versions}."
-    changed = results.changed_since(name, run)
-    old = (
-        f"\n\n**Older than its code**: changed since are {', '.join(f'`{path}`' for path in changed)}."
-        if changed
-        else ""
-    )
-    return f"<small>{line}</small>{old}"
+    return f"<small>{line}</small>"
+
+
+def age(name: str) -> list[str]:
+    """A line that says which code of a section has changed since its runs, if any has."""
+    changed = dict.fromkeys(path for run in results.runs_of(name) for path in results.changed_since(name, run))
+    return [f"**Older than its code**: changed since are {', '.join(map('`{}`'.format, changed))}."] if changed else []
 
 
 def section(name: str) -> str:
@@ -83,26 +85,42 @@ def section(name: str) -> str:
     parts = []
     for run in results.runs_of(name):
         parts += [f"    {run['command']}", *map(markdown, tables_of(name, run))]
-        parts += ["\n".join(f"- {line}" for line in run.get("shown", ()))] if run.get("shown") else []
-        parts.append(origin(name, run))
-    if SECTIONS[name].charted:
+        shown = [line for line in run["lines"] if line.startswith(SECTIONS[name].lines)] if SECTIONS[name].lines else []
+        parts += ["\n".join(f"- {line}" for line in shown)] if shown else []
+        parts.append(origin(run))
+    parts += age(name)
+    if SECTIONS[name].charted and parts:
         parts.append(f"![the ratios of the table as bars](results/{name}.svg)")
     return "\n\n".join(parts) or "No run is kept."
 
 
-def value(name: str, row: str, column: str, table: int = 0, run: int = 0) -> str:
-    """A cell of a section, by the text that its row begins with, for sentences of the page."""
-    of_run = results.runs_of(name)[run]
-    found = tables_of(name, of_run)[table]
-    cells = next(cells for cells in found["rows"] if cells[0].startswith(row))
-    return str(cells[found["columns"].index(column)])
+def value(name: str, row: str, column: str, run: int = 0) -> str:
+    """A cell of a section, in the first of its tables that has the column; row: how its row begins, in one text."""
+    tables = (table for table in tables_of(name, results.runs_of(name)[run]) if column in table["columns"])
+    table = next(tables)
+    return next(
+        str(cells[table["columns"].index(column)]) for cells in table["rows"] if " ".join(cells).startswith(row)
+    )
 
 
-def text() -> str:
+def line(name: str, begins: str, run: int = 0) -> str:
+    """The first word of a printed line behind how it begins."""
+    lines = results.runs_of(name)[run]["lines"]
+    return str(next(each.removeprefix(begins).split()[0] for each in lines if each.startswith(begins)))
+
+
+def filled(template: str) -> str:
+    """The text of a template with figures in it."""
     words = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_WORDS), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
     )
-    return words.get_template("benchmarks.md.jinja").render(section=section, value=value)
+    return words.get_template(template).render(section=section, value=value, line=line)
+
+
+def readme() -> str:
+    """The README with its measured rows."""
+    before, begin, rest = README.read_text().partition(_BEGIN)
+    return f"{before}{begin}{filled('measured.md.jinja')}{_END}{rest.partition(_END)[2]}"
 
 
 def chart(name: str, path: Path) -> None:
@@ -136,9 +154,10 @@ def chart(name: str, path: Path) -> None:
 
 
 def write() -> None:
-    """Writes the page and the charts."""
+    """Writes the page, its charts and the rows of the README."""
     matplotlib.use("agg")  # needs no screen
     for name, section in SECTIONS.items():
         if section.charted and results.runs_of(name):
             chart(name, results.FOLDER / f"{name}.svg")
-    PAGE.write_text(text())
+    PAGE.write_text(filled("benchmarks.md.jinja"))
+    README.write_text(readme())

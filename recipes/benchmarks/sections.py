@@ -21,14 +21,17 @@ _OF_A_PLAN = (
 class Section:
     """Commands, as modules of `recipes.benchmarks` with their arguments.
 
-    code: paths, which make the section old where their code changes. rows: if given, the tables of a run become one,
-    a row each, whose columns are these rows of them. charted: columns that are drawn as bars, a group for each row.
+    code: paths, which make the section old where their code changes.
+    rows: if given, the tables of a run become one, a row each, whose columns are these rows of them.
+    lines: beginnings of printed lines that the page shows.
+    charted: columns that are drawn as bars, a group for each row.
     settings: of the environment. platform: the devices that it needs.
     """
 
     commands: tuple[str, ...]
     code: tuple[str, ...]
     rows: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     charted: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     platform: str = "cpu"
@@ -40,7 +43,9 @@ def _section(*commands: str, code: tuple[str, ...] = _LIBRARY, **options: object
 
 
 SECTIONS = {
-    "step": _section("step --pairs 8 --torch", f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"'),
+    "step": _section(
+        "step --pairs 8 --torch", f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"', lines=("torch-spmd / ",)
+    ),
     "layouts": _section(
         'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "torch eager, CPU"',
         charted=("lazy", "spmd.compile", "torch eager, CPU"),
@@ -48,14 +53,14 @@ SECTIONS = {
     "layouts-tpu": _section(
         "step_plans",
         settings=_BY_LIBTPU,
-        charted=("M cycles", "peak MiB", "temporaries MiB", "moved MiB"),
+        charted=("M cycles", "peak MiB", "moved MiB"),
         code=_PLANNED,
     ),
     "large": _section("scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048", rows=_OF_A_PLAN, code=_PLANNED),
     "memory": _section("memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED),
     "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto"),
     "host": _section("host_cost --parts ops", "compiled_step"),
-    "start": _section("start"),
+    "start": _section("start", lines=("warm, ",)),
     "generate": _section("generate --rounds 9"),
     "sequences": _section(
         "sequences --rows 2-layers 2-layers-float32 8b --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED
@@ -63,8 +68,8 @@ SECTIONS = {
     "experts": _section("experts --rows mixtral deepseek-layer --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED),
     "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED),
     "convolutions": _section("convolutions --steps 5", settings={"OMP_NUM_THREADS": "1"}),
-    "loading": _section("loading --pairs 7"),
-    "saving": _section("saving --steps 2"),
-    "backward": _section("backward"),
+    "loading": _section("loading --pairs 7", lines=("0 programs",)),
+    "saving": _section("saving --steps 2", lines=("a step: ",)),
+    "backward": _section("backward", lines=("Ours does more",)),
     "gpu": _section("planned_run", "planned_run --batch 1 --sequence 32768", "generate --rounds 9", platform="gpu"),
 }
