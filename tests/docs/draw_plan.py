@@ -35,7 +35,9 @@ def drawn(plan: spmd.Plan) -> str:
         top += height + 34
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 {top:g}" font-family="system-ui, sans-serif"'
     title = f"{plan.chip}, {plan.target}: {' and '.join(BARS)}"
-    return "\n".join([f'{head} font-size="13">', f"<title>{title}</title>", f"<style>{STYLE}</style>", *parts, "</svg>\n"])
+    return "\n".join(
+        [f'{head} font-size="13">', f"<title>{title}</title>", f"<style>{STYLE}</style>", *parts, "</svg>\n"]
+    )
 
 
 def main() -> None:
