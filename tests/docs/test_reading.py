@@ -24,9 +24,9 @@ class Stop(NamedTuple):
 
 def stops(text: str) -> list[Stop]:
     """The stops of a text, in its order."""
-    rows = re.findall(r"^(\d+)\. `(\S+)`, `([\w.]+)` \((\d+) min\)\.", text, re.M)
+    rows = re.findall(r"^- \*\*Stop (\d+)\*\* \((\d+) min\): `(\S+)`, `([\w.]+)`\.", text, re.M)
     assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
-    return [Stop(ROOT / path, function, int(minutes)) for _, path, function, minutes in rows]
+    return [Stop(ROOT / path, function, int(minutes)) for _, minutes, path, function in rows]
 
 
 def code_lines(text: str) -> int:
