@@ -81,3 +81,10 @@ def test_architecture_has_every_folder() -> None:
     folders = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("spmd/**/__init__.py")}
     folders = {name.removeprefix("spmd/") if name.startswith("spmd/core/") else name for name in folders}
     assert named == (folders | {"fsdp"}) - {"spmd", "spmd/core", "core/ops/kernels"}
+
+
+def test_architecture_has_every_decision() -> None:
+    linked = re.findall(
+        r"\]\(decisions/([\w-]+)\.md\)", (ROOT / "docs/architecture.md").read_text().rpartition("\n## ")[2]
+    )
+    assert sorted(linked) == sorted(path.stem for path in (ROOT / "docs/decisions").glob("*.md"))
