@@ -2,9 +2,15 @@
 
 import ast
 import io
+import json
+import os
 import re
+import subprocess
+import sys
 import tokenize
+from collections import defaultdict
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +81,46 @@ def test_each_is_there() -> None:
         assert function in functions(text), f"{path.relative_to(ROOT)} has no {function}"
 
 
+def program() -> str:
+    block = re.search(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    assert block is not None
+    return block[1]
+
+
+def entered(text: str) -> dict[int, list[tuple[str, str]]]:
+    """The (file, function) that each trip of a program enters; a comment in a statement says which trip it is."""
+    found: dict[int, set[tuple[str, str]]] = defaultdict(set)
+    lines, names = text.splitlines(), {"__name__": "__main__"}
+
+    def profile(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call":
+            found[trip].add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    for statement in ast.parse(text).body:
+        marked = re.search(r"# trip (\d)", "\n".join(lines[statement.lineno - 1 : statement.end_lineno]))
+        trip = int(marked[1]) if marked else 0
+        code = compile(ast.Module([statement], []), "tour.py", "exec")
+        sys.setprofile(profile)
+        try:
+            exec(code, names)
+        finally:
+            sys.setprofile(None)
+    return {trip: sorted(functions) for trip, functions in found.items()}
+
+
+def test_each_is_entered() -> None:
+    """A debugger stops at each stop's function on its trip, or on a later one."""
+    # In a process of its own, as another test may have met the same ops.
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), SPMD_PROGRAM_CACHE="0")
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    trips = json.loads(done.stdout.splitlines()[-1])
+    for section in PAGE.read_text().split("\n## Trip ")[1:]:
+        here_or_later = [tuple(each) for trip, found in trips.items() if trip >= section[0] for each in found]
+        rows = re.findall(r"^- \*\*Stop \d+\*\* \(\d+ min\): `(\S+)`, `([\w.]+)`\.", section, re.M)
+        assert rows and [row for row in rows if (str(ROOT / row[0]), row[1]) not in here_or_later] == []
+
+
 def test_architecture_has_every_folder() -> None:
     """Each folder of spmd is in a table of docs/architecture.md, and each folder there is one."""
     named = set(re.findall(r"^\| `((?:spmd|core|fsdp)[\w/]*)/` \|", (ROOT / "docs/architecture.md").read_text(), re.M))
@@ -88,3 +134,7 @@ def test_architecture_has_every_decision() -> None:
         r"\]\(decisions/([\w-]+)\.md\)", (ROOT / "docs/architecture.md").read_text().rpartition("\n## ")[2]
     )
     assert sorted(linked) == sorted(path.stem for path in (ROOT / "docs/decisions").glob("*.md"))
+
+
+if __name__ == "__main__":
+    print(json.dumps(entered(program())))
