@@ -20,7 +20,7 @@ RECIPES = {
     "train_mixtral": ("--out {out}", "experts.png"),
     "train_long": ("--exchange ring --picture {out}/lengths.png", "lengths.png"),
     "train_diffusion": ("--out {out}", "digits.png"),
-    "sample_stable_diffusion": ("--out {out}", "samples.png"),
+    "wrap_hugging_face": ("--out {out}", "loss.png"),
     "train_resnet": ("--chart 4 16 64 --out {out}", "bytes.png"),
     "generate": ("--out {out}", "tokens.png"),
     "slow_to_fast": ("--picture {out}/steps.png", "steps.png"),
