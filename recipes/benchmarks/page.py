@@ -43,8 +43,8 @@ def _compared(texts: list[str]) -> str:
     numbers = [number(each) for each in texts]
     if len(texts) != 2 or not all(numbers):
         return " / ".join(texts) if set(texts) != {"-"} else "-"
-    ratio = f"{(numbers[0] or 0) / (numbers[1] or 1):.2f}"
-    return f"{' / '.join(texts)} = **{ratio}**"
+    ratio = (numbers[0] or 0) / (numbers[1] or 1)
+    return f"{' / '.join(texts)} = " + (f"**{ratio:.2f}**" if ratio < 1.005 else f"{ratio:.2f}")
 
 
 def tables_of(name: str, run: Run) -> list[Table]:
@@ -60,8 +60,8 @@ def markdown(table: Table) -> str:
     return "\n".join([*([table["title"], ""] if table["title"] else []), *lines])
 
 
-def _is_number(each: str) -> bool:
-    return not each.strip() or each in ("-", "yes", "no") or _NUMBER.match(each.lstrip("*")) is not None
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"(yes|no|[-\d.,\s/=*()%]|to)*", text) is not None
 
 
 def origin(run: Run) -> str:
