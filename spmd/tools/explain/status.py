@@ -89,29 +89,32 @@ def _show(kind: str, describe: Callable[[], str], after: float, ended: threading
         return
     with messages.LOCK:
         _open.append(describe)
-    drawn = 0
+    drawn = ""
     while not ended.wait(_EVERY if drawn else 0):
         with messages.LOCK:
             if _open[-1] is describe:  # of several threads the newest is shown
-                drawn = _draw(describe(), drawn)
+                drawn = _draw(messages.fitted(describe(), 1), drawn)
     with messages.LOCK:
         _open.remove(describe)
-        _erase(drawn)
+        _draw("", drawn)
 
 
-def _draw(text: str, drawn: int) -> int:
-    """Writes a line over the one before, which had `drawn` characters; blanks erase in a notebook, too."""
-    line = messages.fitted(text, 1)
-    print(f"\r{line:{drawn}}", end="", file=sys.stderr, flush=True)
-    return len(line)
+def _draw(line: str, drawn: str) -> str:
+    """Writes a line, or "", in place of the one before, `drawn`; returns what is drawn: in a notebook an output's id.
+
+    There each line would stay in the notebook's file, were it printed: an output is updated, in the end to nothing.
+    """
+    if _is_notebook(sys.stderr):
+        show, data = sys.modules["IPython.display"].display, {"text/plain": line} if line else {}
+        return str(show(data, raw=True, display_id=drawn or True, update=not (line and not drawn)).display_id)
+    print(f"\r{line:{len(drawn)}}", end="" if line else "\r", file=sys.stderr, flush=True)
+    return line
 
 
-def _erase(drawn: int) -> None:
-    if drawn:
-        print(f"\r{'':{drawn}}\r", end="", file=sys.stderr, flush=True)
+def _is_notebook(file: TextIO) -> bool:
+    return type(file).__module__.startswith("ipykernel")
 
 
 def _is_in_place(file: TextIO) -> bool:
     """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
-    is_notebook = type(file).__module__.startswith("ipykernel")
-    return is_notebook or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))
+    return _is_notebook(file) or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,27 @@ class TestWhileCompiling:
         # What is compiled stays in one place: whole lines are the hint's and the program's own.
         kept = [line.rpartition("\r")[2] for line in written.replace("\r\n", "\n").rstrip("\n").split("\n")]
         assert len(kept) <= 1 + messages.MOST and kept[-1] == "compiled 7 loaded 0", kept
+
+    def test_a_notebook_has_one_output_that_ends_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And no stream, of which the notebook's file would keep each line."""
+        shown: list[tuple[object, object]] = []
+        drawn = [threading.Event(), threading.Event()]
+
+        def display(data: dict[str, str], *, raw: bool, display_id: object, update: bool) -> SimpleNamespace:
+            assert raw and update is bool(shown)
+            shown.append((display_id, data))
+            drawn[min(len(shown), 2) - 1].set()
+            return SimpleNamespace(display_id="7")
+
+        monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+        monkeypatch.setattr(status, "_is_notebook", lambda file: True)
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
+        monkeypatch.setattr(status, "_EVERY", 0.01)
+        with status.status("test", lambda: f"stage {len(shown)}"):
+            assert all(event.wait(30) for event in drawn)
+        (first, *others, last) = shown
+        assert first == (True, {"text/plain": "spmd: stage 0"}) and last == ("7", {})
+        assert others[0] == ("7", {"text/plain": "spmd: stage 1"})
 
     def test_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 0)
