@@ -37,7 +37,7 @@ def line_number(code: CodeType | None, instruction: int) -> int:
 
 
 def file_of(code: CodeType) -> str:
-    """Returns the file of code; of a notebook's cell its number, as IPython's tracebacks have it: `In[3]`."""
+    """Returns the file of code; for a cell of a notebook its number, as IPython's tracebacks have it: `In[3]`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     cell_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
     return (cell_of(code.co_filename) or ("", code.co_filename))[1]
@@ -69,7 +69,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
 _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows a cell's result
+    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows results in a notebook
     str(_ROOT / "spmd") + os.sep,
     str(_ROOT / "fsdp") + os.sep,
     contextlib.__file__,  # its frames stand for those of their caller
