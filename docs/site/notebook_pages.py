@@ -45,7 +45,11 @@ def _html(output: dict[str, Any]) -> str:
     for kind in ("image/svg+xml", "text/html"):
         if kind in data:
             return "".join(data[kind])
-    return f'<pre><code style="background: none">{escape("".join(data["text/plain"]).rstrip())}</code></pre>'
+    text = "".join(data["text/plain"]).rstrip()
+    # A browser wraps sentences, and no table.
+    is_prose = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in text and max(map(len, text.splitlines())) > 100
+    wrap = "; white-space: pre-wrap" if is_prose else ""
+    return f'<pre><code style="background: none{wrap}">{escape(text)}</code></pre>'
 
 
 def _pages(nav: Any) -> Any:

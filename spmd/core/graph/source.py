@@ -39,8 +39,8 @@ def line_number(code: CodeType | None, instruction: int) -> int:
 def file_of(code: CodeType) -> str:
     """Returns the file of code; for a cell of a notebook its number, as IPython's tracebacks have it: `In[3]`."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
-    return (cell_of(code.co_filename) or ("", code.co_filename))[1]
+    label_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
+    return (label_of(code.co_filename) or ("", code.co_filename))[1]
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -21,6 +21,7 @@ _LONG = 2_000  # ops from which a program counts as long
 
 _busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
 _open: list[Callable[[], str]] = []  # the statuses that are shown, the newest last
+_outputs: set[str] = set()  # one for each cell of a notebook that has shown a status
 
 
 @contextlib.contextmanager
@@ -100,14 +101,17 @@ def _show(kind: str, describe: Callable[[], str], after: float, ended: threading
 
 
 def _draw(line: str, drawn: str) -> str:
-    """Writes a line, or "", in place of the one before, `drawn`; returns what is drawn: in a notebook an output's id.
+    """Writes a line, or "", in place of the one before, `drawn`; returns it.
 
-    There each line would stay in the notebook's file, were it printed: an output is updated, in the end to nothing.
+    As the file of a notebook keeps each line that is printed, a cell of a notebook has one output, which ends empty.
     """
     if _is_notebook(sys.stderr):
-        show, data = sys.modules["IPython.display"].display, {"text/plain": line} if line else {}
-        return str(show(data, raw=True, display_id=drawn or True, update=not (line and not drawn)).display_id)
-    print(f"\r{line:{len(drawn)}}", end="" if line else "\r", file=sys.stderr, flush=True)
+        ipython, data = sys.modules["IPython"], {"text/plain": line} if line else {}
+        name = f"spmd-{id(_outputs)}-{ipython.get_ipython().execution_count}"
+        ipython.display.display(data, raw=True, display_id=name, update=not line or name in _outputs)
+        _outputs.add(name)
+    else:
+        print(f"\r{line:{len(drawn)}}", end="" if line else "\r", file=sys.stderr, flush=True)
     return line
 
 
