@@ -109,7 +109,8 @@ def _draw(line: str, drawn: str) -> str:
         ipython, data = sys.modules["IPython"], {"text/plain": line} if line else {}
         name = f"spmd-{id(_outputs)}-{ipython.get_ipython().execution_count}"
         ipython.display.display(data, raw=True, display_id=name, update=not line or name in _outputs)
-        _outputs.add(name)
+        if line:
+            _outputs.add(name)
     else:
         print(f"\r{line:{len(drawn)}}", end="" if line else "\r", file=sys.stderr, flush=True)
     return line
