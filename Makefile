@@ -74,6 +74,7 @@ plan-gpu: $(INSTALLED)  ## plan the main job for eight H100s, by the GPU's compi
 	$(GPU_PLAN)/bin/python -m pip install --quiet -c constraints.txt jax-cuda12-plugin
 	$(GPU_PLAN)/bin/python recipes/train_gpt.py --target h100:8 $(ARGS)
 	$(GPU_PLAN)/bin/python -m pytest -q tests/tools/planning/test_gpu_targets.py
+	$(GPU_PLAN)/bin/python docs/site/notebooks.py --check plan
 
 site: $(INSTALLED)  ## build the documentation site into out/site; a link or name that is not there fails
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[docs]'

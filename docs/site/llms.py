@@ -1,5 +1,6 @@
 """llms.txt (llmstxt.org): the pages of the documentation, each with its first sentence. `python docs/site/llms.py`."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def first_sentence(page: str) -> str:
     return re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].rstrip(":")
 
 
+def text_of(path: Path) -> str:
+    """A page; of a notebook its text, without the code."""
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
 def llms() -> str:
     """The text of the file."""
     config = yaml.load((ROOT / "mkdocs.yml").read_text(), _Names)
@@ -34,9 +43,9 @@ def llms() -> str:
         for heading, pages in part.items():
             lines += ["", f"## {heading}", ""]
             for name in pages:
-                page = (ROOT / "docs" / name).read_text()
+                page = text_of(ROOT / "docs" / name)
                 title = page.partition("\n")[0].removeprefix("# ")
-                lines.append(f"- [{title}]({SITE}/{name.replace('.md', '.html')}): {first_sentence(page)}")
+                lines.append(f"- [{title}]({SITE}/{name.rpartition('.')[0]}.html): {first_sentence(page)}")
     return "\n".join([*lines, ""])
 
 

@@ -3,6 +3,7 @@
 import ast
 import functools
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = (ROOT / "docs/glossary.md").read_text()
 CODE = sorted(path for folder in ("spmd", "fsdp", "recipes") for path in (ROOT / folder).rglob("*.py"))
-PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.ipynb"))]
 
 # A word in a private sense: how it is found in prose, what says the same, and the places where it is something else.
 PRIVATE = {
@@ -62,7 +63,10 @@ MOST_EXCEPTIONS = 40
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Docstrings, comments, messages and the text of documents, by line; in code spans only identifiers count less."""
     text = path.read_text()
-    if path.suffix == ".md":
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+    if path.suffix in (".md", ".ipynb"):
         is_code = False
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("```"):

@@ -32,10 +32,15 @@ def line_number(code: CodeType | None, instruction: int) -> int:
     """Returns the line of an instruction. Places are compared by line, as Python moves the instruction by a little when
     it specialises code that has run often."""
     # `co_lines`, as the frame with its `f_lineno` is gone when the line is read.
-    for start, end, line in code.co_lines() if code else ():
-        if start <= instruction < end and line is not None:
-            return line
-    return 0
+    lines = code.co_lines() if code else ()
+    return next((line for start, end, line in lines if start <= instruction < end and line is not None), 0)
+
+
+def file_of(code: CodeType) -> str:
+    """Returns the file of code; for a cell of a notebook its number, as IPython's tracebacks have it: `In[3]`."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    label_of = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)
+    return (label_of(code.co_filename) or ("", code.co_filename))[1]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -51,20 +56,20 @@ class Line:
 
     def short(self) -> str:
         """The file without its folders, and the number; `str` has all of the line."""
-        return "no line of yours" if self.code is None else f"{pathlib.Path(self.code.co_filename).name}:{self.number}"
+        return "no line of yours" if self.code is None else f"{pathlib.Path(file_of(self.code)).name}:{self.number}"
 
     def __str__(self) -> str:
         if self.code is None:
             return "unknown line"
         source = linecache.getline(self.code.co_filename, self.number).strip()
-        return f"{self.code.co_filename}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
+        return f"{file_of(self.code)}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
 _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
-    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows a cell's result
+    os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "IPython") + os.sep,  # shows results in a notebook
     str(_ROOT / "spmd") + os.sep,
     str(_ROOT / "fsdp") + os.sep,
     contextlib.__file__,  # its frames stand for those of their caller
@@ -125,8 +130,7 @@ def forward_ring(number: int, place: Line | None) -> Ring:
     if place is not None and len(_rings) > 1:
         rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]  # other threads add more
         for ring in (thread_ring, *rings):
-            line = ring.line(number)
-            if line is not None and line.code is place.code and line.number == place.number:
+            if (line := ring.line(number)) and line.code is place.code and line.number == place.number:
                 return ring
     return thread_ring
 
@@ -242,8 +246,7 @@ def lines_of(nodes: Sequence[Node]) -> list[Line]:
             line = node_line(source)
         lines[node] = line = line if line.code is not None else of_readers.get(node, line)
         for operand in node.operands if line.code is not None else ():
-            maker = origin(operand)
-            if maker is not None:
+            if (maker := origin(operand)) is not None:
                 of_readers[maker] = line  # in reverse, so that the first reader is the last one noted
     return list(lines.values())
 

@@ -203,9 +203,7 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
         kinds = {"f": "a float", "i": "an integer"}
         pairs = [(kinds[a], kinds[b]) for a, b in zip(old.numbers, new.numbers, strict=False) if a != b]
         return f"{new.name}: a number that was {pairs[0][0]} is {pairs[0][1]} now" if pairs else _shapes(old, new)
-    if new.is_opaque:
-        return f"{new.name} calls another function"
-    return _shapes(old, new)
+    return f"{new.name} calls another function" if new.is_opaque else _shapes(old, new)
 
 
 def _shapes(old: OpSpec, new: OpSpec) -> str:

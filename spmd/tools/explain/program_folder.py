@@ -41,11 +41,8 @@ def known() -> tuple[ProgramFolder, ...]:
 
 def content(digest: str) -> bytes | None:
     """Returns the content of the file of a digest; None if no folder has it."""
-    for path in _known:
-        file = path / f"{digest}{SUFFIX}"
-        if file.is_file():
-            return file.read_bytes()
-    return None
+    files = (path / f"{digest}{SUFFIX}" for path in _known)
+    return next((file.read_bytes() for file in files if file.is_file()), None)
 
 
 def add(path: str | Path) -> ProgramFolder:

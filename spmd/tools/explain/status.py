@@ -21,6 +21,7 @@ _LONG = 2_000  # ops from which a program counts as long
 
 _busy: dict[str, tuple[float, float]] = {}  # since when statuses of a kind follow each other, and the last one's end
 _open: list[Callable[[], str]] = []  # the statuses that are shown, the newest last
+_outputs: set[str] = set()  # one for each cell of a notebook that has shown a status
 
 
 @contextlib.contextmanager
@@ -89,29 +90,36 @@ def _show(kind: str, describe: Callable[[], str], after: float, ended: threading
         return
     with messages.LOCK:
         _open.append(describe)
-    drawn = 0
+    drawn = ""
     while not ended.wait(_EVERY if drawn else 0):
         with messages.LOCK:
             if _open[-1] is describe:  # of several threads the newest is shown
-                drawn = _draw(describe(), drawn)
+                drawn = _draw(messages.fitted(describe(), 1), drawn)
     with messages.LOCK:
         _open.remove(describe)
-        _erase(drawn)
+        _draw("", drawn)
 
 
-def _draw(text: str, drawn: int) -> int:
-    """Writes a line over the one before, which had `drawn` characters; blanks erase in a notebook, too."""
-    line = messages.fitted(text, 1)
-    print(f"\r{line:{drawn}}", end="", file=sys.stderr, flush=True)
-    return len(line)
+def _draw(line: str, drawn: str) -> str:
+    """Writes a line, or "", in place of the one before, `drawn`; returns it.
+
+    As the file of a notebook keeps each line that is printed, a cell of a notebook has one output, which ends empty.
+    """
+    if _is_notebook(sys.stderr):
+        ipython, data = sys.modules["IPython"], {"text/plain": line} if line else {}
+        name = f"spmd-{id(_outputs)}-{ipython.get_ipython().execution_count}"
+        ipython.display.display(data, raw=True, display_id=name, update=not line or name in _outputs)
+        if line:
+            _outputs.add(name)
+    else:
+        print(f"\r{line:{len(drawn)}}", end="" if line else "\r", file=sys.stderr, flush=True)
+    return line
 
 
-def _erase(drawn: int) -> None:
-    if drawn:
-        print(f"\r{'':{drawn}}\r", end="", file=sys.stderr, flush=True)
+def _is_notebook(file: TextIO) -> bool:
+    return type(file).__module__.startswith("ipykernel")
 
 
 def _is_in_place(file: TextIO) -> bool:
     """True for a notebook, and for a terminal that nothing has wrapped: a live display prints whole lines above it."""
-    is_notebook = type(file).__module__.startswith("ipykernel")
-    return is_notebook or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))
+    return _is_notebook(file) or (sys.stderr is sys.__stderr__ and variables.is_terminal(file))

@@ -25,10 +25,9 @@ _IN_A_PIPE = 200  # columns
 
 def text_of(result: Any) -> str:
     """The table of a result, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
-    out = Console()
-    console = Console(file=io.StringIO(), width=max(out.width, 100) if out.is_terminal else _IN_A_PIPE)
-    console.print(result)
-    file: Any = console.file
+    out, file = Console(), io.StringIO()
+    width = max(out.width, 100) if out.is_terminal else _IN_A_PIPE
+    Console(file=file, width=width, force_jupyter=False).print(result)  # there rich would show it and return nothing
     return file.getvalue().rstrip("\n")
 
 

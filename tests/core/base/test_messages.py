@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -77,6 +78,34 @@ class TestWhileCompiling:
         # What is compiled stays in one place: whole lines are the hint's and the program's own.
         kept = [line.rpartition("\r")[2] for line in written.replace("\r\n", "\n").rstrip("\n").split("\n")]
         assert len(kept) <= 1 + messages.MOST and kept[-1] == "compiled 7 loaded 0", kept
+
+    def test_a_notebook_has_one_output_that_ends_empty(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One for all statuses of a cell, and no stream, of which the notebook's file would keep each line."""
+        shown: list[tuple[str, bool, dict[str, str]]] = []
+        drawn = [threading.Event(), threading.Event()]
+
+        def display(data: dict[str, str], *, raw: bool, display_id: str, update: bool) -> None:
+            shown.append((display_id, update, data))
+            drawn[min(len(shown), 2) - 1].set()
+
+        shell = SimpleNamespace(execution_count=7)
+        ipython = SimpleNamespace(display=SimpleNamespace(display=display), get_ipython=lambda: shell)
+        monkeypatch.setitem(sys.modules, "IPython", ipython)
+        monkeypatch.setattr(status, "_is_notebook", lambda file: True)
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
+        monkeypatch.setattr(status, "_EVERY", 0.01)
+        with status.status("test", lambda: f"stage {len(shown)}"):
+            assert all(event.wait(30) for event in drawn)
+        status._draw("of the same cell", "")
+        status._draw("", "of the same cell")
+        shell.execution_count += 1
+        status._draw("of the next", "")
+        names, updates, data = zip(*shown, strict=True)
+        assert set(names[:-1]) == {names[0]} != {names[-1]}
+        assert updates == (False, *[True] * (len(shown) - 2), False)
+        texts = [each.get("text/plain") for each in data]
+        assert texts[:2] == ["spmd: stage 0", "spmd: stage 1"]
+        assert texts[-4:] == [None, "of the same cell", None, "of the next"]
 
     def test_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 0)

@@ -1,11 +1,15 @@
 """The user's line: that of the nearest frame outside torch, this library, and what shows a value in a notebook."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import spmd
+from spmd.core.graph.source import Line
 
 
 def test_a_notebook_shows_a_result() -> None:
@@ -16,3 +20,16 @@ def test_a_notebook_shows_a_result() -> None:
     scope["pretty"](shown)  # the cell
     line = spmd.metrics.compiles()[-1].line
     assert "test_source.py" in line and line.endswith('scope["pretty"](shown)  # the cell')
+
+
+def test_a_cell_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's cell is a file of the kernel's, with a hash for a name."""
+    names = {"/tmp/ipykernel_7/123.py": ("Cell", "In[3]")}
+    cell, other = (compile("pass", name, "exec") for name in (*names, "train.py"))
+    assert Line(cell, 2).short() == "123.py:1"
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=names.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert (Line(cell, 2).short(), str(Line(cell, 2))) == ("In[3]:1", "In[3]:1 in <module>")
+    assert Line(other, 2).short() == "train.py:1"
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))  # imported, not running
+    assert Line(cell, 2).short() == "123.py:1"
