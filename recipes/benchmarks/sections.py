@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _LIBRARY = ("spmd/core", "spmd/adaptive", "spmd/loops", "spmd/parallel", "spmd/steps", "fsdp")
-_PLANNED = (*_LIBRARY, "spmd/tools/planning")
+_PLANNED = (
+    *_LIBRARY,
+    *(
+        f"spmd/tools/planning/{name}.py"
+        for name in ("planner", "figures", "step_time", "clock", "tpu_clock", "gpu_clock")
+    ),
+)
 _BY_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # it looks for no TPU
 # The options that programs of FSDP get on the CPU, for both sides.
 _MEMORY_FIRST = (

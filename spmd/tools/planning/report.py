@@ -23,7 +23,7 @@ from .layout import LayoutRow, PlanFinding, Recordings, Term
 VERSION = 2  # of the JSON
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The figures of one steady step on its devices, by their own compiler. All bytes and operations are per device.
 
@@ -227,7 +227,7 @@ class Plan:
     def __rich__(self) -> Any:
         return VIEWS["table"]().table_of(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text_of(self)
 
 

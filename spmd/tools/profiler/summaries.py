@@ -30,7 +30,7 @@ class SummaryRow:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """The answer of `summary`; `print` shows it as a table.
 
@@ -51,7 +51,7 @@ class Summary:
     def __rich__(self) -> Any:
         return VIEWS["table"]().summed(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text_of(self)
 
     def texts(self) -> Iterator[tuple[str, ...]]:

@@ -65,7 +65,7 @@ class Trial:
         return self.costs() != other.costs() and all(map(operator.le, self.costs(), other.costs()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Suggestion:
     """The result of `spmd.suggest`.
 
@@ -144,7 +144,7 @@ class Suggestion:
     def __rich__(self) -> Any:
         return VIEWS["table"]().ranked(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text_of(self)
 
 

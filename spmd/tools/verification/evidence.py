@@ -44,7 +44,7 @@ class Compared:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """The result of `spmd.verify`; true where every value is equal to one device's, up to rounding.
 
@@ -108,7 +108,7 @@ class Verification:
     def __rich__(self) -> Any:
         return VIEWS["table"]().verified(self)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return text_of(self)
 
 
