@@ -231,6 +231,10 @@ class Name:
         return self.home.startswith("torch.")
 
     @property
+    def is_error(self) -> bool:
+        return inspect.isclass(self.value) and issubclass(self.value, BaseException)
+
+    @property
     def is_in_the_code(self) -> bool:
         """False for a function that the code makes of a template, as it does `spmd.dtensor.empty` and its like."""
         function = inspect.unwrap(self.value) if callable(self.value) else self.value
@@ -238,8 +242,9 @@ class Name:
 
     @property
     def identifier(self) -> str:
-        """Its path for mkdocstrings, which reads the code and does not see that spmd.dtensor is spmd.names.dtensor."""
-        return f"{self.home}.{self.name}" if self.module == "spmd.dtensor" and self.is_in_the_code else self.full
+        """Its path for mkdocstrings, which reads the code: `fsdp.fully_shard` is a module there, too."""
+        is_hidden = self.full == self.home or self.module == "spmd.dtensor"
+        return f"{self.home}.{self.name}" if is_hidden and self.is_in_the_code else self.full
 
     @property
     def file(self) -> str:
@@ -275,7 +280,7 @@ def tables() -> str:
         ON_A_HOST,
     ]
     for topic in TOPICS:
-        lines += ["", f"## {topic.title}", "", f"See {links(topic)}.", "", "| name | |", "|---|---|"]
+        lines += ["", f"## {topic.title}", "", f"See {links(topic)}.", "", "| name | meaning |", "|---|---|"]
         for name in names(topic):
             if name.is_of_torch:
                 lines.append(f"| `{name.full}` | `{name.home}.{name.name}`, torch's own |")
@@ -289,32 +294,34 @@ def flags() -> Iterator[str]:
     """The table of `spmd.config`."""
     from spmd.core.base.config import FLAGS
 
-    yield from ("| flag | default | |", "|---|---|---|")
+    yield from ("| flag | default | meaning |", "|---|---|---|")
     for flag in FLAGS:
         words = flag.help.replace("|", r"\|")
         yield f"| `{flag.name}` | `{flag.default!r}` | {words} |"
 
 
+def entry(name: Name) -> Iterator[str]:
+    """A name's part of a page."""
+    if name.is_of_torch:
+        yield f"## {name.full}\n\n`{name.home}.{name.name}`, torch's own.\n"
+    elif not name.is_in_the_code:
+        yield f"## {name.full} {{#{name.full}}}\n"
+        yield f"```python\n{name.name}{inspect.signature(name.value)}\n```\n\n{name.line()}.\n"
+    else:
+        yield f"::: {name.identifier}\n    options:\n      heading: {name.full}\n      toc_label: {name.name}"
+        if name.full in METHODS or name.is_error:
+            yield f"      members: [{', '.join(METHODS.get(name.full, ()))}]"
+        yield ""
+    if name.full == "spmd.config":
+        yield from (*flags(), "")
+
+
 def page(topic: Topic) -> str:
     """The text of a topic's page, which mkdocstrings fills in."""
-    lines = [f"# {topic.title}", "", f"In use: {links(topic, '../')}. [All public names](../api.md)", ""]
-    for name in names(topic):
-        if name.is_of_torch:
-            lines += [f"## {name.full}", "", f"`{name.home}.{name.name}`, torch's own.", ""]
-            continue
-        if not name.is_in_the_code:
-            text = f"{name.name}{inspect.signature(name.value)}"
-            lines += [f"## {name.full} {{#{name.full}}}", "", f"```python\n{text}\n```", "", f"{name.line()}.", ""]
-            continue
-        lines += [f"::: {name.identifier}", "    options:", f"      heading: {name.full}", f"      toc_label: {name.name}"]
-        if name.full in METHODS:
-            lines.append(f"      members: [{', '.join(METHODS[name.full])}]")
-        if isinstance(name.value, BaseException.__class__) and issubclass(name.value, BaseException):
-            lines.append("      members: false")
-        lines.append("")
-        if name.full == "spmd.config":
-            lines += [*flags(), ""]
-    return "\n".join(lines)
+    boost = 1 if topic.page in ("torch_xla", "dtensor") else 2  # in a search, names of ours come first
+    lines = [f"---\nsearch: {{boost: {boost}}}\n---\n# API: {topic.title}\n"]
+    lines += [f"In use: {links(topic, '../')}. [All public names](../api.md)\n"]
+    return "\n".join([*lines, *(line for name in names(topic) for line in entry(name))])
 
 
 def on_config(config: Any) -> None:

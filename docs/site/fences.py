@@ -1,4 +1,4 @@
-"""Docstrings on the documentation site, for griffe, which reads them: examples as code blocks, and links to the code."""
+"""Docstrings on the site, for griffe, which reads them: examples as code blocks, and links to the code."""
 
 import re
 from pathlib import Path
