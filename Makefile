@@ -8,7 +8,7 @@ GPU_PLAN := .venv-gpu-plan
 OLD := oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench gpu plan plan-gpu site lint release clean
+.PHONY: help install train test test-fifth test-all test-newest smoke-newest test-oldest smoke-oldest bench bench-all gpu plan plan-gpu site lint release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,10 @@ smoke-oldest: .venv-$(OLD)/.installed  ## the short form of all tests on the old
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
+
+bench-all: $(INSTALLED)  ## run every comparison of docs/benchmarks.md, keep its figures, write the page (about an hour); ARGS="step generate", ARGS=--list
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
+	$(RUN) -W ignore -m recipes.benchmarks.bench_all $(ARGS)
 
 gpu: $(INSTALLED)  ## try the library on this machine's GPU or TPU; ARGS=--dry-run: the same checks on the CPU
 	$(RUN) recipes/accelerator_smoke.py $(ARGS)

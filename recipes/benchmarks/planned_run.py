@@ -16,6 +16,8 @@ import time
 import spmd  # isort: skip  # before jax: it sets environment variables that XLA reads when jax is imported
 import jax
 import torch
+from rich.console import Console
+from rich.table import Table
 
 from recipes.llama import CONFIGS, Llama, LlamaConfig, cross_entropy, fully_sharded
 
@@ -55,11 +57,13 @@ def main() -> None:
         times.append(time.perf_counter() - started)
     device = jax.local_devices()[0]
     stats = device.memory_stats() or {}
-    print(f"{device.device_kind}, torch {torch.__version__}, jax {jax.__version__}: last loss {loss:.3f}")
-    planned = f"{plan.seconds:.3f} s" if plan.seconds else "no time for this device"
-    print(f"a step: planned {planned}, run {statistics.median(times[_WARM:]):.3f} s, median of {given.steps}")
-    run = f"{stats['peak_bytes_in_use'] / 2**30:.3f} GiB" if stats else "not known"
-    print(f"peak: planned {plan.peak / 2**30:.3f} GiB, run {run}")
+    title = f"{given.batch} x {given.sequence:,} tokens on {device.device_kind}, median of {given.steps} steps"
+    table = Table("", "planned", "run", title=f"{title}; last loss {loss:.3f}", title_justify="left")
+    planned = f"{plan.seconds:.3f}" if plan.seconds else "no time for this device"
+    table.add_row("step s", planned, f"{statistics.median(times[_WARM:]):.3f}")
+    run = f"{stats['peak_bytes_in_use'] / 2**30:.3f}" if stats else "not known"
+    table.add_row("peak GiB", f"{plan.peak / 2**30:.3f}", run)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

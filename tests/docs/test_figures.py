@@ -1,26 +1,70 @@
-"""The README prints no figure that docs/benchmarks.md does not have, and its table of recipes leaves none out."""
+"""Figures of the README and of docs/benchmarks.md are those that are kept, and the list of recipes leaves none out."""
 
+import json
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from recipes import text
+from recipes.benchmarks import page, results
+from recipes.benchmarks.sections import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+RECIPES = (ROOT / "docs" / "recipes.md").read_text()
 
 
-def test_figures() -> None:
-    measured = README.partition("\n## Measured\n")[2].partition("\n## ")[0]
-    figures = set(re.findall(r"(?<![\w.])\d[\d,.]*\d(?![\w:])", measured))
-    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert {"0.93", "0.999", "299"} <= figures
-    assert {one for one in figures if not re.search(rf"(?<![\d.]){re.escape(one)}(?![\d])", benchmarks)} == set()
+class TestKept:
+    """docs/results/ has the figures of every section, and nothing else is shown."""
+
+    def test_page(self) -> None:
+        """It says of each section what has changed since its runs, so that a change of code can change it."""
+        expected = page.filled("benchmarks.md.jinja")
+        assert page.PAGE.read_text() == expected, "run python -m recipes.benchmarks.bench_all --page"
+
+    def test_readme(self) -> None:
+        assert page.readme() == README, "run python -m recipes.benchmarks.bench_all --page"
+
+    @pytest.mark.parametrize("name", SECTIONS)
+    def test_sections(self, name: str) -> None:
+        runs = results.runs_of(name)
+        assert [run["command"].partition("recipes.benchmarks.")[2] for run in runs] == [*SECTIONS[name].commands]
+        assert all(run[fact] for run in runs for fact in ("commit", "date", "machine", "versions", "tables"))
+        assert f'section("{name}")' in (ROOT / "docs/site/benchmarks.md.jinja").read_text()
+
+    def test_no_file_is_left_over(self) -> None:
+        charts = {f"{name}.svg" for name, section in SECTIONS.items() if section.charted}
+        assert {path.name for path in results.FOLDER.iterdir()} == {f"{name}.json" for name in SECTIONS} | charts
+
+    def test_numbers_of_the_readme(self) -> None:
+        """Each measured number occurs in the kept figures."""
+        measured = README.partition("<!-- make bench-all")[2].partition("<!-- to here")[0]
+        figures = set(re.findall(r"(?<![\w.:])\d[\d,.]*\d(?![\w:])", re.sub(r"`[^`]*`|\bv5p:\S+", "", measured))) - {
+            "12"
+        }
+        kept = json.dumps([results.runs_of(name) for name in SECTIONS])
+        assert len(figures) >= 5
+        assert {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", kept)} == set()
+
+
+class TestAge:
+    """A section is old where code has changed, not where its words have."""
+
+    def test_code_and_words(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(results, "ROOT", tmp_path)
+        path = tmp_path / "a.py"
+        path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 1\n')
+        before = results.code_hash("a.py")
+        path.write_text('"""Other\nwords."""\n# why\ndef f():\n    return 1\n')
+        assert results.code_hash("a.py") == before
+        path.write_text('"""Words."""\n\n\ndef f():\n    """More."""\n    return 2\n')
+        assert results.code_hash("a.py") != before
 
 
 def test_marks_of_recipes() -> None:
-    rows = re.findall(r"^\| `(recipes/\w+\.py)` \| (\w?) ?(\w?) ?\|", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(recipes/\w+\.py)` \| (\w?) ?(\w?) ?\|", RECIPES, re.MULTILINE)
     assert len(rows) > 10
     for name, *marks in rows:
         source = (ROOT / name).read_text()
@@ -41,5 +85,5 @@ def test_samples_have_no_control_codes() -> None:
 
 def test_recipes() -> None:
     programs = {path.name for path in (ROOT / "recipes").glob("*.py") if 'name__ == "__main__"' in path.read_text()}
-    assert {name for name in programs if f"`recipes/{name}`" not in README} == set()
-    assert {path.name for path in (ROOT / "docker").iterdir() if f"docker/{path.name}`" not in README} == set()
+    assert {name for name in programs if f"`recipes/{name}`" not in RECIPES} == set()
+    assert {path.name for path in (ROOT / "docker").iterdir() if f"docker/{path.name}`" not in RECIPES} == set()

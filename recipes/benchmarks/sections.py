@@ -1,0 +1,75 @@
+"""The sections of docs/benchmarks.md: what runs for each, and the code that its figures are of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_LIBRARY = ("spmd/core", "spmd/adaptive", "spmd/loops", "spmd/parallel", "spmd/steps", "fsdp")
+_PLANNED = (*_LIBRARY, "spmd/tools/planning")
+_BY_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # it looks for no TPU
+# The options that programs of FSDP get on the CPU, for both sides.
+_MEMORY_FIRST = (
+    "xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED "
+    "xla_disable_hlo_passes=cpu-all-reduce-combiner,cse_barrier_expander"
+)
+_OF_A_PLAN = (
+    "state GiB", "temporaries GiB", "peak GiB", "moved GiB", "cycles M", "step ms",
+    "of which waiting for collectives ms", "compile s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Section:
+    """Commands, as modules of `recipes.benchmarks` with their arguments.
+
+    code: paths, which make the section old where their code changes.
+    rows: if given, the tables of a run become one, a row each, whose columns are these rows of them.
+    lines: beginnings of printed lines that the page shows.
+    charted: columns that are drawn as bars, a group for each row.
+    settings: of the environment. platform: the devices that it needs.
+    """
+
+    commands: tuple[str, ...]
+    code: tuple[str, ...]
+    rows: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    charted: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    platform: str = "cpu"
+
+
+def _section(*commands: str, code: tuple[str, ...] = _LIBRARY, **options: object) -> Section:
+    scripts = dict.fromkeys(f"recipes/benchmarks/{command.split()[0]}.py" for command in commands)
+    return Section(commands, (*code, *scripts), **options)  # type: ignore[arg-type]
+
+
+SECTIONS = {
+    "step": _section(
+        "step --pairs 8 --torch", f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"', lines=("torch-spmd / ",)
+    ),
+    "layouts": _section(
+        'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "torch eager, CPU"',
+        charted=("lazy", "spmd.compile", "torch eager, CPU"),
+    ),
+    "layouts-tpu": _section(
+        "step_plans",
+        settings=_BY_LIBTPU,
+        charted=("M cycles", "peak MiB", "moved MiB"),
+        code=_PLANNED,
+    ),
+    "large": _section("scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048", rows=_OF_A_PLAN, code=_PLANNED),
+    "memory": _section("memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED),
+    "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto"),
+    "host": _section("host_cost --parts ops", "compiled_step"),
+    "start": _section("start", lines=("warm, ",)),
+    "generate": _section("generate --rounds 9"),
+    "sequences": _section(
+        "sequences --rows 2-layers 2-layers-float32 8b --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED
+    ),
+    "experts": _section("experts --rows mixtral deepseek-layer --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED),
+    "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED),
+    "convolutions": _section("convolutions --steps 5", settings={"OMP_NUM_THREADS": "1"}),
+    "loading": _section("loading --pairs 7", lines=("0 programs",)),
+    "saving": _section("saving --steps 2", lines=("a step: ",)),
+    "backward": _section("backward", lines=("Ours does more",)),
+    "gpu": _section("planned_run", "planned_run --batch 1 --sequence 32768", "generate --rounds 9", platform="gpu"),
+}

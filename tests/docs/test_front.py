@@ -1,0 +1,68 @@
+"""The README can be read in five minutes, and its pictures are there and drawn by the tree."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "site" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sentences(page: str) -> list[list[str]]:
+    """The words of each sentence and list item, without code, tables, headings and HTML."""
+    prose = re.sub(r"```.*?```|<picture>.*?</picture>|<!--.*?-->", "", page, flags=re.DOTALL)
+    prose = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", re.sub(r"^(\||#|    ).*$", "", prose, flags=re.MULTILINE))
+    parts = re.split(r"(?<=[.:!?]) +(?=[A-Z`*])|\n\n|\n- |^- ", prose, flags=re.MULTILINE)
+    return [words for words in map(str.split, parts) if words]
+
+
+class TestSize:
+    """One page: at most 120 lines, short sentences, an example of at most 12 lines."""
+
+    def test_lines(self) -> None:
+        assert len(README.splitlines()) <= 120
+
+    def test_sentences(self) -> None:
+        lengths = [len(words) for words in sentences(README)]
+        assert len(lengths) > 15
+        assert sum(lengths) / len(lengths) <= 16
+
+    def test_example(self) -> None:
+        (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        assert len([line for line in block.splitlines() if line.strip()]) <= 12
+
+
+class TestPictures:
+    def test_each_is_there(self) -> None:
+        names = re.findall(r"!\[[^]]*\]\(([^)]+)\)|src(?:set)?=\"([^\"]+)\"", README)
+        paths = ["".join(pair) for pair in names]
+        assert len(paths) >= 10
+        assert [path for path in paths if not (ROOT / path).exists()] == []
+
+    def test_gallery(self) -> None:
+        """Each recipe of the gallery draws its picture, and no other picture is in its folder."""
+        gallery = script("gallery")
+        assert {path.stem for path in gallery.FOLDER.iterdir()} == set(gallery.RECIPES)
+        assert all(f"](docs/pictures/recipes/{name}.png) [" in README for name in gallery.RECIPES)
+
+    def test_front(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The picture at the top is drawn from a step that runs: rows of eight devices, a loss that falls."""
+        front = script("front")
+        weight, rows, losses = front.run()
+        assert front.rows_of(weight[5]) == "128 to 255" and front.rows_of(rows[5]) == "32 to 63"
+        assert losses[-1] < losses[0] / 10
+        with matplotlib.rc_context():
+            monkeypatch.setattr(front, "run", lambda: (weight, rows, losses))
+            assert [path.exists() for path in front.main(tmp_path)] == [True, True]
