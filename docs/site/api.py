@@ -243,8 +243,9 @@ class Name:
     @property
     def identifier(self) -> str:
         """Its path for mkdocstrings, which reads the code: `fsdp.fully_shard` is a module there, too."""
-        is_hidden = self.full == self.home or self.module == "spmd.dtensor"
-        return f"{self.home}.{self.name}" if is_hidden and self.is_in_the_code else self.full
+        if not callable(self.value):  # a value has its class's docstring
+            return f"{self.home}.{type(self.value).__qualname__}"
+        return f"{self.home}.{self.name}" if self.full == self.home else self.full
 
     @property
     def file(self) -> str:
