@@ -22,7 +22,7 @@ Table = dict[str, Any]
 
 
 def number(text: str) -> float | None:
-    """The number that a cell stands for: a ratio behind "=", else its first one."""
+    """The number of a text: a ratio behind "=", else its first one."""
     match = _NUMBER.search(text.rpartition("=")[2])
     return float(match[0].replace(",", "")) if match else None
 
@@ -39,12 +39,12 @@ def joined(tables: list[Table], rows: tuple[str, ...]) -> Table:
     return {"title": "", "columns": [columns[n] for n in shown], "rows": [[row[n] for n in shown] for row in found]}
 
 
-def _compared(cells: list[str]) -> str:
-    numbers = [number(cell) for cell in cells]
-    if len(cells) != 2 or not all(numbers):
-        return " / ".join(cells) if set(cells) != {"-"} else "-"
-    ratio = f"{(numbers[0] or 0) / (numbers[1] or 1):.2f}"
-    return f"{' / '.join(cells)} = **{ratio}**"
+def _compared(texts: list[str]) -> str:
+    numbers = [number(each) for each in texts]
+    if len(texts) != 2 or not all(numbers):
+        return " / ".join(texts) if set(texts) != {"-"} else "-"
+    ratio = (numbers[0] or 0) / (numbers[1] or 1)
+    return f"{' / '.join(texts)} = " + (f"**{ratio:.2f}**" if ratio < 1.005 else f"{ratio:.2f}")
 
 
 def tables_of(name: str, run: Run) -> list[Table]:
@@ -54,14 +54,14 @@ def tables_of(name: str, run: Run) -> list[Table]:
 
 def markdown(table: Table) -> str:
     """A table in Markdown, with numbers to the right."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (table["columns"], *table["rows"])]
-    sides = ["---:" if all(map(_is_number, column)) else "---" for column in zip(*cells[1:], strict=True)]
-    lines = [f"| {' | '.join(row)} |" for row in (cells[0], sides, *cells[1:])]
+    texts = [[each.replace("|", "\\|") for each in row] for row in (table["columns"], *table["rows"])]
+    sides = ["---:" if all(map(_is_number, column)) else "---" for column in zip(*texts[1:], strict=True)]
+    lines = [f"| {' | '.join(row)} |" for row in (texts[0], sides, *texts[1:])]
     return "\n".join([*([table["title"], ""] if table["title"] else []), *lines])
 
 
-def _is_number(cell: str) -> bool:
-    return not cell.strip() or cell in ("-", "yes", "no") or _NUMBER.match(cell.lstrip("*")) is not None
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"(yes|no|[-\d.,\s/=*()%]|to)*", text) is not None
 
 
 def origin(run: Run) -> str:
@@ -95,11 +95,11 @@ def section(name: str) -> str:
 
 
 def value(name: str, row: str, column: str, run: int = 0) -> str:
-    """A cell of a section, in the first of its tables that has the column; row: how its row begins, in one text."""
+    """A value of a section, in the first of its tables that has the column; row: how its row begins, in one text."""
     tables = (table for table in tables_of(name, results.runs_of(name)[run]) if column in table["columns"])
     table = next(tables)
     return next(
-        str(cells[table["columns"].index(column)]) for cells in table["rows"] if " ".join(cells).startswith(row)
+        str(texts[table["columns"].index(column)]) for texts in table["rows"] if " ".join(texts).startswith(row)
     )
 
 

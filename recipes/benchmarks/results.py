@@ -34,7 +34,7 @@ def path_of(name: str) -> Path:
 
 
 def runs_of(name: str) -> list[Run]:
-    """What was kept of a section; empty where it never ran."""
+    """The kept runs of a section; empty where it never ran."""
     path = path_of(name)
     runs: list[Run] = json.loads(path.read_text())["runs"] if path.exists() else []
     return runs

@@ -119,7 +119,7 @@ def ours(row: Row, layers: int | None) -> dict[str, Any]:
         "step": plan.seconds or 0.0,
         "flops": plan.flops,
         "compile": plan.compile_seconds,
-        "verdict": plan.verdict if plan.verdict else "" if plan.fits else f"{plan.peak / GIB:.1f} GiB do not fit",
+        "verdict": plan.verdict or ("" if plan.fits else f"{plan.peak / GIB:.1f} GiB do not fit"),
         "advice": plan.advice,
         "largest": plan.largest,
         "formula": plan.formula,

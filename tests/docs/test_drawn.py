@@ -2,13 +2,20 @@
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("draw", Path(__file__).with_name("draw.py"))
-assert _spec is not None and _spec.loader is not None
-draw = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(draw)
+
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+draw, diagrams = _script("draw"), _script("diagrams")
 
 
 @pytest.mark.parametrize("page", draw.pages(), ids=lambda page: page.name)
@@ -22,3 +29,16 @@ def test_current(page: Path) -> None:
 def test_no_picture_is_left_over() -> None:
     shown = {path for page in draw.pages() for path, _ in draw.drawn(page)}
     assert set(draw.ROOT.glob("docs/pictures/*.svg")) == shown
+
+
+class TestDiagrams:
+    """The diagrams follow the folders and the stages of a step."""
+
+    @pytest.mark.parametrize("name", diagrams.DIAGRAMS)
+    def test_current(self, name: str) -> None:
+        drawn = diagrams.DIAGRAMS[name]()
+        assert (diagrams.DRAWINGS / name).read_text() == drawn, f"{name}: python tests/docs/diagrams.py draws it anew"
+
+    def test_no_drawing_is_left_over(self) -> None:
+        pages = "".join(page.read_text() for page in draw.ROOT.glob("docs/**/*.md"))
+        assert [path.name for path in diagrams.DRAWINGS.glob("*.svg") if f"drawings/{path.name})" not in pages] == []

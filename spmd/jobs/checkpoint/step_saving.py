@@ -63,7 +63,7 @@ class NewFile(contextlib.AbstractContextManager["NewFile"]):
 
 
 class Steps(Protocol):
-    """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`objects.py`).
+    """The steps of a job: in a folder of a disk (`step_folder.py`), or by URL in an object store (`stored_objects.py`).
 
     A place is the name of a folder in it, in which a step is written. folder: a `Path` or `UrlPath`. new_file: the
     class of its files, which raises SaveError where this process does not see the place.
