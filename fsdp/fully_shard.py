@@ -129,6 +129,12 @@ class FSDPModule(_Module):
     """The methods that `fully_shard` adds to a module: they unshard and reshard its unit and change its settings.
 
     Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules the whole step.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> isinstance(model, fsdp.FSDPModule)
+    True
+    >>> model.set_requires_gradient_sync(False)
     """
 
     def __new__(cls, *args: object, **kwargs: object) -> Any:

@@ -25,6 +25,11 @@ def plan_units(
 
     The root itself is always a unit and is not listed. A module with two names is listed once. `policy` is anything
     that `auto_wrap_policy` takes (`fsdp.policies`).
+
+    >>> import torch, fsdp
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> [name for name, _ in fsdp.plan_units(model, fsdp.always_wrap_policy)]
+    ['0', '1']
     """
     return [(name, unit) for name, unit, _ in plan_overrides(module, policy, ignored_modules)]
 

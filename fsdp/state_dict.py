@@ -57,6 +57,12 @@ def get_optimizer_state_dict(
 
     As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so that there is state to
     load into.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sorted(fsdp.state_dict.get_optimizer_state_dict(model, optimizer))
+    ['param_groups', 'state']
     """
     return _gathered(options, theirs.get_optimizer_state_dict, model, optimizers, submodules=submodules)
 
@@ -64,7 +70,14 @@ def get_optimizer_state_dict(
 def get_state_dict(
     model: nn.Module, optimizers: Optimizers, *, submodules: Modules = None, options: Options = None
 ) -> tuple[StateDict, StateDict]:
-    """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`)."""
+    """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`).
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> of_model, of_optimizer = fsdp.state_dict.get_state_dict(model, torch.optim.Adam(model.parameters()))
+    >>> list(of_model)
+    ['weight', 'bias']
+    """
     return (
         get_model_state_dict(model, submodules=submodules, options=options),
         get_optimizer_state_dict(model, optimizers, submodules=submodules, options=options),
@@ -77,6 +90,11 @@ def set_model_state_dict(model: nn.Module, model_state_dict: StateDict, *, optio
     Returns (missing_keys, unexpected_keys). Every process passes the same full state dict: a state dict of the first
     process alone (`broadcast_from_rank0`) is better read by `spmd.load_checkpoint`, which reads in each process its own
     shards.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> fsdp.state_dict.set_model_state_dict(model, fsdp.state_dict.get_model_state_dict(model))
+    <All keys matched successfully>
     """
     return model.load_state_dict(model_state_dict, strict=_of_all_processes(options).strict)
 
@@ -88,6 +106,12 @@ def set_optimizer_state_dict(
 
     State takes the sharding of its parameter, whatever mesh it was saved on. Raises ValueError where the groups of an
     optimizer and those of the state differ.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> state = fsdp.state_dict.get_optimizer_state_dict(model, optimizer)
+    >>> fsdp.state_dict.set_optimizer_state_dict(model, optimizer, state)
     """
     options = _of_all_processes(options)
     optimizers = (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
@@ -108,7 +132,15 @@ def set_state_dict(
     optim_state_dict: State,
     options: Options = None,
 ) -> Keys:
-    """Loads the state of a model and of its optimizers; returns (missing_keys, unexpected_keys) of the model."""
+    """Loads the state of a model and of its optimizers; returns (missing_keys, unexpected_keys) of the model.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> of_model, of_optimizer = fsdp.state_dict.get_state_dict(model, optimizer)
+    >>> fsdp.state_dict.set_state_dict(model, optimizer, model_state_dict=of_model, optim_state_dict=of_optimizer)
+    <All keys matched successfully>
+    """
     keys = set_model_state_dict(model, model_state_dict, options=options)
     set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
     return keys

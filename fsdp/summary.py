@@ -45,7 +45,13 @@ class UnitSummary:
 
 @dataclass(frozen=True)
 class Shown:
-    """The units of a model, parents first; printed as a table, in which equal neighbours share one entry."""
+    """The units of a model, parents first; printed as a table, in which equal neighbours share one entry.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> len(fsdp.show(model).units)
+    1
+    """
 
     units: tuple[UnitSummary, ...]
 

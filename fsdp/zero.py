@@ -41,7 +41,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     >>> optimizer = fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=mesh, lr=0.1)
     >>> layer(torch.ones(3, 4, device="xla")).sum().backward()
     >>> optimizer.step()
-    >>> optimizer.state[layer.weight]["exp_avg"].partition_spec
+    >>> spmd.get_sharding(optimizer.state[layer.weight]["exp_avg"]).partition_spec(2)
     (None, None)
     """
 

@@ -72,6 +72,7 @@ if typing.TYPE_CHECKING:  # of packages: imported at their first use
     from .jobs.data import DataLoader as DataLoader
     from .jobs.frameworks.choice import use as use
     from .names import compat as compat
+    from .names import dtensor as dtensor
     from .names import torch_xla as torch_xla
     from .parallel.kernels import kernel as kernel
     from .steps.exporting import Exported as Exported

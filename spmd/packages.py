@@ -141,8 +141,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-_PACKAGES = ("adaptive", "jobs", "names", "parallel", "steps", "tools")
-_installed = set(filter(_is_installed, _PACKAGES))
+_installed = set(filter(_is_installed, ("adaptive", "jobs", "names", "parallel", "steps", "tools")))
 
 
 def is_here(module: str) -> bool:

@@ -10,12 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import wraps
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..core import user_frame
 from ..core.extend import Line, held
 from . import varying
 from .manual_lowering import Axes
+
+_Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 class CallSite(NamedTuple):
@@ -121,18 +123,17 @@ def noting(calls: BodyCalls) -> AbstractContextManager[None]:
     return held(varying.thread, calls=calls)
 
 
-def noted(function: Any) -> Any:
+def noted(function: _Collective) -> _Collective:
     """A decorator for a collective of one tensor: where calls are noted, this one is."""
-    signature = inspect.signature(function)
 
     @wraps(function)
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         calls = body_calls()
         if calls is None or varying.tracker() is None:
             return function(tensor, *args, **kwargs)
-        bound = signature.bind(tensor, *args, **kwargs)
+        bound = inspect.signature(function).bind(tensor, *args, **kwargs)
         bound.apply_defaults()
         _, *names = bound.arguments
         return calls.collective(function, function.__name__, tensor, {name: bound.arguments[name] for name in names})
 
-    return call
+    return call  # type: ignore[return-value]  # of the same signature

@@ -26,6 +26,12 @@ def get_global_mesh() -> Mesh | None:
     """The mesh of the innermost enclosing `with mesh:`, else the one of `set_global_mesh`, else None.
 
     Source: `torch_xla.distributed.spmd.get_global_mesh`, `jax.sharding.get_mesh`.
+
+    >>> import spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> with mesh:
+    ...     spmd.torch_xla.get_global_mesh() == mesh
+    True
     """
     entered = ENTERED.get()
     return entered[-1] if entered else next(iter(_global), None)

@@ -49,6 +49,10 @@ class DeviceAttributes:
         slice_index: the slice: devices that fast links join; for simulated devices by `config.num_slices`.
         memory: the bytes that programs may use; None where the device does not report them (simulated devices share
             the host's memory).
+
+    >>> import spmd
+    >>> spmd.torch_xla.device_attributes(7, target="v5e:2x4").coords
+    (1, 3, 0)
     """
 
     id: int
@@ -136,12 +140,27 @@ def sync(wait: bool = False) -> None:
 
 
 def mark_step(wait: bool = False) -> None:
-    """`sync` under the name that older PyTorch/XLA scripts use."""
+    """`sync` under the name that older PyTorch/XLA scripts use.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla") + 1
+    >>> spmd.torch_xla.mark_step()
+    >>> spmd.residence(x)
+    'devices'
+    """
     sync(wait=wait)
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the device's random stream only; `torch.manual_seed` seeds it together with the CPU's."""
+    """Seeds the device's random stream only; `torch.manual_seed` seeds it together with the CPU's.
+
+    >>> import torch, spmd
+    >>> spmd.manual_seed(0)
+    >>> first = torch.rand(2, device="xla")
+    >>> spmd.manual_seed(0)
+    >>> torch.equal(first, torch.rand(2, device="xla"))
+    True
+    """
     seeds.manual_seed(seed)
 
 

@@ -46,6 +46,12 @@ class Shard:
         data: the shard as a CPU tensor, padded with zeros to the common shard shape where a dim is uneven.
         indices: its place in the tensor, without padding (an empty slice for a shard of padding only).
         device: its id (`spmd.device_ids`). replica_id: 0 for the first copy of this shard.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.arange(16.0).to("xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> shard = spmd.local_shards(x)[3]
+    >>> shard.device, shard.indices, shard.data.tolist()
+    (3, (slice(6, 8, None),), [6.0, 7.0])
     """
 
     data: torch.Tensor

@@ -80,6 +80,13 @@ class Collective:
         is_async: it overlaps with computation, as the program is scheduled. core: "sparsecore" where these cores of a
             TPU run it, next to the others.
         seconds: of all counts together, by the clock of a plan (0 elsewhere); waiting: those that nothing covers.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> spmd.mark_sharding(torch.ones(24, device="xla"), mesh, ("data",)).sum().item()
+    24.0
+    >>> [(row.kind, row.axes) for row in spmd.metrics.compiles()[-1].traffic]
+    [('all-reduce', ('data',))]
     """
 
     kind: str
@@ -141,6 +148,14 @@ class CompileRecord:
             of the passes over its graph that had something to say. moves: the values that the partitioner moved and no
             annotation requests, those of more than `config.moves_above` bytes (see `Move`). read: returns what is read
             in the program's text; a compilation does not wait for it.
+
+    >>> import torch, spmd
+    >>> spmd.metrics.clear()
+    >>> (torch.ones(31, device="xla") + 1).sum().item()
+    62.0
+    >>> record = spmd.metrics.compiles()[-1]
+    >>> record.output_bytes, len(record.traffic)
+    (4, 0)
     """
 
     name: str

@@ -14,7 +14,12 @@ from ...tensors.launch import from_process_local
 
 
 class ShardingType(IntEnum):
-    """The kinds of shardings. Source: `torch_xla.distributed.spmd.ShardingType`, `xla::OpSharding::Type`."""
+    """The kinds of shardings. Source: `torch_xla.distributed.spmd.ShardingType`, `xla::OpSharding::Type`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.ShardingType(0).name
+    'REPLICATED'
+    """
 
     REPLICATED = 0
     MAXIMAL = 1

@@ -38,6 +38,11 @@ class Exported:
             shardings. Its arguments are the call's tensors in order, the state, and where it draws random numbers the
             vector (seed, draws so far).
         manifest: names, roles, shapes, dtypes and shardings of arguments and results, as JSON.
+
+    >>> import torch, spmd
+    >>> exported = spmd.export(torch.nn.Linear(4, 2).to("xla"), (torch.ones(3, 4),))
+    >>> sorted(exported.state())
+    ['bias', 'weight']
     """
 
     def __init__(self, serialized: bytes, manifest: dict[str, Any], state: Sequence[torch.Tensor]):

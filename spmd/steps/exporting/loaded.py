@@ -111,6 +111,11 @@ class LoadedProgram:
         manifest, serialized: see `Exported`.
         state: the tensors on xla that it reads besides its arguments, by name; those that a training step overwrites
             change at each call, and may be written to.
+
+    >>> import torch, spmd
+    >>> program = spmd.load_exported(spmd.export(torch.nn.Linear(4, 2).to("xla"), (torch.ones(3, 4),)))
+    >>> program(torch.ones(3, 4, device="xla")).shape
+    torch.Size([3, 2])
     """
 
     def __init__(self, serialized: bytes, manifest: dict[str, Any], read: Any, mesh: Mesh | None):

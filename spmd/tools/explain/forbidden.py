@@ -37,6 +37,14 @@ class RecompileError(RefusedError):
 
     Attributes:
         cause: the reason, as in the compile log. line: the user's line whose sync needed the program.
+
+    >>> import torch, spmd
+    >>> with spmd.no_recompile():
+    ...     try:
+    ...         (torch.ones(23, device="xla") * 2).cpu()
+    ...     except spmd.RecompileError as error:
+    ...         print(error.cause)
+    first program of this sync
     """
 
     def __init__(self, message: str, cause: str, line: str):
@@ -134,6 +142,16 @@ class CollectiveError(RefusedError):
 
     Attributes:
         collectives: those that are not allowed, as rows of the table (`spmd.metrics.Collective`), with op and line.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = spmd.mark_sharding(torch.ones(16, device="xla"), mesh, ("data",))
+    >>> try:
+    ...     with spmd.allow(above=0):
+    ...         x.sum().item()
+    ... except spmd.CollectiveError as error:
+    ...     print([row.kind for row in error.collectives])
+    ['all-reduce']
     """
 
     def __init__(self, message: str, collectives: tuple[Collective, ...]):

@@ -42,6 +42,10 @@ class Hint:
         kind: "compile", "read" (of a value that the device computes) or "fallback" (an op that runs on the CPU). line:
             yours. count, seconds: of all of them. cause: the difference from the nearest program, the call that reads,
             the op. advice: what to do.
+
+    >>> import spmd
+    >>> for hint in spmd.profiler.hints():
+    ...     assert hint.count > 0 and hint.advice
     """
 
     kind: str

@@ -348,6 +348,11 @@ def construct_v1_sharding_str(t: torch.Tensor) -> str:
 
     The sharding is found as by `spmd.inspect`. Raises TypeError for another type than a tensor.
     Source: `torch_xla.distributed.spmd.debugging.construct_v1_sharding_str`.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> spmd.torch_xla.construct_v1_sharding_str(x)
+    '{devices=[8]0,1,2,3,4,5,6,7}'
     """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"construct_v1_sharding_str: expected a tensor, got {type(t).__name__}")

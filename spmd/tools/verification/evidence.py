@@ -53,6 +53,12 @@ class Verification:
             line; "" where all are equal. repair: where a body of `shard_map` is the cause, the one change of one of
             its collectives with which the step is equal; "" where none is known. evidence: digest of the inputs, seeds,
             versions, meshes, formula. seconds.
+
+    >>> import torch, spmd
+    >>> result = spmd.verify(lambda x: x.sin(), torch.ones(8), meshes=[spmd.Mesh([0], (1,), ("data",))])
+    >>> bool(result), result.differences
+    (True, ())
+    >>> result.raise_on_difference()
     """
 
     rows: tuple[Compared, ...]

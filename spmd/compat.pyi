@@ -1,0 +1,1 @@
+from .names.compat import *

@@ -1,0 +1,42 @@
+"""docs/api.md: each public name in one topic, as the names and docstrings are."""
+
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from test_public_api import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs/site"))
+
+import api  # noqa: E402
+
+LISTED = [name for topic in api.TOPICS for name in api.names(topic)]
+
+
+def test_as_made() -> None:
+    script = "import sys; sys.path.insert(0, 'docs/site'); import api; sys.stdout.write(api.tables())"
+    printed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert printed.stdout == (ROOT / "docs/api.md").read_text(), "run python docs/site/api.py"
+
+
+def test_each_name_is_in_one_topic() -> None:
+    """A name at several doors is listed at one of them."""
+    full = [name.full for name in LISTED]
+    assert len(full) == len(set(full)) and len({topic.page for topic in api.TOPICS}) == len(api.TOPICS)
+    public = [(name, getattr(module, name)) for module in NAMES for name in NAMES[module].split()]
+    listed: dict[str, list[Any]] = {}
+    for name in LISTED:
+        listed.setdefault(name.name, []).append(name.value)
+    missing = [name for name, value in public if not any(value is other for other in listed.get(name, ()))]
+    assert missing == []
+    same = [name.full for name in LISTED if sum(name.value is other for other in listed[name.name]) > 1]
+    assert same == []
+
+
+def test_methods_are_there() -> None:
+    for name, methods in api.METHODS.items():
+        assert all(inspect.getdoc(getattr(pkgutil.resolve_name(name), method)) for method in methods)
