@@ -84,7 +84,7 @@ lint: $(INSTALLED)  ## check style, types, and the files that GitHub and others 
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m mypy --strict --follow-imports=silent tests/typed/all_public_names.py
+	$(RUN) -m mypy --strict --follow-imports=silent tests/docs/all_public_names.py
 	$(RUN) -m yamllint --strict .github .pre-commit-config.yaml CITATION.cff mkdocs.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(RUN) -m check_jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/fault.yml .github/ISSUE_TEMPLATE/wish.yml

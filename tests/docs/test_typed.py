@@ -11,7 +11,7 @@ from test_public_api import NAMES
 from spmd.packages import PATHS
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "tests/typed/all_public_names.py"
+FILE = ROOT / "tests/docs/all_public_names.py"
 SHOWN = {path: name for name, path in PATHS.items()} | {"spmd.tensors.metrics": "spmd.metrics"}
 DOORS = {SHOWN.get(module.__name__, module.__name__): names.split() for module, names in NAMES.items()}
 
