@@ -434,7 +434,7 @@ _FIRST = (
 )
 _ELEMENTS = (
     "XLA's CPU has no kernel for it: one element of the window after the other moves more bytes, and is a small "
-    "part of the time (docs/benchmarks.md, convolution nets)"
+    "part of the time (docs/decisions/convolutions.md)"
 )
 _GUARD = "torch's gradient of a norm is zero where the norm is zero, and jax.vjp's is NaN: one select"
 

@@ -20,7 +20,7 @@ from .registry import as_promised, lower
 
 aten = torch.ops.aten
 
-# The number of scores per head from which they are computed block by block; measured in docs/benchmarks.md.
+# The number of scores per head from which they are computed block by block (docs/decisions/attention.md).
 LONG = 512 * 512
 
 

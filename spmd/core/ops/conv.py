@@ -39,7 +39,7 @@ def _is_product(num_pixels, window, groups):
     # XLA's own loops compute what its kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2 under
     # a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/100 and 1/10; at
     # 4 x 4 with 64 channels twice the time of the kernels. A large window would make as many slices. Of 1 x 1 it takes
-    # 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/benchmarks.md).
+    # 0.4 to 1 of the kernels' time, and the gradients 0.5 to 0.8 and 1/10 to 0.6 (docs/decisions/convolutions.md).
     size = math.prod(window)
     return groups == 1 and (size == 1 or num_pixels < size <= _MOST)
 
@@ -218,7 +218,7 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         return jnp.einsum("nckp,nop->ock", patches, grad).reshape(grad.shape[1], x.shape[1], *window)
 
     def product_of_groups(x, grad):
-        # XLA's own loops, its only way on a CPU, take up to 300 times as long (32 groups of 4, docs/benchmarks.md).
+        # XLA's own loops, its only way on a CPU, take up to 300 times as long (32 groups of 4).
         inner = x.shape[1] // groups
         grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, -1, *grad.shape[2:])
 
