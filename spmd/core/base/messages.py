@@ -16,7 +16,7 @@ from .config import is_terminal
 
 MOST = 3  # lines of a kind in a minute
 _MINUTE = 60.0
-_WIDTH = 120  # columns, where none are known: in a file or a pipe
+_WIDTH = 200  # columns, where none are known: in a file or a pipe
 _START = "spmd: "
 _END = "..."
 

@@ -283,7 +283,7 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
     raise RuntimeError(
         f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)}"
         f"{f' ({name})' if name else ''} is on {tensor.device}; "
-        'move it with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
+        'move it with .to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the CPU)'
     )
 
 

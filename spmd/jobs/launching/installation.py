@@ -105,8 +105,8 @@ def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]
 
 
 def _extras() -> Iterator[Remark]:
-    extras = importlib.metadata.metadata(NAME).get_all("Provides-Extra") or []
-    lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in extras}
+    extras = {*(importlib.metadata.metadata(NAME).get_all("Provides-Extra") or ())} - {"dev", "docs", "test"}
+    lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in sorted(extras)}
     whole = [extra for extra, names in lacking.items() if not names]
     yield Remark(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
     for extra, names in lacking.items():

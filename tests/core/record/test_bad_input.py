@@ -64,7 +64,7 @@ class TestDevicesMixed:
         message, _ = raised(RuntimeError, lambda: x * c)
         assert message == (
             "aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] (c) is on cpu; move it with "
-            '.to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
+            '.to("xla") (only 0-dim CPU tensors, and indices in x[i], may be on the CPU)'
         )
 
     def test_names(self) -> None:
