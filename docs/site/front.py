@@ -51,7 +51,7 @@ def run() -> tuple[Parts, Parts, list[float]]:
 
 
 def rows_of(indices: tuple[slice, ...]) -> str:
-    return f"{indices[0].start} to {indices[0].stop - 1}"
+    return f"[{indices[0].start}:{indices[0].stop}]"
 
 
 def draw(weight: Parts, rows: Parts, losses: list[float], scheme: str) -> Figure:
@@ -70,7 +70,7 @@ def draw(weight: Parts, rows: Parts, losses: list[float], scheme: str) -> Figure
         shade = SHADES[begins.index(weight[device][0].start)]
         alpha = 1.0 if device < 4 else 0.85
         grid.add_patch(Rectangle((left + 0.04, top + 0.05), 0.92, 0.9, color=shade, alpha=alpha, linewidth=0))
-        label = f"device {device}\n\nweight {rows_of(weight[device])}\nx {rows_of(rows[device])}"
+        label = f"device {device}\n\nweight{rows_of(weight[device])}\nx{rows_of(rows[device])}"
         grid.text(left + 0.5, top + 0.5, label, ha="center", va="center", size=9, color="white")
     grid.set(xlim=(0, 4), ylim=(0, 2), title="where the rows live: 2 x 4 devices")
     grid.text(2, -0.1, "model", ha="center", va="top")

@@ -61,7 +61,7 @@ class TestPictures:
         """The picture at the top is drawn from a step that runs: rows of eight devices, a loss that falls."""
         front = script("front")
         weight, rows, losses = front.run()
-        assert front.rows_of(weight[5]) == "128 to 255" and front.rows_of(rows[5]) == "32 to 63"
+        assert front.rows_of(weight[5]) == "[128:256]" and front.rows_of(rows[5]) == "[32:64]"
         assert losses[-1] < losses[0] / 10
         with matplotlib.rc_context():
             monkeypatch.setattr(front, "run", lambda: (weight, rows, losses))
