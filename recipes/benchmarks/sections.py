@@ -53,7 +53,7 @@ SECTIONS = {
         "step --pairs 8 --torch", f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"', lines=("torch-spmd / ",)
     ),
     "layouts": _section(
-        'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "torch eager, CPU"',
+        'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "JAX by hand" "torch eager, CPU"',
         charted=("lazy", "spmd.compile", "torch eager, CPU"),
     ),
     "layouts-tpu": _section(

@@ -137,8 +137,8 @@ def table_of(found: dict[tuple[str, str], tuple[Figures, Figures]]) -> Table:
             digits = 0 if unit == 1 else 1
             mine, theirs = (f"{figures[name] / unit:,.{digits}f}" for figures in pair)
             ratio = ratio_of(pair, name)
-            shown = f" = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}" if ratio == ratio else ""
-            values.append(f"{mine} / {theirs}{shown}")
+            compared = f" = [{'red' if ratio > 1.05 else 'green'}]{ratio:.3f}" if ratio == ratio else ""
+            values.append(f"{mine} / {theirs}{compared}")
         table.add_row(target, TITLES[layout], *values)
     return table
 
