@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from operator import attrgetter
 from typing import Any
 
 from ...core import DeviceData, Sharding, messages
@@ -143,16 +144,15 @@ def _first_change(before: Requested, graph: Graph, start: int) -> str:
     while olds and news and olds[-1] is news[-1].op:
         olds, news = olds[:-1], news[:-1]
     if olds and news and (olds[0].name == news[0].op.name or len(olds) + len(news) > _ALIGNED):
-        kind, gone, new = "replace", 1, 1
+        kind, low, high, begin, end = "replace", 0, 1, 0, 1
     else:
-        names = [op.name for op in olds], [node.op.name for node in news]
+        names = [*map(attrgetter("name"), olds)], [*map(attrgetter("op.name"), news)]
         parts = SequenceMatcher(None, *names, autojunk=False).get_opcodes()
         kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
-        gone, new = high - low, end - begin
     if kind == "insert":
-        return f"{_op_of(news[0].op)} is new{_more(new)} at {user_lines.node_line(news[0])}"
+        return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.node_line(news[0])}"
     if kind == "delete":
-        return f"{_op_of(olds[0])} is gone{_more(gone)}; it was at {before.lines[start]}"
+        return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {before.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
         return f"op {node.op.name} instead of {old.name} at {user_lines.node_line(node)}"
