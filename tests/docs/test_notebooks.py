@@ -70,7 +70,7 @@ class TestKept:
 
 
 class TestInAKernel:
-    """What a cell of a notebook shows."""
+    """The outputs of a notebook's cell."""
 
     @pytest.mark.long
     def test_a_status_is_gone_in_the_end(self) -> None:
