@@ -12,6 +12,7 @@ from torch import nn
 import spmd
 from spmd.mesh.device_mesh import DeviceMesh, as_mesh  # its door, spmd.dtensor, imports all of torch's DTensor
 from spmd.mesh.global_mesh import get_global_mesh
+from spmd.mesh.notes import say_once
 
 from .plan import Placement
 
@@ -72,7 +73,14 @@ class FullPrecision(MixedPrecisionPolicy):
 
 @dataclass(frozen=True)
 class OffloadPolicy:
-    """Parameters stay in the devices' memory. Source: `torch.distributed.fsdp.OffloadPolicy`."""
+    """Parameters stay in the devices' memory. Source: `torch.distributed.fsdp.OffloadPolicy`.
+
+    >>> import torch, spmd, fsdp
+    >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
+    >>> layer = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=mesh, offload_policy=fsdp.OffloadPolicy())
+    >>> spmd.get_sharding(layer.weight).memory
+    'device'
+    """
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,8 @@ def axes_of(
     mesh = get_global_mesh() if mesh is None else mesh
     if mesh is None:  # as torch's FSDP2, which takes all ranks
         ids = spmd.device_ids()
+        if len(ids) == 1:  # torch warns, too: "switching to NO_SHARD since the world size is 1"
+            say_once(f"{caller}: one device and no mesh: it holds all; spmd.simulate(8), first, makes 8 of a CPU")
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
     if isinstance(mesh, jax.sharding.Mesh):
         mesh = as_mesh(mesh)

@@ -83,6 +83,16 @@ def consolidate_sharded_model_checkpoints(
     Returns the state dict and the path of its file (None where it was not saved). Raises FileNotFoundError where no
     file has such a name, ValueError where the files are not those of all ranks. Source: the function of this name in
     `torch_xla.distributed.fsdp`.
+
+    >>> import tempfile, torch, fsdp
+    >>> info = {"": {"_fsdp_shard.weight": {"_orig_name": "weight", "_orig_size": torch.Size([3])}}}
+    >>> prefix = f"{tempfile.mkdtemp()}/step-7"
+    >>> for rank, shard in enumerate(([1.0, 2.0], [3.0, 0.0])):
+    ...     metadata = {"shard_info": info, "flatten_info": {}, "buffer_info": {}, "world_size": 2, "rank": rank}
+    ...     saved = {"model": {"_fsdp_shard.weight": torch.tensor(shard)}, "shard_metadata": metadata}
+    ...     torch.save(saved, f"{prefix}_rank-{rank}-of-2.pth")
+    >>> fsdp.consolidate_sharded_model_checkpoints(prefix, save_model=False)
+    ({'weight': tensor([1., 2., 3.])}, None)
     """
     paths = sorted(glob.glob(glob.escape(ckpt_prefix) + ckpt_suffix))
     if not paths:

@@ -254,7 +254,15 @@ for _reason, _names in _WITHOUT_MEANING.items():
 
 
 class UnshardHandle:
-    """The result of `unshard` and `finalize_backward`; `wait` does nothing, as the runtime orders programs."""
+    """The result of `unshard` and `finalize_backward`; `wait` does nothing, as the runtime orders programs.
+
+    >>> import torch, spmd, fsdp
+    >>> layer = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> handle = layer.unshard(async_op=True)
+    >>> handle.wait()
+    >>> isinstance(handle, fsdp.UnshardHandle)
+    True
+    """
 
     def wait(self) -> None:
         """Returns at once."""

@@ -376,6 +376,7 @@ class TestPublicApi:
             "module_paths", "moves_above", "num_slices", "op_table_size", "pad_lengths", "parallel", "partitioner",
             "print_graphs", "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
             "program_cache_size", "record_modules", "scan_layers", "slow_compile_seconds", "sync_on_read",
+            "traceback_filtering",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -26,7 +26,16 @@ _HOOKS = (
 
 
 class LayersDifferError(ValueError):
-    """Raised for layers that cannot be one loop because they differ; the message names the first difference."""
+    """Raised for layers that cannot be one loop because they differ; the message names the first difference.
+
+    >>> import torch, spmd
+    >>> layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False)]).to("xla")
+    >>> try:
+    ...     spmd.scan_layers(layers, torch.ones(2, 4, device="xla"))
+    ... except spmd.LayersDifferError as error:
+    ...     print(error)
+    spmd.scan_layers: the layers differ: layers[0].bias is float32[4], layers[1].bias is None
+    """
 
 
 @dataclass(frozen=True, slots=True)

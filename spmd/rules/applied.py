@@ -367,6 +367,9 @@ def register_units(
             `policy=`, the word for what is saved.
         check_mark: called before each `mark_sharding` of a tensor that is sharded, with it and the new sharding; may
             warn.
+
+    >>> import spmd, fsdp
+    >>> spmd.register_units(fsdp.FullyShardedDataParallel, fsdp.checkpoint_module)
     """
     global _registered
     CHECKS.extend(() if check_mark is None else (check_mark,))

@@ -50,6 +50,11 @@ def initialize(
 
     Raises ValueError that names the missing argument, RuntimeError when a device was used before or for a second,
     different call. Source: `jax.distributed.initialize`.
+
+    >>> import subprocess, sys
+    >>> script = "import spmd; spmd.initialize(local_device_count=8); print(spmd.process_count())"
+    >>> subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.strip()  # a job of one
+    '1'
     """
     if processes.client() is not None:
         arguments = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}

@@ -37,6 +37,18 @@ def test_each_name_is_in_one_topic() -> None:
     assert same == []
 
 
+def test_each_name_has_an_example() -> None:
+    """Its own, or one of a method's."""
+    silent = []
+    for name in LISTED:
+        if inspect.ismodule(name.value) or name.is_of_torch or not name.is_in_the_code:
+            continue
+        methods = vars(name.value).values() if inspect.isclass(name.value) else ()
+        if not any(">>> " in (inspect.getdoc(each) or "") for each in (name.value, *methods)):
+            silent.append(name.full)
+    assert silent == []
+
+
 def test_methods_are_there() -> None:
     for name, methods in api.METHODS.items():
         assert all(inspect.getdoc(getattr(pkgutil.resolve_name(name), method)) for method in methods)

@@ -19,14 +19,15 @@ import fsdp
 import spmd
 from spmd.core.base import messages
 
+_LIBRARY = tuple(str(Path(package.__file__).parent) for package in (spmd, fsdp))
 _ROWS = [
     (block.splitlines()[0], block.splitlines()[1:])
     for block in re.split(r"(?m)^## ", Path(__file__).with_name("mistakes.txt").read_text())[1:]
 ]
 
 
-def _answer(name: str, code: str) -> tuple[str, str]:
-    """The error, else the first warning of a piece of code, and the file of the traceback's last frame."""
+def _answer(name: str, code: str) -> tuple[str, list[str]]:
+    """The error, else the first warning of a piece of code, and the files of the traceback's frames."""
     scope = {
         **{"torch": torch, "nn": nn, "F": F, "np": np, "spmd": spmd, "fsdp": fsdp, "P": spmd.P},
         "mesh": spmd.Mesh(range(8), (8,), ("data",)),
@@ -41,9 +42,10 @@ def _answer(name: str, code: str) -> tuple[str, str]:
         try:
             exec(compile(code, file, "exec"), scope)
         except Exception as error:
-            return f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)[-1].filename
+            frames = traceback.extract_tb(error.__traceback__)
+            return f"{type(error).__name__}: {error}", [frame.filename for frame in frames]
     said = [f"{one.category.__name__}: {one.message}" for one in caught if issubclass(one.category, UserWarning)]
-    return next(iter(said), "no error"), file
+    return next(iter(said), "no error"), [file]
 
 
 @pytest.mark.parametrize(("name", "lines"), _ROWS, ids=[name for name, _ in _ROWS])
@@ -52,12 +54,21 @@ def test_answer(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     messages.forget()
-    spmd.mesh.notes._note.cache_clear()
-    spmd.mesh.notes.note_whole.cache_clear()
+    spmd.mesh.notes.say_once.cache_clear()
     code = "\n".join(line for line in lines if not line.startswith("# "))
     says = [line.removeprefix("# says: ") for line in lines if line.startswith("# says: ")]  # a build of torch each
-    answer, file = _answer(name, code)
+    answer, files = _answer(name, code)
     printed = capsys.readouterr().err
     answer = " ".join((printed if answer == "no error" and printed else answer).split())
     assert any(line in answer for line in says), (answer, says)
-    assert "# ends elsewhere" in lines or file == f"<mistake: {name}>", file
+    assert "# ends elsewhere" in lines or files[-1] == f"<mistake: {name}>", files
+    assert sum(file.startswith(_LIBRARY) for file in files) <= 4, files
+
+
+def test_frames_inside_the_library_are_shown_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "spmd.shard_map(lambda a: a @ a, mesh=mesh, in_specs=P('data'), out_specs=P('data'))(x)"
+    _, files = _answer("filtered", code)
+    monkeypatch.setattr(spmd.config, "traceback_filtering", False)
+    _, all_files = _answer("filtered", code)
+    assert files[-2:] != all_files[-2:] and files[-1] == "<mistake: filtered>"
+    assert set(files) < set(all_files) and len(all_files) > 2 * len(files)

@@ -20,6 +20,12 @@ class Move:
         collectives: the kinds that move it, in order. axes: the mesh axes over which. largest: the bytes of the largest
             one (`Collective.bytes`). bytes: those that each device sends for it in one run.
         mark: the annotation to try. is_checked: the program was compiled with it, and has this move no more.
+
+    >>> import torch, spmd
+    >>> y = torch.ones(4, device="xla") + 1
+    >>> spmd.sync()
+    >>> [move.bytes for move in spmd.metrics.compiles()[-1].moves]  # one device has nothing to move
+    []
     """
 
     kind: str

@@ -82,6 +82,7 @@ FLAGS = (
         "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist"),
     Flag("check_graphs", False, "check after each pass that its graph is legal, to find an error of this library"),
     Flag("print_graphs", False, "print each graph that a pass has changed, on stderr, in short"),
+    Flag("traceback_filtering", True, "an error's traceback ends at your line, without the frames inside this library"),
     Flag("module_paths", False,
         "note the module that records each op, for traces of steps that run without being recorded (spmd.compile)"),
     Flag("hints", 0, "lines on stderr: 1: each compile, and reads and fallbacks that recur; 2: each run", (0, 1, 2)),

@@ -77,10 +77,6 @@ class Interned(Bounded[Key, Item]):
                 item = self._alive.setdefault(key, result)
         return self.keep(key, item)
 
-    def num_alive(self) -> int:
-        """The number of items that are alive, in the table or elsewhere."""
-        return len(self._alive)
-
 
 Operand = jax.Array | np.generic
 Kind = tuple[Hashable, ...]  # the shapes, dtypes and shardings of operands

@@ -11,4 +11,13 @@ class RefusedError(RuntimeError):
 
 
 class AbstractError(RuntimeError):
-    """Raised where a value is read or run that has no data, or is placed on devices that are not in this process."""
+    """Raised where a value is read or run that has no data, or is placed on devices that are not in this process.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(4, device="xla")
+    >>> try:
+    ...     spmd.plan(lambda: x.sum().item())
+    ... except spmd.AbstractError:
+    ...     print("a plan runs nothing: return the loss instead of reading it")
+    a plan runs nothing: return the loss instead of reading it
+    """

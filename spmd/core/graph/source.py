@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..base.config import config
 from ..base.tables import Bounded
 from .graph import Node, Value, origin, result_index
 
@@ -137,7 +138,8 @@ def forward_ring(number: int, place: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    return _is_library.keep(_hashable(code), code.co_filename.startswith(_LIBRARY_ROOTS))
+    is_dataclass_init = code.co_qualname.startswith("__create_fn__")  # its frame stands for its caller's
+    return _is_library.keep(_hashable(code), is_dataclass_init or code.co_filename.startswith(_LIBRARY_ROOTS))
 
 
 def _hashable(code: CodeType) -> CodeType:
@@ -191,16 +193,19 @@ def outside(frame: FrameType | None) -> FrameType | None:
 
 
 def at_user_line(error: Exception) -> Exception:
-    """Repeats the user's frame at the end of an error's traceback: the last line printed is the one to change."""
-    frame = outside(sys._getframe(1))
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if frame is not None and (last is None or is_library(last.tb_frame.f_code)):
-        line = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
-        if last is None:
-            return error.with_traceback(line)
-        last.tb_next = line
+    """Leaves the user's frames in an error's traceback, and ends it at his: the last line printed is the one to change.
+
+    `config.traceback_filtering` (JAX's word) leaves out the frames of this library and of torch.
+    """
+    frame, place, kept = outside(sys._getframe(1)), error.__traceback__, dict[FrameType, TracebackType]()
+    if config.traceback_filtering and frame is not None:
+        while place is not None:
+            if not is_library(place.tb_frame.f_code):
+                kept[place.tb_frame] = place  # an error that came through here before has a frame twice
+            place = place.tb_next
+        for last in reversed(kept.values() or (TracebackType(None, frame, frame.f_lasti, frame.f_lineno),)):
+            last.tb_next, place = place, last
+        error.__traceback__ = place
     return error
 
 

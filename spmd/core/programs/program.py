@@ -158,7 +158,7 @@ class Requested:
 
     @functools.cached_property
     def lines(self) -> list[Line]:
-        return [node_line(node) for node in self.graph.nodes]
+        return lines_of(self.graph.nodes)
 
     @functools.cached_property
     def inputs(self) -> list[tuple[Meta, Sharding]]:

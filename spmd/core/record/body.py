@@ -16,7 +16,17 @@ from .record import NOWHERE, record
 
 
 class BodyError(RuntimeError):
-    """Raised where the recording of a loop's body needs something that only a run knows."""
+    """Raised where the recording of a loop's body needs something that only a run knows.
+
+    >>> import torch, spmd
+    >>> def body(carry, x):
+    ...     return (carry + x if x.item() > 0 else carry), x
+    >>> try:
+    ...     spmd.scan(body, torch.zeros((), device="xla"), torch.ones(3, device="xla"))
+    ... except spmd.BodyError as error:
+    ...     print(error)
+    item() or bool() at ...; choose with torch.where or spmd.cond, or return it and read it after the loop
+    """
 
 
 names = PerThread[tuple[str, ...]](())  # the ops whose bodies the thread records, the innermost last

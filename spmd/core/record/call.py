@@ -60,72 +60,70 @@ def dispatch(func: OpOverload, types: Sequence[type], args: Args = (), kwargs: K
         enter_thread()
     if pace.recorded_ops > pace.look_at:
         _poll()  # before any operand is read: a run may donate the buffers that they are read from
-    if plan.handler is not None:
-        try:
-            done = plan.handler(func, args, kwargs or {})
-        except (RuntimeError, LookupError, TypeError, ValueError) as error:
-            raise at_user_line(error)  # noqa: B904  # the same error
-        if type(done) is Plan:
-            plan = done  # the op is recorded as another one
-        elif done is not NotImplemented:
-            return done
-    if plan.kind is VIEW:
-        return _record_view(plan, args, kwargs or {})
-    LOCK.acquire()
     try:
-        key: Key = []
-        operands: list[Value] = []
-        numbers: Numbers = []
-        scalar_args = plan.scalar_args
-        position = 0
-        task = graph_task()
-        for value in args:
-            if type(value) is XlaTensor:
-                key.append(value._meta.layout)
-                view, storage = value._view, value._storage
-                if view is not None:
-                    operands.append(read_view(view, storage))
-                elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
-                    operands.append(storage.value)
+        if plan.handler is not None:
+            done = plan.handler(func, args, kwargs or {})
+            if type(done) is Plan:
+                plan = done  # the op is recorded as another one
+            elif done is not NotImplemented:
+                return done
+        if plan.kind is VIEW:
+            return _record_view(plan, args, kwargs or {})
+        LOCK.acquire()
+        try:
+            key: Key = []
+            operands: list[Value] = []
+            numbers: Numbers = []
+            scalar_args = plan.scalar_args
+            position = 0
+            task = graph_task()
+            for value in args:
+                if type(value) is XlaTensor:
+                    key.append(value._meta.layout)
+                    view, storage = value._view, value._storage
+                    if view is not None:
+                        operands.append(read_view(view, storage))
+                    elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
+                        operands.append(storage.value)
+                    else:
+                        operands.append(operand_of(storage))
                 else:
-                    operands.append(operand_of(storage))
-            else:
-                _scan(value, scalar_args[position], key, operands, numbers, plan)
-            position += 1  # noqa: SIM113  # enumerate costs twice as much for two arguments
-        if kwargs:
-            for name, value in kwargs.items():
-                if name not in plan.ignored:
-                    key.append(name)
-                    _scan(value, name in plan.scalar_argument_names, key, operands, numbers, plan)
-                elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
-                    key.append(value)
-        signature = tuple(key)
-        op = plan.entries.get(signature)
-        if op is None:
-            op = _find(plan, signature, args, kwargs or {})
-        if not plan.is_plain:
-            operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
-        lists = at_once.value
-        if lists and plan.kind is FUNCTION and (data := lists.computed(op, operands, numbers)) is not None:
-            return wrap(op.metas[0], Storage(data, op.metas[0]))
-        # In autograd's own threads there is no caller's frame.
-        node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
-        if plan.kind is FUNCTION:
-            metas = op.metas
-            # Nearly all ops: no list of results, no iterator.
-            if len(metas) == 1 and op.layout is None:
-                meta = metas[0]
-                storage = Storage(node, meta)
-                if plan.inherits_sharding:
-                    _inherit(storage, args[0])
-                return wrap(meta, storage)
-            return _several(node, plan)
-        assert plan.kind is MUTATION
-        return _mutate(plan, node, args, kwargs or {})
+                    _scan(value, scalar_args[position], key, operands, numbers, plan)
+                position += 1  # noqa: SIM113  # enumerate costs twice as much for two arguments
+            if kwargs:
+                for name, value in kwargs.items():
+                    if name not in plan.ignored:
+                        key.append(name)
+                        _scan(value, name in plan.scalar_argument_names, key, operands, numbers, plan)
+                    elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
+                        key.append(value)
+            signature = tuple(key)
+            op = plan.entries.get(signature)
+            if op is None:
+                op = _find(plan, signature, args, kwargs or {})
+            if not plan.is_plain:
+                operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
+            lists = at_once.value
+            if lists and plan.kind is FUNCTION and (data := lists.computed(op, operands, numbers)) is not None:
+                return wrap(op.metas[0], Storage(data, op.metas[0]))
+            # In autograd's own threads there is no caller's frame.
+            node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
+            if plan.kind is FUNCTION:
+                metas = op.metas
+                # Nearly all ops: no list of results, no iterator.
+                if len(metas) == 1 and op.layout is None:
+                    meta = metas[0]
+                    storage = Storage(node, meta)
+                    if plan.inherits_sharding:
+                        _inherit(storage, args[0])
+                    return wrap(meta, storage)
+                return _several(node, plan)
+            assert plan.kind is MUTATION
+            return _mutate(plan, node, args, kwargs or {})
+        finally:
+            LOCK.release()
     except (RuntimeError, LookupError, TypeError, ValueError) as error:
         raise at_user_line(error)  # noqa: B904  # the same error
-    finally:
-        LOCK.release()
 
 
 def _find(plan: Plan, signature: tuple[Hashable, ...], args: Args, kwargs: Kwargs) -> OpSpec:

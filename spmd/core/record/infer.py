@@ -24,7 +24,6 @@ from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..graph.graph import LARGEST, is_one_number
 from ..graph.meta import Meta, dense_meta, meta_of
 from ..graph.op import OpSpec, Slot
-from ..graph.source import at_user_line
 from ..ops import CHECKS, Rule, base_name
 from ..ops.meta_rules import META_FUNCTIONS
 from .lowerings import CALLS, Call, Fill
@@ -149,7 +148,7 @@ def run_on_meta(plan: Plan, args: Args, kwargs: Kwargs) -> TorchValue:
         # Subclasses are the library's own errors, with words of their own.
         if type(error) not in (RuntimeError, IndexError):
             raise
-        raise at_user_line(refusal[-1](plan.overload, error, args, kwargs, plan.twin)) from None
+        raise refusal[-1](plan.overload, error, args, kwargs, plan.twin) from None
     # torch returns fewer tensors than an op writes, for some.
     if plan.kind is MUTATION:
         return plan.written(arguments, keywords)

@@ -10,7 +10,20 @@ Failure = BaseException | None
 
 
 class SaveError(RuntimeError):
-    """A step or a model was not saved; what was there before is as it was."""
+    """A step or a model was not saved; what was there before is as it was.
+
+    A job that can go on without this step:
+
+    >>> import tempfile, torch, spmd
+    >>> manager = spmd.CheckpointManager(tempfile.mkdtemp())
+    >>> try:
+    ...     saved = manager.save(0, {"weight": torch.ones(2)})
+    ...     manager.wait()
+    ... except spmd.checkpoint.SaveError as error:  # no space is left, say
+    ...     print(error)
+    >>> manager.all_steps()
+    [0]
+    """
 
 
 class Channel(Protocol):

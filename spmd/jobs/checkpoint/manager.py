@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import torch
 
-from ...core import hardware, messages, processes, syncs
+from ...core import ends_at_user_line, hardware, messages, processes, syncs
 from . import common_calls as calls
 from . import preemption, state_entries
 from .all_or_none import Channel
@@ -162,6 +162,7 @@ class CheckpointManager:
         """The committed step with the highest number; None if there is none."""
         return max(self.all_steps(), default=None)
 
+    @ends_at_user_line
     def restore(self, state: dict[str, Any], step: int | None = None, *, skip_damaged: bool = False) -> int:
         """Loads a step into a state, in place, and returns the step.
 

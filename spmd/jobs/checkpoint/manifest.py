@@ -14,7 +14,20 @@ NAME = "manifest.json"
 
 
 class DamagedError(ValueError):
-    """Files of a checkpoint are not as they were written."""
+    """Files of a checkpoint are not as they were written.
+
+    >>> import os, tempfile, torch, spmd
+    >>> folder, state = tempfile.mkdtemp(), {"weight": torch.ones(2)}
+    >>> manager = spmd.CheckpointManager(folder)
+    >>> saved = manager.save(0, state)
+    >>> manager.wait()
+    >>> os.truncate(f"{folder}/0/manifest.json", 10)
+    >>> try:
+    ...     step = manager.restore(state)
+    ... except spmd.checkpoint.DamagedError:
+    ...     print("a step before it is to be restored: skip_damaged=True")
+    a step before it is to be restored: skip_damaged=True
+    """
 
 
 def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

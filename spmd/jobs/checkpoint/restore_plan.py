@@ -23,6 +23,13 @@ class ProcessPlan:
         process: its index. bytes_read: from the files of the step: a shard is read as a whole, as its checksum is that
             of all its bytes, and once. bytes_uploaded: to its devices, each copy counted. peak_host_bytes: at most, for
             what is read, without what the process has already and with the mapped pages of a file.
+
+    >>> import tempfile, torch, spmd
+    >>> manager, state = spmd.CheckpointManager(tempfile.mkdtemp()), {"weight": torch.ones(8, 4, device="xla")}
+    >>> saved = manager.save(7, state)
+    >>> manager.wait()
+    >>> manager.plan_restore(state).processes[0].bytes_read
+    128
     """
 
     process: int
@@ -38,6 +45,14 @@ class RestorePlan:
     Attributes:
         step: the step. path: its folder. processes: the figures of each process.
         joined: the tensors of which a device's shard needs bytes of several saved ones, each with how many at most.
+
+    >>> import tempfile, torch, spmd
+    >>> manager, state = spmd.CheckpointManager(tempfile.mkdtemp()), {"weight": torch.ones(8, 4, device="xla")}
+    >>> saved = manager.save(7, state)
+    >>> manager.wait()
+    >>> plan = manager.plan_restore(state)
+    >>> plan.step, plan.joined
+    (7, {})
     """
 
     step: int

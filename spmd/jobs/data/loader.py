@@ -180,6 +180,7 @@ class _Batches(Iterator[Any]):
         loader._threads.append(ahead)
         weakref.finalize(self, ahead.stop).atexit = False  # what runs at exit ends before jax does
 
+    @ends_at_user_line
     def __next__(self) -> Any:
         try:
             tree, position = self._ahead.next_item()

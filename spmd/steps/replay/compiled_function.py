@@ -22,6 +22,7 @@ from ...core import (
     XlaTensor,
     compiled_with,
     counters,
+    ends_at_user_line,
     forking,
     messages,
     observation,
@@ -224,6 +225,7 @@ class CompiledFunction(Generic[P, R]):
 
     # --- recording ------------------------------------------------------------------------------------------------
 
+    @ends_at_user_line
     def _recorded(
         self, kind: CallKind, flat: Sequence[Any], tree: Any, cause: Change | str, apart: Mapping[int, ObjectParts]
     ) -> Any:

@@ -122,7 +122,7 @@ def _changed_iterations(before: Requested, graph: Graph) -> str | None:
     for new, old in zip(_REPEATED.finditer(now), _REPEATED.finditer(was), strict=False):
         if len(new[0]) != len(old[0]):
             times = f"{len(new[0]) // len(new[1])} times, before {len(old[0]) // len(old[1])}"
-            line = user_lines.node_line(graph.nodes[new.start()])
+            line = user_lines.lines_of(graph.nodes)[new.start()]
             return f"{len(new[1])} ops repeat {times}, from {line} on: {_MARKS}"
     return None
 
@@ -150,13 +150,13 @@ def _first_change(before: Requested, graph: Graph, start: int) -> str:
         parts = SequenceMatcher(None, *names, autojunk=False).get_opcodes()
         kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
     if kind == "insert":
-        return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.node_line(news[0])}"
+        return f"{_op_of(news[0].op)} is new{_more(end - begin)} at {user_lines.lines_of(graph.nodes)[start]}"
     if kind == "delete":
         return f"{_op_of(olds[0])} is gone{_more(high - low)}; it was at {before.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
-        return f"op {node.op.name} instead of {old.name} at {user_lines.node_line(node)}"
-    return f"{_changed_op(old, node, graph)} at {user_lines.node_line(node)}"
+        return f"op {node.op.name} instead of {old.name} at {user_lines.lines_of(graph.nodes)[start]}"
+    return f"{_changed_op(old, node, graph)} at {user_lines.lines_of(graph.nodes)[start]}"
 
 
 def _more(count: int) -> str:

@@ -27,7 +27,7 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
         return places[maker] + (f".{walks.result_index(value)}" if len(maker.op.metas) > 1 else "")
 
     lines = []
-    for node in graph.nodes:
+    for node, line in zip(graph.nodes, user_lines.lines_of(graph.nodes), strict=True):
         metas = [
             f"{count} x {meta!r}" if (count := len(list(group))) > 1 else repr(meta)
             for meta, group in itertools.groupby(node.op.metas)
@@ -35,7 +35,7 @@ def text_of(graph: Graph, head: str, most: int = _LINES) -> str:
         operands, sharding = _short(list(map(named, node.operands))), node.op.sharding
         as_marked = "" if sharding is None else f" {sharding!r}"
         text = f"{places[node]} = {node.op.name}({operands}) -> {_short(metas)}{as_marked}"
-        lines.append(f"{text}  {user_lines.node_line(node)}"[:_COLUMNS])
+        lines.append(f"{text}  {line}"[:_COLUMNS])
     if len(lines) > most:
         num_hidden = len(lines) - most
         lines[most // 2 : -most // 2] = [f"... {num_hidden:,} ops ..."]

@@ -39,6 +39,14 @@ class Summary:
             "wait", "upload") the number of its blocks, and their seconds; a sync encloses its compiles and dispatches.
         by: the choice of rows. num_steps, step_seconds: the number of `StepTrace` blocks, and their mean. num_devices:
             of those with rows.
+
+    >>> import tempfile, torch, spmd
+    >>> folder = tempfile.mkdtemp()
+    >>> with spmd.profiler.trace(folder):
+    ...     loss = torch.ones(4, device="xla").sum().item()
+    >>> summary = spmd.profiler.summary(folder, by="op")
+    >>> summary.num_devices, "compile" in summary.host, all(row.seconds > 0 for row in summary.rows)
+    (1, True, True)
     """
 
     rows: tuple[SummaryRow, ...]

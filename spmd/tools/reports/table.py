@@ -52,7 +52,7 @@ def headline(plan: Plan) -> str:
     elif plan.memory is None:
         fits = "the devices' memory is not known"
     else:
-        fits = f"{'fits' if plan.fits else 'does not fit'}: {plan.peak / plan.memory:.1%} of {size(plan.memory)}"
+        fits = f"{'fits' if plan.fits else 'does not fit'}: {size(plan.peak)} of {size(plan.memory)}"
     return f"{where} ({axes}): {fits}"
 
 

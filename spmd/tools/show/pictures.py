@@ -331,6 +331,11 @@ def visualize_tensor_sharding(
 
     Args: as of `visualize_sharding`. Raises TypeError for another type than a tensor.
     Source: `torch_xla.distributed.spmd.debugging.visualize_tensor_sharding`, which took neither one dim nor many.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.ones(4, 2, device="xla"), spmd.Mesh([0], (1,), ("data",)), ("data", None))
+    >>> picture = spmd.torch_xla.visualize_tensor_sharding(x, use_color=False)
+    float32[4,2] recorded, not run, ...
     """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"visualize_tensor_sharding: expected a tensor, got {type(t).__name__}; see visualize_sharding")

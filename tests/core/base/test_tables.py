@@ -40,7 +40,7 @@ class TestTables:
         for number in range(2, 30):
             table.of(number, Held)
         assert table.get(0) is None and table.of(0, Held) is kept
-        assert gone() is None and table.num_alive() <= 10
+        assert gone() is None and len(table._alive) <= 10
 
     def test_what_fails_to_be_made_is_not_kept(self) -> None:
         table: Interned[int, Held] = Interned(10)
@@ -75,12 +75,12 @@ class TestLongProcesses:
         compiled = spmd.metrics.counter("programs_compiled")
         gc.collect()
         entries = call.PLANS[aten.slice.Tensor].table
-        before, others = meta._METAS.num_alive(), entries.num_alive()
+        before, others = len(meta._METAS._alive), len(entries._alive)
         for start in range(MANY):
             x[start : start + 3]
         gc.collect()
-        assert len(entries) <= 256 and entries.num_alive() <= others + 256
-        assert meta._METAS.num_alive() <= before + meta._METAS.limit
+        assert len(entries) <= 256 and len(entries._alive) <= others + 256
+        assert len(meta._METAS._alive) <= before + meta._METAS.limit
         assert (x[:3] * 2).tolist() == [0.0, 2.0, 4.0]  # long gone from the table, not from the program
         assert spmd.metrics.counter("programs_compiled") == compiled
 
@@ -97,7 +97,7 @@ class TestLongProcesses:
 
     def test_marks_and_shardings(self, mesh8: spmd.Mesh) -> None:
         shardings = value._INTERNED
-        num_ops, num_shardings = len(op._alive) + 1, shardings.num_alive() + 1
+        num_ops, num_shardings = len(op._alive) + 1, len(shardings._alive) + 1
         target = mesh8.sharding(("fsdp",), 1, "test")
         kept = annotations.mark_op(meta.dense_meta((8,), torch.float32), target)
         for size in range(1, MANY // 2):
@@ -106,7 +106,7 @@ class TestLongProcesses:
         gc.collect()
         marks = annotations.mark_op.cache_info()
         assert marks.currsize <= marks.maxsize and len(op._alive) <= marks.maxsize + num_ops
-        assert len(shardings) <= shardings.limit and shardings.num_alive() <= shardings.limit + num_shardings
+        assert len(shardings) <= shardings.limit and len(shardings._alive) <= shardings.limit + num_shardings
         assert annotations.mark_op(meta.dense_meta((8,), torch.float32), target) is kept
         assert mesh8.sharding(("fsdp",), 1, "test") is target
 

@@ -227,6 +227,11 @@ class TestOps:
         found = cause(step, 2, 4)
         assert found.startswith("op aten.sin is new with 3 behind it at") and found.endswith("8 ops, before 4")
 
+    def test_a_scalar_of_the_cpu(self, x: torch.Tensor) -> None:
+        """Its op has no line of its own, as it is made where another op takes it."""
+        told = cause(lambda v: x * torch.tensor(2.5) if v else x * 1.0, False, True)
+        assert "unknown line" not in told and here(told), told
+
     def test_a_function(self, x: torch.Tensor) -> None:
         functions = [lambda a: a * 2, lambda a: a * 3]
         found = cause(lambda i: spmd.call_jax(functions[i], x), 0, 1)

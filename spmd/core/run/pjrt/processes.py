@@ -82,7 +82,17 @@ def reached_preemption(step: int) -> bool:
 
 
 class ProcessError(RuntimeError):
-    """The processes do not do the same, or some have not arrived; the message says what each does, and where."""
+    """The processes do not do the same, or some have not arrived; the message says what each does, and where.
+
+    It cannot be mended inside of the process: let it end, and restore the last checkpoint in all.
+
+    >>> import torch, spmd
+    >>> loss = torch.ones(2, device="xla").sum()
+    >>> try:
+    ...     spmd.sync()
+    ... except spmd.ProcessError as error:  # of several processes, one at another line
+    ...     raise SystemExit(str(error))
+    """
 
 
 class Proof(Protocol):
