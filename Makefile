@@ -55,7 +55,7 @@ smoke-oldest: .venv-$(OLD)/.installed  ## the short form of all tests on the old
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
 
-bench-all: $(INSTALLED)  ## run every comparison of docs/benchmarks.md, keep its figures, write the page (about an hour); ARGS="step generate", ARGS=--list
+bench-all: $(INSTALLED)  ## run every comparison of docs/benchmarks.md, keep its figures, write the page (half an hour); ARGS="step generate", ARGS=--list
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
 	$(RUN) -W ignore -m recipes.benchmarks.bench_all $(ARGS)
 
