@@ -14,7 +14,9 @@ from wrapped import FSDP, POLICY, Net, same_training, spec, train
 
 import fsdp
 import spmd
+from spmd.core.base import messages
 from spmd.core.programs import cache
+from spmd.mesh import notes
 
 
 class TestModule:
@@ -97,6 +99,18 @@ class TestModule:
             assert torch.equal(value.cpu(), source.state_dict()[name])
         with pytest.raises(RuntimeError, match=r"2\.weight"):
             model.load_state_dict({names[name]: 0 for name in names} | {"_orig_module.2.weight": torch.ones(1)})
+
+    def test_no_mesh_on_one_device(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        """It says so, once for all units; over several devices it is silent."""
+        FSDP(nn.Linear(8, 8))
+        assert "one device" not in capsys.readouterr().err
+        monkeypatch.setattr(spmd, "device_ids", lambda: [0])
+        notes.say_once.cache_clear()
+        messages.forget()
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        for unit in (*model, model):
+            fsdp.fully_shard(unit)
+        assert capsys.readouterr().err.count("fully_shard: one device and no mesh") == 1
 
     def test_not_a_module(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got list"):

@@ -54,7 +54,8 @@ def test_answer(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
     messages.forget()
-    spmd.mesh.notes.say_once.cache_clear()
+    for note in (spmd.mesh.notes.say_once, spmd.mesh.notes.note_idle, spmd.mesh.notes.note_whole):
+        note.cache_clear()
     code = "\n".join(line for line in lines if not line.startswith("# "))
     says = [line.removeprefix("# says: ") for line in lines if line.startswith("# says: ")]  # a build of torch each
     answer, files = _answer(name, code)

@@ -139,9 +139,10 @@ class TestVariables:
     def test_graphs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "graphs_file", str(tmp_path / "graphs.txt"))
         for _ in range(2):
-            torch.randn(4, 3).to("xla").erfinv().sum().item()
+            (torch.randn(4, 3).to("xla").erfinv() * torch.tensor(2.5)).sum().item()
         text = (tmp_path / "graphs.txt").read_text()
         assert text.count("= aten.erfinv(") == 1 and f"step at {__file__}" in text
+        assert "aten.scalar_tensor(" in text and "unknown line" not in text
 
     @pytest.mark.long
     def test_hints_of_a_script(self) -> None:

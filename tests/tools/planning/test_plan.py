@@ -12,6 +12,8 @@ import spmd
 from recipes.gpt import cross_entropy
 from spmd import Mesh, Plan
 from spmd.core.programs.cache import clear_cache
+from spmd.tools.reports.table import headline
+from spmd.tools.reports.table import size as size_of
 
 
 class TestAgainstARun:
@@ -28,6 +30,8 @@ class TestAgainstARun:
             spmd.sync()
         ran = spmd.metrics.compiles()[-1]
         assert loss.item() > 0
+        assert plan.memory is not None
+        assert headline(plan).endswith(f": fits: {size_of(plan.peak)} of {size_of(plan.memory)}")
         assert (plan.arguments, plan.results, plan.in_place, plan.temporaries) == (
             ran.argument_bytes, ran.output_bytes, ran.alias_bytes, ran.temp_bytes,
         )  # fmt: skip
