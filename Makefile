@@ -59,8 +59,9 @@ bench-all: $(INSTALLED)  ## run every comparison of docs/benchmarks.md, keep its
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
 	$(RUN) -W ignore -m recipes.benchmarks.bench_all $(ARGS)
 
-gpu: $(INSTALLED)  ## try the library on this machine's GPU or TPU; ARGS=--dry-run: the same checks on the CPU
-	$(RUN) recipes/accelerator_smoke.py $(ARGS)
+# With the machine's own torch and jax: make gpu INSTALLED= RUN=python3
+gpu: $(INSTALLED)  ## right values and the race on this machine's GPU, eight minutes; ARGS=--dry-run: all of it on the CPU
+	PYTHONPATH=. $(RUN) -m recipes.benchmarks.race $(ARGS)
 
 plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler; ARGS="--target v5p:2x2x2" goes through
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'

@@ -41,7 +41,8 @@ class Decoder:
     def empty(self, batch: int) -> Cache:
         """A cache without tokens."""
         shape = batch, self.shapes.num_key_value_heads, self.length, self.shapes.head_dim
-        return [(jnp.zeros(shape), jnp.zeros(shape)) for _ in range(self.shapes.num_hidden_layers)]
+        dtype = self.params["lm_head.weight"].dtype
+        return [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in range(self.shapes.num_hidden_layers)]
 
     def generate(self, prompt: np.ndarray, count: int, end: int) -> np.ndarray:
         """The prompt [batch, length] with so many tokens behind it, fewer where all sequences have ended."""
@@ -72,7 +73,9 @@ def _step(shapes: Shapes, params: Params, cache: Cache, tokens: jax.Array, start
 
 
 def _norm(x: jax.Array, weight: jax.Array, shapes: Shapes) -> jax.Array:
-    return x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + shapes.rms_norm_eps) * weight
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + shapes.rms_norm_eps)
+    return (wide * scale).astype(x.dtype) * weight
 
 
 def _attention(
@@ -90,9 +93,10 @@ def _attention(
         jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=2) for old, new in zip(pair, (k, v), strict=True)
     )
     q = q.reshape(batch, heads, groups, count, shapes.head_dim)
-    scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, keys) / math.sqrt(shapes.head_dim)
+    scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, keys, preferred_element_type=jnp.float32) / math.sqrt(shapes.head_dim)
     is_seen = jnp.arange(keys.shape[2]) <= places[:, None]
-    result = jnp.einsum("bhgqk,bhkd->bhgqd", jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf)), values)
+    seen = jax.nn.softmax(jnp.where(is_seen, scores, -jnp.inf)).astype(x.dtype)
+    result = jnp.einsum("bhgqk,bhkd->bhgqd", seen, values)
     result = result.reshape(batch, -1, count, shapes.head_dim).swapaxes(1, 2).reshape(batch, count, width)
     return result @ of["self_attn.o_proj.weight"].T, (keys, values)
 
@@ -102,4 +106,5 @@ def _rotated(x: jax.Array, places: jax.Array, shapes: Shapes) -> jax.Array:
     half = shapes.head_dim // 2
     angles: Any = places[:, None] / shapes.rope_theta ** (jnp.arange(half) / half)
     cos, sin = (jnp.concatenate([f(angles)] * 2, axis=-1) for f in (jnp.cos, jnp.sin))
-    return x * cos + jnp.concatenate([-x[..., half:], x[..., :half]], axis=-1) * sin
+    wide = x.astype(jnp.float32)
+    return (wide * cos + jnp.concatenate([-wide[..., half:], wide[..., :half]], axis=-1) * sin).astype(x.dtype)

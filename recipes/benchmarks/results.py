@@ -69,8 +69,15 @@ def _code_lines(source: str) -> Iterator[str]:
 # -- A run.
 
 
-def _git(*command: str) -> str:
-    return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+def commit() -> str:
+    """The commit of the checkout, by ten letters."""
+    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def hashes(section: Section) -> dict[str, str]:
+    """The code of a section, by its hash."""
+    return {path: code_hash(path) for path in section.code}
 
 
 def machine() -> dict[str, Any]:
@@ -102,9 +109,9 @@ def run(section: Section, command: str) -> Run:
     settings = [f"{name}={value}" for name, value in section.settings.items()]
     return {
         "command": " ".join([*settings, "python -m", f"recipes.benchmarks.{command}"]),
-        "commit": _git("rev-parse", "--short=10", "HEAD"), "date": day.isoformat(),
+        "commit": commit(), "date": day.isoformat(),
         "seconds": round(time.perf_counter() - started), "load": round(load, 1),
-        "machine": machine(), "versions": versions(), "code": {path: code_hash(path) for path in section.code},
+        "machine": machine(), "versions": versions(), "code": hashes(section),
         **printed,
     }  # fmt: skip
 

@@ -11,6 +11,7 @@ _PLANNED = (
         for name in ("planner", "figures", "step_time", "clock", "tpu_clock", "gpu_clock")
     ),
 )
+_RACED = tuple(f"recipes/benchmarks/{name}.py" for name in ("race_sides", "race_jax", "jax_llama", "jax_decode"))
 _BY_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # it looks for no TPU
 # The options that programs of FSDP get on the CPU, for both sides.
 _MEMORY_FIRST = (
@@ -77,5 +78,5 @@ SECTIONS = {
     "loading": _section("loading --pairs 7", lines=("0 programs",)),
     "saving": _section("saving --steps 2", lines=("a step: ",)),
     "backward": _section("backward", lines=("Ours does more",)),
-    "gpu": _section("planned_run", "planned_run --batch 1 --sequence 32768", "generate --rounds 9", platform="gpu"),
+    "gpu": _section("race", platform="gpu", code=(*_LIBRARY, *_RACED)),
 }

@@ -1,0 +1,51 @@
+"""`make gpu` on the CPU: every check and every side of each part, and the plans that stand beside a run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import run_script
+
+from recipes.benchmarks import race
+from recipes.benchmarks.race_sides import SIDES
+
+DRY = """
+    import sys
+    from recipes.benchmarks import race
+    sys.exit(race.main(["--dry-run", "--minutes", "20", "--commit", "none", "--out", {out!r}]))
+"""
+
+
+@pytest.mark.long
+def test_dry_run(tmp_path: Path) -> None:
+    printed = run_script(DRY.format(out=str(tmp_path)))
+    run = json.loads((tmp_path / "race.json").read_text())
+    assert not run["lines"], printed
+    assert {part: tuple(sides) for part, sides in run["found"].items()} == SIDES
+    checks, *_ = run["tables"]
+    assert sum(row[0].startswith("ok ") for row in checks["rows"]) == 9, printed
+    for part in ("gpt", "llama"):
+        assert all(len(figures["losses"]) == 13 and figures["step"] > 0 for figures in run["found"][part].values())
+    tokens = [figures["tokens 8"] for figures in run["found"]["decode"].values()]
+    assert tokens[0] == tokens[1] == tokens[2], "in bfloat16, too, the sides choose the same tokens here"
+
+
+def test_the_plans_are_of_every_planned_step() -> None:
+    plans = json.loads(race.PLANS.read_text())["plans"]
+    named = [(plan["target"], plan["part"], plan["side"]) for plan in plans]
+    assert named == [(target, *step) for target in ("h100:1", "h200:1") for step in race.PLANNED]
+    assert all(plan["step"] > 0 and plan["peak"] > 0 for plan in plans)
+
+
+def test_a_planned_step_stands_beside_its_run() -> None:
+    figures = {"step": 0.4, "device": "NVIDIA H200", "peak": 2**30}
+    table = race.beside({"gpt": {}, "llama": {"compiled": figures}, "decode": {}})
+    assert table is not None and [list(column.cells)[0] for column in table.columns][:2] == ["llama, compiled", "h200:1"]
+    assert race.beside({"gpt": {}, "llama": {}, "decode": {}}) is None
+
+
+def test_differing_losses_are_wrong(tmp_path: Path) -> None:
+    options = type("Options", (), {"out": str(tmp_path), "minutes": 1.0})
+    run = race.Race(options)  # type: ignore[arg-type]
+    run.found["gpt"] = {"lazy": {"loss": 10.0}, "JAX by hand": {"loss": 10.2}}
+    assert run.wrong() == ["gpt: first losses differ: {'lazy': 10.0, 'JAX by hand': 10.2}"]
