@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -48,6 +47,26 @@ LONGEST = 150.0  # seconds of one side
 LOSS_TOLERANCE = 5e-3
 
 
+class Child:
+    """A process whose output is read at its end."""
+
+    def __init__(self, command: list[str], settings: Mapping[str, str]):
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in `end`
+        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, env=settings)
+
+    def end(self, seconds: float) -> tuple[int | None, str]:
+        """Returns the status, None if it was ended after so many seconds, and the output."""
+        try:
+            code: int | None = self._process.wait(max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            code = None
+        with self._output:
+            self._output.seek(0)
+            return code, self._output.read()
+
+
 class Race:
     """A run: its console, what each side found, and the seconds that are left."""
 
@@ -62,18 +81,22 @@ class Race:
 
     def run(self) -> int:
         with tempfile.TemporaryDirectory(dir=_in_memory()) as folder:
-            weights = None
-            if {"gpt", "llama", "decode"} & set(self.options.parts):
-                weights = subprocess.Popen(self.command("weights", "", folder), env=self.settings(is_host=True))
+            sides = [(part, side) for part in self.options.parts if part in SIDES for side in SIDES[part]]
+            weights = Child(self.command("weights", "", folder), self.settings(is_host=True)) if sides else None
             if "checks" in self.options.parts:
                 self.check()
-            if weights is not None and weights.wait():
+            if weights is not None and weights.end(LONGEST)[0]:
                 self.console.print("no weights could be written: no side runs")
                 return 1
-            for part in [part for part in self.options.parts if part in SIDES]:
-                for side in SIDES[part]:
-                    self.race(part, side, folder)
-                    self.keep()
+            # The next side loads its weights into the host's memory while one computes; it waits for its turn.
+            following = self.start(*sides[0], folder) if sides else None
+            for place, (part, side) in enumerate(sides):
+                child, following = following, None
+                (Path(folder) / f"turn-{part}-{side}").touch()
+                if place + 1 < len(sides) and self.left() > 10:
+                    following = self.start(*sides[place + 1], folder)
+                self.race(part, side, child, folder)
+                self.keep()
         for table in self.tables():
             self.console.print(table)
         wrong = self.wrong()
@@ -84,7 +107,15 @@ class Race:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def command(self, part: str, side: str, folder: str, *arguments: str) -> list[str]:
-        module = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.race_sides", part, *([side] if side else [])]
+        module = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "recipes.benchmarks.race_sides",
+            part,
+            *([side] if side else []),
+        ]
         return [*module, "--folder", folder, *["--dry-run"] * self.options.dry_run, *arguments]
 
     def settings(self, *, is_host: bool = False) -> dict[str, str]:
@@ -96,48 +127,44 @@ class Race:
     def left(self) -> float:
         return self.ends - time.monotonic()
 
-    def child(self, name: str, command: list[str], longest: float) -> tuple[int | None, str]:
-        """Runs a process within the time that is left; returns its status, None if it was ended, and its output."""
-        started, log = time.monotonic(), self.out / "log.txt"
-        with tempfile.TemporaryFile("w+") as output:
-            try:
-                code: int | None = subprocess.run(
-                    command, stdout=output, stderr=subprocess.STDOUT, env=self.settings(),
-                    timeout=max(1.0, min(longest, self.left())),
-                ).returncode  # fmt: skip
-            except subprocess.TimeoutExpired:
-                code = None
-            output.seek(0)
-            text = output.read()
+    def start(self, part: str, side: str, folder: str) -> "Child":
+        return Child(self.command(part, side, folder, "--wait"), self.settings())
+
+    def end(self, name: str, child: "Child") -> tuple[int | None, str]:
+        """Waits for a process within the time that is left; returns its status (None: it was ended) and its output."""
+        started = time.monotonic()
+        code, text = child.end(min(LONGEST, self.left()))
         self.seconds[name] = time.monotonic() - started
-        with log.open("a") as file:
+        with (self.out / "log.txt").open("a") as file:
             file.write(f"== {name}: {code}, {self.seconds[name]:.0f} s\n{text[-6000:]}\n")
         ended = "ended" if code is None else "ok" if code == 0 else "FAILED"
         self.console.print(f"{name}: {ended}, {self.seconds[name]:.0f} s", highlight=False)
         return code, text
 
     def check(self) -> None:
-        """Right values: the checks of `recipes/accelerator_smoke.py`."""
+        """Right values: the checks of `recipes/accelerator_smoke.py`, of a model that the host computes in seconds."""
         script = results.ROOT / "recipes" / "accelerator_smoke.py"
-        command = [sys.executable, "-W", "ignore", str(script), *["--dry-run"] * self.options.dry_run]
-        code, text = self.child("checks", command, LONGEST)
+        sizes = ["--dry-run"] if self.options.dry_run else ["--layers", "4", "--width", "256"]
+        code, text = self.end("checks", Child([sys.executable, "-W", "ignore", str(script), *sizes], self.settings()))
         rows = [line.strip() for line in text.splitlines() if "│" in line]
         self.checks = [" ".join(" ".join(row.strip("│┃ ").split("│")).split()) for row in rows]
         if code != 0:
             self.checks.append(f"FAILED: {'ended' if code is None else f'status {code}'}; {text.strip()[-300:]}")
         self.keep()
 
-    def race(self, part: str, side: str, folder: str) -> None:
-        """Runs a side and reads the figures that it wrote, also where it was ended."""
-        if self.left() < 10:
+    def race(self, part: str, side: str, child: "Child | None", folder: str) -> None:
+        """Waits for a side and reads the figures that it wrote, also where it was ended."""
+        if child is None:
             self.found[part][side] = {"error": "no time was left"}
             return
-        code, text = self.child(f"{part}, {side}", self.command(part, side, folder), LONGEST)
+        code, text = self.end(f"{part}, {side}", child)
         path = Path(folder) / f"{part}-{side.replace(' ', '-')}.json"
         figures: Figures = json.loads(path.read_text()) if path.exists() else {}
         if code != 0:
             last = text.strip().splitlines()[-1:] or ["nothing printed"]
-            figures["error"] = f"ended after {self.seconds[f'{part}, {side}']:.0f} s" if code is None else last[0][-200:]
+            figures["error"] = (
+                f"ended after {self.seconds[f'{part}, {side}']:.0f} s" if code is None else last[0][-200:]
+            )
         self.found[part][side] = figures
 
     # --- what was found -------------------------------------------------------------------------------------------------
@@ -168,7 +195,9 @@ class Race:
         """Writes what is known in the form of docs/results."""
         import torch
 
-        kinds = {figures["device"] for sides in self.found.values() for figures in sides.values() if "device" in figures}
+        kinds = {
+            figures["device"] for sides in self.found.values() for figures in sides.values() if "device" in figures
+        }
         machine = results.machine()
         run = {
             "command": "python -m recipes.benchmarks.race" + " --dry-run" * self.options.dry_run,
@@ -191,8 +220,8 @@ def _in_memory() -> str | None:
 def _steps(part: str, sides: Mapping[str, Figures]) -> Table:
     """The table of a training step."""
     table = Table(
-        "side", "step ms", "of torch.compile", "of JAX", "fastest to slowest", "tokens/s", "MFU", "peak GiB", "first step s",
-        "loss, first", "last", title=TITLES[part], title_justify="left",
+        "side", "step ms", "of torch.compile", "of JAX", "fastest to slowest", "tokens/s", "MFU", "peak GiB",
+        "first step s", "loss, first", "last", title=TITLES[part], title_justify="left",
     )  # fmt: skip
     for side, figures in sides.items():
         if "step" not in figures:
@@ -231,8 +260,8 @@ def _decoding(sides: Mapping[str, Figures]) -> Table:
                 for other in ("torch", "JAX by hand")
             ]
             table.add_row(
-                str(count), side, f"{speed:,.0f}", *ratios, f"{1e3 * count / speed:.2f}", f"{figures[f'first {count}']:.1f}",
-                _equal(tokens, sides.get("torch", {}).get(f"tokens {count}")),
+                str(count), side, f"{speed:,.0f}", *ratios, f"{1e3 * count / speed:.2f}",
+                f"{figures[f'first {count}']:.1f}", _equal(tokens, sides.get("torch", {}).get(f"tokens {count}")),
             )  # fmt: skip
     return table
 

@@ -1,10 +1,10 @@
 """A side of the race in a process of its own: it trains or decodes on this machine's device, and writes its figures.
 
     python -m recipes.benchmarks.race_sides gpt torch.compile --folder out/race
-    python -m recipes.benchmarks.race_sides llama compiled --folder out/race --target h200:1  # its plan, on any machine
+    python -m recipes.benchmarks.race_sides llama compiled --folder out/race --target h200:1  # its plan, anywhere
 
-Called by `race.py`. Lives here: the models, the step as written for one device, and hand-written JAX of both. All sides
-of a part read one file of weights in float32 and the same batches. A step is timed from its tokens on the host to its
+Called by `race.py`. Lives here: the models and the step as written for one device; hand-written JAX is in `race_jax.py`.
+All sides of a part read one file of weights in float32 and the same batches. A step is timed from its tokens on the host to its
 loss there. Torch's sides compute under autocast to bfloat16; JAX casts float32 masters to bfloat16, and has its residuals
 in it, too, which autocast has in float32.
 """
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from recipes.gpt import GPT, GPTConfig, cross_entropy
 
 SIDES = {
-    "gpt": ("compiled", "lazy", "torch.compile", "JAX by hand"),
-    "llama": ("compiled", "lazy", "torch.compile", "JAX by hand", "FSDP, compiled"),
+    "gpt": ("compiled", "torch.compile", "JAX by hand", "lazy"),
+    "llama": ("compiled", "torch.compile", "JAX by hand", "lazy", "FSDP, compiled"),
     "decode": ("xla", "torch", "JAX by hand"),
 }
 WARM, TIMED, LEARNING_RATE = 3, 10, 1e-4
@@ -73,7 +73,7 @@ class Side:
 
     def __init__(self, options: argparse.Namespace):
         self.part, self.name, self.folder = options.part, options.side, Path(options.folder)
-        self.is_dry, self.target = options.dry_run, options.target
+        self.is_dry, self.target, self.is_asked = options.dry_run, options.target, options.wait
         self.sizes = DRY if options.dry_run else FULL
         self.figures: Figures = {"part": self.part, "side": self.name}
         self.started = time.perf_counter()
@@ -81,6 +81,13 @@ class Side:
     def keep(self, **figures: Any) -> None:
         self.figures |= figures
         (self.folder / f"{self.part}-{self.name.replace(' ', '-')}.json").write_text(json.dumps(self.figures))
+
+    def wait(self) -> None:
+        """Ends when the side before has left the device: `race.py` writes a file then."""
+        turn = self.folder / f"turn-{self.part}-{self.name}"
+        while self.is_asked and not turn.exists():
+            time.sleep(0.05)
+        self.started = time.perf_counter()
 
     # --- models and batches -------------------------------------------------------------------------------------------
 
@@ -105,6 +112,7 @@ class Side:
         if self.part != "gpt":
             # `to_empty` leaves buffers that no state dict has without values: the frequencies of positions.
             model.model.rotary_emb = type(model.model.rotary_emb)(model.config)
+        self.wait()
         return model.to(device)
 
     def batches(self) -> list[Tensor]:
@@ -133,7 +141,7 @@ class Side:
             products = layers * layer + sizes["vocab_size"] * width
         return float(rows * length * (6 * products + 6 * layers * length * width))
 
-    # --- a training step ------------------------------------------------------------------------------------------------
+    # --- a training step ----------------------------------------------------------------------------------------------
 
     def timed(self, step: Callable[[Tensor], float], peak: Callable[[], int | None], kind: str) -> None:
         """Runs the steps and keeps the figures. peak: bytes."""
@@ -246,6 +254,7 @@ class Side:
         from recipes.benchmarks import race_jax
 
         weights = {name: value.numpy() for name, value in load_file(self.weights).items()}
+        self.wait()
         if self.part == "gpt":
             program = race_jax.gpt(weights, self.sizes.gpt.heads, LEARNING_RATE, is_cpu=self.is_dry)
         else:
@@ -262,7 +271,7 @@ class Side:
 
         self.timed(step, _peak_of_jax, _kind_of_jax())
 
-    # --- decoding -------------------------------------------------------------------------------------------------------
+    # --- decoding -----------------------------------------------------------------------------------------------------
 
     def decode(self) -> None:
         """Greedy tokens behind prompts of one sequence and of eight, in bfloat16; the caller reads all of them."""
@@ -321,7 +330,9 @@ class Side:
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
             config.rope_parameters["rope_theta"], config.rms_norm_eps,
         )  # fmt: skip
-        weights = {name: jnp.asarray(x.numpy(), jnp.bfloat16) for name, x in load_file(self.weights).items()}
+        loaded = load_file(self.weights)
+        self.wait()
+        weights = {name: jnp.asarray(x.numpy(), jnp.bfloat16) for name, x in loaded.items()}
         decoder = Decoder(shapes, weights, self.sizes.prompt + self.sizes.tokens)
         self.keep(device=_kind_of_jax())
         none = -1  # no token ends a sequence
@@ -359,6 +370,7 @@ def main() -> None:
     parser.add_argument("side", nargs="?", default="")
     parser.add_argument("--folder", required=True, help="of weights and figures")
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU")
+    parser.add_argument("--wait", action="store_true", help="for FOLDER/turn-PART-SIDE, once the weights are in memory")
     parser.add_argument("--target", help="plan the step for this device; only for sides of this library")
     options = parser.parse_args()
     if options.part == "weights":

@@ -40,7 +40,8 @@ def test_the_plans_are_of_every_planned_step() -> None:
 def test_a_planned_step_stands_beside_its_run() -> None:
     figures = {"step": 0.4, "device": "NVIDIA H200", "peak": 2**30}
     table = race.beside({"gpt": {}, "llama": {"compiled": figures}, "decode": {}})
-    assert table is not None and [list(column.cells)[0] for column in table.columns][:2] == ["llama, compiled", "h200:1"]
+    assert table is not None
+    assert [next(iter(column.cells)) for column in table.columns][:2] == ["llama, compiled", "h200:1"]
     assert race.beside({"gpt": {}, "llama": {}, "decode": {}}) is None
 
 

@@ -1,8 +1,8 @@
 """Libraries that record no read of a value into a captured CUDA stream: a call recorded here is one to them.
 
-transformers looks at the values of attention masks, to leave out those that mask nothing, but not in such a stream. It
-may look at constants, as the positions of a batch that is not packed: a mask that it makes of them is one that no
-kernel of attention takes.
+transformers reads the values of attention masks, to leave out those that mask nothing, but not in such a stream. Where
+nothing is read (no mask, or constants as the positions of a batch that is not packed) it must leave them out here, too:
+a mask in full is one that no kernel of attention takes.
 """
 
 import functools
@@ -31,13 +31,15 @@ def _look_at_constants(masking_utils: Any) -> None:
     is_tracing = masking_utils.is_tracing
 
     def may_not_look(tensor: Any = None) -> bool:
-        return is_tracing(tensor) and (torch.compiler.is_compiling() or not _is_constant(tensor))
+        return is_tracing(tensor) and (torch.compiler.is_compiling() or not _is_known(tensor))
 
     # Dynamo follows no function of this library: to it this one is transformers' own, which it has read through before.
     may_not_look.__code__ = may_not_look.__code__.replace(co_filename=is_tracing.__code__.co_filename)
     masking_utils.is_tracing = may_not_look
 
 
-def _is_constant(tensor: Any) -> bool:
-    is_recorded = observation.active.value is not None and type(tensor) is XlaTensor
-    return is_recorded and dynamic.constant(storage_of(tensor).value) is not None
+def _is_known(mask: Any) -> bool:
+    """True in a recorded call without a mask, or with one whose values are constants."""
+    if observation.active.value is None or mask is None:
+        return observation.active.value is not None
+    return type(mask) is XlaTensor and dynamic.constant(storage_of(mask).value) is not None
