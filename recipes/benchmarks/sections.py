@@ -78,5 +78,5 @@ SECTIONS = {
     "loading": _section("loading --pairs 7", lines=("0 programs",)),
     "saving": _section("saving --steps 2", lines=("a step: ",)),
     "backward": _section("backward", lines=("Ours does more",)),
-    "gpu": _section("race", platform="gpu", code=(*_LIBRARY, *_RACED)),
+    "gpu": _section("race", platform="gpu", code=(*_LIBRARY, *_RACED), lines=("gpt", "llama", "decode")),
 }

@@ -48,5 +48,5 @@ def test_a_planned_step_stands_beside_its_run() -> None:
 def test_differing_losses_are_wrong(tmp_path: Path) -> None:
     options = type("Options", (), {"out": str(tmp_path), "minutes": 1.0})
     run = race.Race(options)  # type: ignore[arg-type]
-    run.found["gpt"] = {"lazy": {"loss": 10.0}, "JAX by hand": {"loss": 10.2}}
-    assert run.wrong() == ["gpt: first losses differ: {'lazy': 10.0, 'JAX by hand': 10.2}"]
+    run.found["gpt"] = {"lazy": {"losses": [10.0, 9.0]}, "JAX by hand": {"losses": [10.0, 9.2]}}
+    assert run.wrong() == ["gpt: losses of step 2 differ: {'lazy': 9.0, 'JAX by hand': 9.2}"]
