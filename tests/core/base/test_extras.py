@@ -75,9 +75,7 @@ class TestImported:
 
     @pytest.mark.parametrize("module", ["nosuch", "nosuch.part"])
     def test_missing(self, module: str) -> None:
-        with pytest.raises(
-            ModuleNotFoundError, match=rf"^load needs {module}: pip install 'orbax-"
-        ) as caught:
+        with pytest.raises(ModuleNotFoundError, match=rf"^load needs {module}: pip install 'orbax-") as caught:
             extras.imported(module, "orbax", "load")
         assert caught.value.name == "nosuch"
 
