@@ -140,7 +140,8 @@ def torch_xla_side(options: argparse.Namespace, weights: Arrays, devices: int) -
 
     def note() -> str:
         counts = {name: metrics.counter_value(name) for name in metrics.counter_names() if "PersistentCache" in name}
-        return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+        facts = {"torch": import_module("torch").__version__, "torch_xla": torch_xla.__version__, **counts}
+        return ", ".join(f"{name} {fact}" for name, fact in facts.items())
 
     return _torch_program(model, _loss_of(model), put=put, end=end, note=note)
 
