@@ -4,6 +4,7 @@ import importlib.metadata
 import shlex
 from collections.abc import Iterator
 from itertools import chain
+from types import ModuleType
 from typing import Any
 
 NAME = "torch-spmd"
@@ -41,7 +42,7 @@ def install_command(extra: str) -> str:
         return f"pip install '.[{extra}]' in a checkout"
 
 
-def imported(module: str, extra: str, caller: str) -> Any:
+def imported(module: str, extra: str, caller: str) -> ModuleType:
     """Imports a module of an extra; raises ModuleNotFoundError with the command that installs it."""
     try:
         return importlib.import_module(module)
