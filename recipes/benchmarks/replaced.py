@@ -286,8 +286,8 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            status = self.process.wait()
-            raise SystemExit(f"{self.name}: exit status {status} instead of a step\n{self.log.read_text()[-3000:]}")
+            self.end()
+            raise SystemExit(f"{self.name}: exit status {self.process.returncode} instead of a step\n{self.log.read_text()[-3000:]}")
         facts: Facts = json.loads(line)
         return facts
 
@@ -298,9 +298,7 @@ class Process:
         return float(self.answer()["seconds"])
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
