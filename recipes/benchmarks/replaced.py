@@ -287,7 +287,9 @@ class Process:
         line = self.process.stdout.readline()
         if not line:
             self.end()
-            raise SystemExit(f"{self.name}: exit status {self.process.returncode} instead of a step\n{self.log.read_text()[-3000:]}")
+            raise SystemExit(
+                f"{self.name}: exit status {self.process.returncode} instead of a step\n{self.log.read_text()[-3000:]}"
+            )
         facts: Facts = json.loads(line)
         return facts
 
