@@ -1,6 +1,6 @@
 """Train torchtitan's own Llama by torchtitan's own configuration: FSDP and tensor parallel on eight simulated devices.
 
-    pip install 'torch-spmd[torchtitan]'
+    pip install '.[torchtitan]'                                         # in a checkout
     python recipes/train_torchtitan.py                                  # llama3_debugmodel, bfloat16 over float32
     python recipes/train_torchtitan.py --tensor 2 --sequence 256        # fsdp=4, tensor=2
     python recipes/train_torchtitan.py --attention sdpa --compile       # the step recorded once
@@ -58,7 +58,7 @@ def configuration(name: str, attention: str) -> Any:
         from torchtitan.models.common.attention import FlexAttention, ScaledDotProductAttention
         from torchtitan.models.llama3 import config_registry
     except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}; pip install 'torch-spmd[torchtitan]'") from error
+        raise SystemExit(f"{error}; in a checkout: pip install '.[torchtitan]'") from error
     if not hasattr(config_registry, name):
         known = ", ".join(one for one in dir(config_registry) if one.startswith("llama3_"))
         raise SystemExit(f"--config {name} is not in torchtitan's registry; it has {known}")

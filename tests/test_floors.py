@@ -57,7 +57,7 @@ def called(path: Path) -> Iterator[str]:
     """The modules that a file imports by a call of importlib; a name that is computed counts by its constant start."""
     for node in ast.walk(ast.parse(path.read_text())):
         function = node.func if isinstance(node, ast.Call) else None
-        if getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__"):
+        if getattr(function, "attr", getattr(function, "id", None)) in ("import_module", "__import__", "imported"):
             name = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             yield name.value.rstrip("._") if isinstance(name, ast.Constant) else f"? {ast.unparse(name)}"
 
@@ -250,8 +250,9 @@ class TestByCall:
         file = tmp_path / "file.py"
         file.write_text(
             "importlib.import_module('fsdp.units')\nimport_module(f'spmd.tools.planning.{name}')\nimport_module(name)\n"
+            "extras.imported('orbax.checkpoint', extra, caller)\n"
         )
-        assert [*called(file)] == ["fsdp.units", "spmd.tools.planning", "? name"]
+        assert [*called(file)] == ["fsdp.units", "spmd.tools.planning", "? name", "orbax.checkpoint"]
 
     def test_names_are_written_out(self) -> None:
         computed = {(module_name(path), name) for path in FILES for name in called(path) if name.startswith("?")}
@@ -259,6 +260,7 @@ class TestByCall:
         # comes to know fsdp.
         of_table = {("spmd.names.compat.finder", "? module"), ("spmd.names.compat.finder", "? path")}
         computed.remove(("spmd.packages", "? path"))  # a package under another name, by a table
+        computed.remove(("spmd.core.base.extras", "? module"))  # `imported`, whose calls are seen themselves
         assert computed == {("spmd.core.torch_state.imported", "? _name"), *of_table}, computed
 
     def test_of_ours_only_what_imports_much(self) -> None:

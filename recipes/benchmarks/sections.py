@@ -78,5 +78,9 @@ SECTIONS = {
     "loading": _section("loading --pairs 7", lines=("0 programs",)),
     "saving": _section("saving --steps 2", lines=("a step: ",)),
     "backward": _section("backward", lines=("Ours does more",)),
+    # PyTorch/XLA has an environment of its own: `recipes/benchmarks/replaced.py` says how to make it.
+    "replaced": _section(
+        f'replaced --jax-options "{_MEMORY_FIRST}"', lines=("PyTorch/XLA",), platform="cpu, with PyTorch/XLA beside it"
+    ),
     "gpu": _section("race", platform="gpu", code=(*_LIBRARY, *_RACED), lines=("gpt", "llama", "decode")),
 }

@@ -6,6 +6,7 @@ This is its door: what the library takes. Packages that record ops or change gra
 from . import checks as _checks  # noqa: F401  # joins programs and run
 from . import files as _files  # noqa: F401  # joins programs
 from . import loop as _loop  # noqa: F401  # joins lower
+from .base import extras as extras
 from .base.compile_record import Collective as Collective
 from .base.compile_record import CompileRecord as CompileRecord
 from .base.compile_record import Move as Move

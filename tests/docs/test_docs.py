@@ -42,6 +42,14 @@ class TestPages:
         gc.collect()  # a page's functions hold each other, and what they have recorded
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_a_reader_has_the_devices(page: Path) -> None:
+    """A page that numbers the devices of its meshes simulates them before: a reader's machine has one."""
+    code = "".join(blocks(page))
+    numbered = re.search(r"\bMesh\((range\(|\[|np\.)|\binit_device_mesh\(", code)
+    assert numbered is None or "spmd.simulate(" in code[: numbered.start()]
+
+
 @pytest.mark.parametrize("name", MODULES)
 class TestDocstrings:
     """The examples give what they show."""

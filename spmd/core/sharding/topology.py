@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
+from ..base import extras
 from ..base.config import config, loading_plugins, prepare_cuda, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
 from ..base.state import PerThread, held
@@ -86,7 +87,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f'installed: pip install \'torch-spmd[tpu]\'), several such as "2xv5e:2x4", GPUs such as "h100:8" '
+            f'installed: {extras.install_command("tpu")}), several such as "2xv5e:2x4", GPUs such as "h100:8" '
             f'({", ".join(sorted(GPU_DESCRIPTIONS))}), or simulated devices such as "cpu:2048". {error}'
         ) from error
 
@@ -100,8 +101,8 @@ def _gpus(target: str, nodes: int, size: int) -> Sequence[jax.Device]:
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise ValueError(
             f"Mesh: target {target!r} needs CUDA's plugin of jax, which compiles without a GPU or a driver: "
-            "pip install 'torch-spmd[gpu-plan]'. If it is installed, jax has given it up: set JAX_PLATFORMS=cpu before "
-            f"jax starts, or import spmd before. {error}"
+            f"{extras.install_command('gpu-plan')}. If it is installed, jax has given it up: set JAX_PLATFORMS=cpu "
+            f"before jax starts, or import spmd before. {error}"
         ) from error
     return described.devices
 

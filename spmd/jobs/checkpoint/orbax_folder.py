@@ -10,7 +10,19 @@ import jax
 import numpy as np
 import torch
 
-from ...core import Dim, Sharding, Spec, XlaTensor, compiler_context, dtypes, storage_of, syncs, tensor_meta, transfer
+from ...core import (
+    Dim,
+    Sharding,
+    Spec,
+    XlaTensor,
+    compiler_context,
+    dtypes,
+    extras,
+    storage_of,
+    syncs,
+    tensor_meta,
+    transfer,
+)
 from ...tensors.shards import Filling, can_fill
 from . import common_calls as calls
 from .loading import LoadedNames, Rename, compared, differ, renamed
@@ -35,7 +47,7 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
         force: replaces a folder that is there.
 
     Raises FileExistsError, TypeError for a value that orbax has no place for, ModuleNotFoundError without the package
-    (`pip install 'torch-spmd[orbax]'`). Source: `orbax.checkpoint.PyTreeCheckpointer.save`.
+    (`pip install orbax-checkpoint`). Source: `orbax.checkpoint.PyTreeCheckpointer.save`.
 
     >>> import tempfile, torch, spmd
     >>> import orbax.checkpoint
@@ -46,7 +58,7 @@ def save_orbax(state: Any, folder: Path, *, nested: bool = True, force: bool = F
     >>> tree["layer"]["x"].shape
     (8,)
     """
-    orbax = _orbax("save_orbax")
+    orbax = extras.imported("orbax.checkpoint", "orbax", "save_orbax")
     path = _place(folder)
     if path.exists() and not force:
         raise FileExistsError(f"save_orbax: {path} is there already; pass another folder, or force=True to replace it")
@@ -84,7 +96,7 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
     >>> x.sum().item()
     8.0
     """
-    orbax = _orbax("load_orbax")
+    orbax = extras.imported("orbax.checkpoint", "orbax", "load_orbax")
     path = _item(_place(folder))
     calls.agree(f"load_orbax of {path}")
     checkpointer = orbax.PyTreeCheckpointer()
@@ -128,18 +140,6 @@ def load_orbax(state: Any, folder: Path, *, strict: bool = True, rename: Rename 
 
 
 # --- the package and its folders --------------------------------------------------------------------------------------
-
-
-def _orbax(caller: str) -> Any:
-    try:
-        return importlib.import_module("orbax.checkpoint")
-    except ModuleNotFoundError as error:
-        if error.name not in ("orbax", "orbax.checkpoint"):
-            raise
-        raise ModuleNotFoundError(
-            f"{caller}: the folders of orbax are written and read by its package; pip install 'torch-spmd[orbax]'",
-            name="orbax",
-        ) from error
 
 
 def _place(folder: Path) -> Any:

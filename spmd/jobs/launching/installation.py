@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 import jax
 import torch
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ...core import config, hardware, options, topology, variables
+from ...core import config, extras, hardware, options, topology, variables
 from ...mesh.hints import did_you_mean
 
-NAME = "torch-spmd"
 OK, NOTE, WRONG = "ok", "note", "WRONG"
 _ACCELERATORS = {"/dev/nvidia0": "cuda", "/dev/accel0": "tpu"}
 _FEW_FILES = 4096
@@ -57,19 +55,19 @@ def _fits(version: str | None, ranges: SpecifierSet) -> bool:
 
 
 def _versions() -> Iterator[Remark]:
-    about = importlib.metadata.metadata(NAME)
+    about = importlib.metadata.metadata(extras.NAME)
     python = platform.python_version()
     wanted = about["Requires-Python"]
     mark = OK if _fits(python, SpecifierSet(wanted)) else WRONG
     yield Remark(mark, "Python", f"{python}, expected {wanted}; {sys.executable}")
-    for requirement in _requirements(NAME):
+    for requirement in extras.requirements(extras.NAME):
         version = _installed(requirement.name)
         mark = OK if _fits(version, requirement.specifier) else WRONG
         yield Remark(mark, requirement.name, f"{version or 'is not installed'}, expected {requirement.specifier}")
     if _numbers(jax.__version__) != _numbers(_installed("jaxlib")):
         words = f"jax is {jax.__version__}; jax's own releases go with a jaxlib of the same number"
         yield Remark(NOTE, "jaxlib", words)
-    yield Remark(OK, NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
+    yield Remark(OK, extras.NAME, f"{about['Version']} at {Path(__file__).parents[3]}")
 
 
 def _installed(name: str) -> str | None:
@@ -79,21 +77,12 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _requirements(name: str, extra: str = "") -> Iterator[Requirement]:
-    """The requirements of a distribution on this machine: by itself, or in addition for one of its extras."""
-    for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
-        marker = requirement.marker
-        by_itself = marker is None or marker.evaluate({"extra": ""})
-        if by_itself if not extra else marker is not None and not by_itself and marker.evaluate({"extra": extra}):
-            yield requirement
-
-
 def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]:
     """The distributions that are missing for an extra, those of the extras that it requires included (`jax[tpu]`)."""
     if (name, extra) in seen:
         return
     seen.add((name, extra))
-    for requirement in _requirements(name, extra):
+    for requirement in extras.requirements(name, extra):
         version = _installed(requirement.name)
         if version is None:
             yield requirement.name
@@ -105,13 +94,11 @@ def _lacking(name: str, extra: str, seen: set[tuple[str, str]]) -> Iterator[str]
 
 
 def _extras() -> Iterator[Remark]:
-    extras = {*(importlib.metadata.metadata(NAME).get_all("Provides-Extra") or ())} - {"dev", "docs", "test"}
-    lacking = {extra: list(dict.fromkeys(_lacking(NAME, extra, set()))) for extra in sorted(extras)}
-    whole = [extra for extra, names in lacking.items() if not names]
-    yield Remark(OK, "extras", f"complete: {', '.join(whole) or 'none'}")
-    for extra, names in lacking.items():
-        if names:
-            yield Remark(NOTE, "extras", f'{extra} lacks {", ".join(names)}: pip install "{NAME}[{extra}]"')
+    provided = {*(importlib.metadata.metadata(extras.NAME).get_all("Provides-Extra") or ())} - {"dev", "docs", "test"}
+    lacking = {extra: list(dict.fromkeys(_lacking(extras.NAME, extra, set()))) for extra in sorted(provided)}
+    yield Remark(OK, "extras", f"complete: {', '.join(extra for extra in lacking if not lacking[extra]) or 'none'}")
+    for extra in filter(lacking.get, lacking):
+        yield Remark(NOTE, "extras", f"{extra} lacks {', '.join(lacking[extra])}: {extras.install_command(extra)}")
 
 
 def _clashes() -> Iterator[Remark]:

@@ -1,7 +1,6 @@
 """An exported program with its manifest and the tensors of its state; written as a folder."""
 
 import contextlib
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,6 @@ from ...tensors.launch import full_tensor
 FORMAT = "spmd.export"
 VERSION = 1
 PROGRAM, WEIGHTS, MANIFEST = "program.jax_export", "weights.safetensors", "manifest.json"
-
-
-def needs_flatbuffers(caller: str) -> None:
-    """Raises ModuleNotFoundError without the package in which jax reads and writes programs."""
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise ModuleNotFoundError(
-            f"{caller}: jax reads and writes programs by the package flatbuffers; pip install 'torch-spmd[export]'",
-            name="flatbuffers",
-        )
 
 
 class Exported:

@@ -12,9 +12,9 @@ import torch
 from jax import export as jax_export
 from torch import nn
 
-from ...core import Meta, Sharding, compiler_context, config, options, processes, storage_of, user_line
+from ...core import Meta, Sharding, compiler_context, config, extras, options, processes, storage_of, user_line
 from ...core.extend import jax_facts, regions, user_lines, walks
-from .exported import FORMAT, VERSION, Exported, array_facts, needs_flatbuffers, struct
+from .exported import FORMAT, VERSION, Exported, array_facts, struct
 from .exported_call import ExportedStep, record
 
 
@@ -56,7 +56,7 @@ def export(
     >>> torch.equal(loaded(torch.ones(3, 4, device="xla")), model(torch.ones(3, 4, device="xla")))
     True
     """
-    needs_flatbuffers("export")
+    extras.imported("flatbuffers", "export", "export")  # jax writes programs by it
     if isinstance(step, torch.export.ExportedProgram):
         step = step.module()
         if any(tensor.device.type == "xla" for tensor in (*step.parameters(), *step.buffers())):

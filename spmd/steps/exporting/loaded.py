@@ -22,6 +22,7 @@ from ...core import (
     annotations,
     compiler_context,
     dense_meta,
+    extras,
     hardware,
     processes,
     recording,
@@ -42,7 +43,7 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...tensors import sealed_json
 from ...tensors.annotate import mark_sharding, reshard
-from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers, on_host, struct
+from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, on_host, struct
 from .nested_values import matched, rebuild
 
 
@@ -69,7 +70,7 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     >>> program(torch.zeros(8, 4, device="xla")).sum().item()
     32.0
     """
-    needs_flatbuffers("load_exported")
+    extras.imported("flatbuffers", "export", "load_exported")  # jax reads programs by it
     if isinstance(path, Exported):
         state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
         return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh)

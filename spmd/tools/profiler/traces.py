@@ -108,7 +108,7 @@ def trace(folder: str | PathLike[str], *, python: bool = False) -> Iterator[None
 
     `*.trace.json.gz` opens in https://ui.perfetto.dev: a row for each device, whose blocks have your module path, the
     ops and your line, and the host's rows: record, compile, dispatch, wait, upload. `*.xplane.pb` opens in TensorBoard
-    (`pip install 'torch-spmd[xprof]'`). `summary` prints the same as a table. While it is on, each op's module is
+    (`pip install xprof`). `summary` prints the same as a table. While it is on, each op's module is
     noted, at some microseconds an op; no program is compiled again for it. With several processes each writes a folder
     of its own, `process_<number>`.
 

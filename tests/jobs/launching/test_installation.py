@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 import spmd
 from spmd.__main__ import main
+from spmd.core import extras
 from spmd.core.checks.miscompiles import MISCOMPILES
 from spmd.jobs.launching import installation
 
@@ -56,22 +57,29 @@ def test_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_extras_of_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra `tpu` is jax's extra of that name, which asks for libtpu, for which jax has a range."""
     requires = {
-        "torch-spmd": ["jax>=0.10", 'jax[tpu]>=0.10; extra == "tpu"', 'torch-spmd[tpu]; extra == "all"',
+        extras.NAME: ["jax>=0.10", 'jax[tpu]>=0.10; extra == "tpu"', f'{extras.NAME}[tpu]; extra == "all"',
                        'einops>=0.8; extra == "plain"', 'nosuch; sys_platform == "none" and extra == "plain"'],
         "jax": ["numpy", 'libtpu==0.0.42.*; extra == "tpu"', 'nosuch; extra == "cuda"'],
     }  # fmt: skip
-    versions: dict[str, str | None] = {"torch-spmd": "0.1", "jax": "0.10.2", "einops": "0.8"}
+    versions: dict[str, str | None] = {extras.NAME: "0.1", "jax": "0.10.2", "einops": "0.8"}
     monkeypatch.setattr(importlib.metadata, "requires", requires.get)
     monkeypatch.setattr(installation, "_installed", versions.get)
 
     def lacking(extra: str) -> list[str]:
-        return [*installation._lacking("torch-spmd", extra, set())]
+        return [*installation._lacking(extras.NAME, extra, set())]
 
     assert lacking("tpu") == lacking("all") == ["libtpu"] and lacking("plain") == []
     versions["libtpu"] = "0.0.41"
     assert lacking("tpu") == ["libtpu ==0.0.42.* (here is 0.0.41)"]
     versions["libtpu"] = "0.0.42.1"
     assert lacking("tpu") == []
+
+
+def test_what_a_missing_extra_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages by their own names: no index has the library's."""
+    monkeypatch.setattr(installation, "_lacking", lambda name, extra, seen: ["xprof"] if extra == "xprof" else [])
+    missing = [one.words for one in installation._extras() if one.mark == installation.NOTE]
+    assert missing == ["xprof lacks xprof: pip install 'xprof>=2.20'"]
 
 
 def test_another_owner_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,9 +172,7 @@ class TestDescriptions:
     @without_plugin
     def test_without_the_plugin(self) -> None:
         assert num_devices("h100:8") == 8
-        with pytest.raises(
-            ValueError, match=r"'h100:8' needs CUDA's plugin of jax.*pip install 'torch-spmd\[gpu-plan\]'"
-        ):
+        with pytest.raises(ValueError, match=r"'h100:8' needs CUDA's plugin of jax.*pip install jax-cuda12-plugin=="):
             all_devices("h100:8")
         with pytest.raises(ValueError, match=r"GPUs such as \"h100:8\" \(a100, b200, .*h100"):
             all_devices("h1000:8")

@@ -153,7 +153,7 @@ class TestTpu:
                 print(error)
             """,
         )
-        assert "target 'v5e:2x4' is not known" in printed and "pip install 'torch-spmd[tpu]'" in printed
+        assert "target 'v5e:2x4' is not known" in printed and "installed: pip install 'jax[tpu]" in printed
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_slice(self) -> None:
