@@ -16,6 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ..base.jax_private import text_with_constants
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -103,6 +105,13 @@ class Executable(Protocol):
     def as_text(self) -> str | None: ...
 
 
+def text_of(executable: Executable) -> str:
+    """The optimised program as text; of one with kernels with all constants, among them the masks of attention."""
+    text = executable.as_text() or ""
+    has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
+    return text_with_constants(executable) if has_masks else text
+
+
 _LAST: "weakref.WeakKeyDictionary[Executable, Module]" = weakref.WeakKeyDictionary()
 
 
@@ -138,7 +147,7 @@ class Module:
         """The program of an executable. The last one is kept, as several checks read the same."""
         if executable not in _LAST:
             _LAST.clear()
-            _LAST[executable] = cls(executable.as_text() or "")
+            _LAST[executable] = cls(text_of(executable))
         return _LAST[executable]
 
     def lines(self, *, inner: bool = True) -> Iterator[tuple[Computation, Instruction]]:
