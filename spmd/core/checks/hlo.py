@@ -46,12 +46,20 @@ class Instruction:
         return "" if match is None else match[1]
 
     @functools.cached_property
+    def values(self) -> np.ndarray | None:
+        """The integers of a constant, in its dims; None where the text elides them, and for another opcode."""
+        if self.opcode != "constant" or "..." in self.arguments:
+            return None
+        return np.array(_INTEGER.findall(self.arguments), int).reshape(arrays(self.shape)[0][1])
+
+    @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
         """The computations that the line calls, each with the name of the attribute."""
         return [(kind, name) for kind, names in _CALLED.findall(self.rest) for name in _CALLED_NAME.findall(names)]
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
+_INTEGER = re.compile(r"-?\d+")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
 _CALLED = re.compile(

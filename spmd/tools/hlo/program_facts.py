@@ -30,7 +30,7 @@ def of_program(program: Program) -> tuple[float, dict[str, int], Exchanges, tupl
     counted = executables.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
-    if not counts and " while(" not in text and is_counted:
+    if not counts and " while(" not in text and _KERNEL not in text and is_counted:
         return counted, {}, (), ()
     module = Module.of(program.executable)
     counted += repeated_flops(module) if is_counted else flops_of(module)

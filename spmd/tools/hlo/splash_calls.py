@@ -70,7 +70,6 @@ def _operands(computation: Computation, line: Instruction) -> list[tuple[int, ..
 # Opcodes of a copy, or of a part, of their first operand; also as a pair of -start and -done.
 _COPIES = {"copy", "bitcast", "reshape", "convert", "optimization-barrier", "slice", "dynamic-slice", "while"}
 _INDEX = re.compile(r"\bindex=(\d+)")
-_NUMBER = re.compile(r"-?\d+")
 
 
 def _constant(module: Module, computation: Computation, name: str, index: int = 0) -> np.ndarray | None:
@@ -80,8 +79,7 @@ def _constant(module: Module, computation: Computation, name: str, index: int = 
     """
     line = computation.by_name[name]
     if line.opcode == "constant":
-        dims = hlo_text.arrays(line.shape)[0][1]
-        return None if "..." in line.arguments else np.array(_NUMBER.findall(line.arguments), int).reshape(dims)
+        return line.values
     if line.opcode == "broadcast" and computation.by_name[line.operands[0]].shape.partition("]")[0].endswith("["):
         scalar = _constant(module, computation, line.operands[0])
         return None if scalar is None else np.full(hlo_text.arrays(line.shape)[0][1], scalar)

@@ -34,7 +34,10 @@ class TestShareOfScores:
         [
             ("", 1.0),  # no mask
             (f"%kinds = {BLOCKS} constant({CAUSAL})", 6 / 8),
-            ("%kinds = s8[2,4,2]{2,1,0} constant({ { {1,0}, {1,0}, {2,1}, {2,1} }, { {1,0}, {1,0}, {0,1}, {0,1} } })", 5 / 8),
+            (  # of two heads
+                "%kinds = s8[2,4,2]{2,1,0} constant({ { {1,0}, {1,0}, {2,1}, {2,1} }, { {1,0}, {1,0}, {0,1}, {0,1} } })",
+                5 / 8,
+            ),
             ("%kinds = s8[1,4,1]{2,1,0} constant({ { {1}, {1}, {1}, {1} } })", 4 / 8),  # a grid of a window's width
             (f"%two = s8[] constant(2)\n%kinds = {BLOCKS} broadcast(%two), dimensions={{}}", 1.0),
             (
