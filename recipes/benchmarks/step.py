@@ -157,7 +157,7 @@ def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace, layout: st
 
 
 def options_of(words: str | None, layout: str) -> dict[str, str]:
-    """The compiler options of JAX's side: the given ones, else those that the library gives a program of this layout."""
+    """The compiler options of JAX's side: the given ones, else those that this library's program of the layout has."""
     if words is None:
         return {name: str(value) for name, value in FREEING.items()} if layout == "fsdp" else {}
     return dict(option.split("=", 1) for option in words.split())

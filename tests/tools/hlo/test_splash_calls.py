@@ -1,10 +1,12 @@
 """What jax's attention kernel computes, read in the compiled program: the blocks of its mask, and their sizes."""
 
+import jax
 import pytest
 
 from spmd.core.checks.hlo import Module
 from spmd.tools.hlo.program_facts import kernels_in_full
 from spmd.tools.hlo.splash_calls import computed_share, is_attention
+from spmd.tools.planning.figures import Figures, notes_on
 from tests.tools.planning import hlo_of_tpu
 from tests.tools.planning.hlo_of_tpu import CAUSAL
 
@@ -35,7 +37,8 @@ class TestShareOfScores:
             ("", 1.0),  # no mask
             (f"%kinds = {BLOCKS} constant({CAUSAL})", 6 / 8),
             (  # of two heads
-                "%kinds = s8[2,4,2]{2,1,0} constant({ { {1,0}, {1,0}, {2,1}, {2,1} }, { {1,0}, {1,0}, {0,1}, {0,1} } })",
+                "%kinds = s8[2,4,2]{2,1,0} constant({ { {1,0}, {1,0}, {2,1}, {2,1} }, "
+                "{ {1,0}, {1,0}, {0,1}, {0,1} } })",
                 5 / 8,
             ),
             ("%kinds = s8[1,4,1]{2,1,0} constant({ { {1}, {1}, {1}, {1} } })", 4 / 8),  # a grid of a window's width
@@ -97,3 +100,5 @@ class TestShareOfScores:
             hlo_of_tpu.attention(sides=""),
         ):
             assert kernels_in_full(Module(hlo_of_tpu.program(text))) == 3
+        (note,) = notes_on([Figures(kernels_in_full=3)], jax.devices()[0], None, None)
+        assert note.startswith("3 runs of kernels count all scores or rows, where they may compute fewer")
