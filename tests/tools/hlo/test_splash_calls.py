@@ -1,10 +1,12 @@
-"""What jax's attention kernel computes, read in the compiled program: the blocks of its mask, and their sizes."""
+"""The scores that jax's attention kernel computes, read in the compiled program: its mask's blocks, and their sizes."""
+
+from types import SimpleNamespace
 
 import jax
 import pytest
 
 from spmd.core.checks.hlo import Module
-from spmd.tools.hlo.program_facts import kernels_in_full
+from spmd.tools.hlo.program_facts import kernels, kernels_in_full, of_program
 from spmd.tools.hlo.splash_calls import computed_share, is_attention
 from spmd.tools.planning.figures import Figures, notes_on
 from tests.tools.planning import hlo_of_tpu
@@ -102,3 +104,17 @@ class TestShareOfScores:
             assert kernels_in_full(Module(hlo_of_tpu.program(text))) == 3
         (note,) = notes_on([Figures(kernels_in_full=3)], jax.devices()[0], None, None)
         assert note.startswith("3 runs of kernels count all scores or rows, where they may compute fewer")
+
+    def test_one_chip_without_a_loop(self) -> None:
+        """The operations of its kernels count as those of several chips do; XLA's own count has none of them."""
+
+        class Compiled:
+            def as_text(self) -> str:
+                return hlo_of_tpu.program(hlo_of_tpu.attention())
+
+            def cost_analysis(self) -> dict[str, float]:
+                return {"flops": 7.0}
+
+        program = SimpleNamespace(graph=SimpleNamespace(mesh=SimpleNamespace(platform="tpu")), executable=Compiled())
+        counted, *rest = of_program(program)  # type: ignore[arg-type]  # it reads only these
+        assert counted == 7 + kernels(Module(program.executable.as_text()))[0] > 7 and rest == [{}, (), ()]
