@@ -22,7 +22,8 @@ def state(name: str) -> str:
     if not runs:
         return f"{name}: never run"
     changed = sorted({path for run in runs for path in results.changed_since(name, run)})
-    return f"{name}: {runs[0]['date']}, {runs[0]['commit']}, " + (
+    idle = ", needs an idle machine" if SECTIONS[name].needs_idle else ""
+    return f"{name}: {runs[0]['date']}, {runs[0]['commit']}{idle}, " + (
         f"changed: {', '.join(changed)}" if changed else "current"
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from recipes.benchmarks import published_rows as rows
-from spmd.core.checks.hlo import Module
+from spmd.core.checks.hlo import Module, text_of
 from spmd.mesh.gpus import GPUS
 from spmd.tools.planning import figures, gpu_clock, step_time, tpu_clock
 from spmd.tools.planning.clock import CHIPS, describe_gpu
@@ -64,7 +64,7 @@ class Keeper:
         class Read(Module):
             @classmethod
             def of(cls, executable: Any) -> Module:
-                texts.append(executable.as_text())
+                texts.append(text_of(executable))
                 return Module.of(executable)
 
         def terms_of(module: Module, chip: Any, slices: tuple[int, ...], devices: Sequence[Any]) -> Any:

@@ -227,7 +227,8 @@ def build(
     weights = {name: abstract(shape, np.float32, cut[name]) for name, shape in shapes.items()}
     tokens = abstract((batch, sequence), np.int32, batched)
     scalar = abstract((), np.float32, replicated)
-    with jax.enable_x64(False), use_partitioner(partitioner):
+    # Products of torch's precision: JAX's own default for TPUs is one pass of bfloat16.
+    with jax.enable_x64(False), use_partitioner(partitioner), jax.default_matmul_precision("highest"):
         lowered = step.lower((weights, weights, weights, scalar), tokens, tokens, scalar)
         compiled = lowered.compile(compiler_options=dict(compiler_options or {}))
     return Program(compiled, initialise, lambda values: jax.device_put(values.astype(np.int32), batched))

@@ -135,14 +135,15 @@ def dot_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
 
 
 def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """`dot_attention` of one device's shard by jax's own kernel for TPUs, without an array of length x length."""
+    """`dot_attention` of one device's shard by jax's own kernel for TPUs, without an array of length x length, in the
+    block sizes of this library's call of it: wider ones forward would compute more of the masked half."""
     length, width = query.shape[1], query.shape[-1]
     num_heads = query.shape[2] * query.shape[3]
     mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * num_heads)
-    rows, columns = min(512, length), min(1024, length)
+    rows, wide = min(512, length), min(1024, length)
     sizes = splash.BlockSizes(
-        block_q=rows, block_kv=columns, block_kv_compute=rows,
-        block_q_dkv=rows, block_kv_dkv=columns, block_kv_dkv_compute=rows, use_fused_bwd_kernel=True,
+        block_q=rows, block_kv=rows, block_kv_compute=rows,
+        block_q_dkv=rows, block_kv_dkv=wide, block_kv_dkv_compute=rows, use_fused_bwd_kernel=True,
     )  # fmt: skip
     kernel = splash.make_splash_mha(mask=mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
     scaled = (query * width**-0.5).astype(query.dtype).reshape(*query.shape[:2], num_heads, width)

@@ -87,9 +87,11 @@ def _kernel(query: jax.Array, key: jax.Array, is_causal: bool, *, saves_residual
     shape = query.shape[2], key.shape[2]
     mask = masks.CausalMask(shape) if is_causal else masks.FullMask(shape)
     block, step = min(_BLOCK, *shape), min(_STEP, *shape)
+    # Of a causal mask in this library's block sizes: wider ones would compute more of the masked half.
+    rows, columns = (step, step) if is_causal else (block, block)
     sizes = kernels.BlockSizes(
-        block_q=block, block_kv=block, block_kv_compute=step,
-        block_q_dkv=block, block_kv_dkv=block, block_kv_dkv_compute=step, use_fused_bwd_kernel=True,
+        block_q=rows, block_kv=columns, block_kv_compute=step,
+        block_q_dkv=rows, block_kv_dkv=block, block_kv_dkv_compute=step, use_fused_bwd_kernel=True,
     )  # fmt: skip
     return kernels.make_splash_mha(
         mask=masks.MultiHeadMask([mask] * query.shape[1]), block_sizes=sizes, head_shards=1, q_seq_shards=1,

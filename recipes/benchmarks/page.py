@@ -17,6 +17,7 @@ README = results.ROOT / "README.md"
 _BEGIN, _END = "<!-- make bench-all writes these rows -->\n", "<!-- to here -->\n"
 _WORDS = results.ROOT / "docs" / "site"
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+NOT_RUN = "Planned, not run"  # the heading of a table of plans
 _GREY = "#808080"  # to be read on white and on black
 Table = dict[str, Any]
 
@@ -49,7 +50,10 @@ def _compared(texts: list[str]) -> str:
 
 def tables_of(name: str, run: Run) -> list[Table]:
     tables: list[Table] = run["tables"]
-    return [joined(tables, SECTIONS[name].rows)] if SECTIONS[name].rows else tables
+    tables = [joined(tables, SECTIONS[name].rows)] if SECTIONS[name].rows else tables
+    if not SECTIONS[name].is_planned:
+        return tables
+    return [{**table, "title": ": ".join(filter(None, (NOT_RUN, table["title"])))} for table in tables]
 
 
 def markdown(table: Table) -> str:

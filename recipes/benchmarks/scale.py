@@ -260,12 +260,12 @@ def read(compiled: Any, mesh: Any) -> dict[str, Any]:
     from types import SimpleNamespace
 
     from spmd.core import topology
-    from spmd.core.checks.hlo import Module
+    from spmd.core.extend import Module
     from spmd.tools.hlo.hlo_collectives import collectives
     from spmd.tools.hlo.program_facts import cycles, repeated_flops
     from spmd.tools.planning.step_time import chip_of, terms_of
 
-    memory, module = compiled.memory_analysis(), Module(compiled.as_text())
+    memory, module = compiled.memory_analysis(), Module.of(compiled)
     program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())
     exchanged = [one.row for one in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)

@@ -10,8 +10,19 @@ _PLANNED = (
         f"spmd/tools/planning/{name}.py"
         for name in ("planner", "figures", "step_time", "clock", "tpu_clock", "gpu_clock")
     ),
+    "spmd/tools/hlo",
 )
-_RACED = tuple(f"recipes/benchmarks/{name}.py" for name in ("race_sides", "race_jax", "jax_llama", "jax_decode"))
+_BY_HAND = {  # what a command's script runs as JAX by hand, and what reads its figures
+    "step": ("jax_gpt", "layouts"),
+    "step_table": ("jax_gpt", "layouts", "step"),
+    "step_plans": ("jax_gpt", "layouts", "step", "scale"),
+    "scale": ("jax_llama",),
+    "sequences": ("jax_sequences", "jax_llama", "sides", "scale"),
+    "experts": ("jax_experts", "jax_llama", "sides", "scale"),
+    "generate": ("jax_decode",),
+    "start": ("jax_gpt",),
+    "race": ("race_sides", "race_jax", "jax_gpt", "jax_llama", "jax_decode"),
+}
 _BY_LIBTPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # it looks for no TPU
 # The options that programs of FSDP get on the CPU, for both sides.
 _MEMORY_FIRST = (
@@ -32,7 +43,9 @@ class Section:
     rows: if given, the tables of a run become one, a row each, whose columns are these rows of them.
     lines: beginnings of printed lines that the page shows.
     charted: columns that are drawn as bars, a group for each row.
-    settings: of the environment. platform: the devices that it needs.
+    settings: of the environment. platform: the devices that it needs. needs_idle: it times the machine, on which
+    nothing else may run; the figures of other sections are the compiler's (but for the seconds of compiling).
+    is_planned: its figures are plans of devices that are not here; nothing ran.
     """
 
     commands: tuple[str, ...]
@@ -42,45 +55,64 @@ class Section:
     charted: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     platform: str = "cpu"
+    needs_idle: bool = False
+    is_planned: bool = False
 
 
 def _section(*commands: str, code: tuple[str, ...] = _LIBRARY, **options: object) -> Section:
-    scripts = dict.fromkeys(f"recipes/benchmarks/{command.split()[0]}.py" for command in commands)
+    names = dict.fromkeys(command.split()[0] for command in commands)
+    names |= dict.fromkeys(part for name in names for part in _BY_HAND.get(name, ()))
+    scripts = (f"recipes/benchmarks/{name}.py" for name in names)
     return Section(commands, (*code, *scripts), **options)  # type: ignore[arg-type]
 
 
 SECTIONS = {
     "step": _section(
-        "step --pairs 8 --torch", f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"', lines=("torch-spmd / ",)
+        "step --pairs 8 --torch",
+        f'step --pairs 8 --compiler-options "{_MEMORY_FIRST}"',
+        lines=("torch-spmd / ",),
+        needs_idle=True,
     ),
     "layouts": _section(
         'step_table --layers 12 --pairs 6 --sides lazy spmd.compile "JAX by hand" "torch eager, CPU"',
         charted=("lazy", "spmd.compile", "torch eager, CPU"),
+        needs_idle=True,
     ),
     "layouts-tpu": _section(
         "step_plans",
         settings=_BY_LIBTPU,
         charted=("M cycles", "peak MiB", "moved MiB"),
         code=_PLANNED,
+        is_planned=True,
     ),
-    "large": _section("scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048", rows=_OF_A_PLAN, code=_PLANNED),
-    "memory": _section("memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED),
-    "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto"),
-    "host": _section("host_cost --parts ops", "compiled_step"),
-    "start": _section("start", lines=("warm, ",)),
-    "generate": _section("generate --rounds 9"),
+    "large": _section(
+        "scale --rows 1b 1b-kept 8b 8b-kept 70b 70b-2048", rows=_OF_A_PLAN, code=_PLANNED, is_planned=True
+    ),
+    "memory": _section("memory --target v5e:2x4", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
+    "layers": _section("scanned_layers --model gpt --layers 4 64 --modes auto", needs_idle=True),
+    "host": _section("host_cost --parts ops", "compiled_step", needs_idle=True),
+    "start": _section("start", lines=("warm, ",), needs_idle=True),
+    "generate": _section("generate --rounds 9", needs_idle=True),
     "sequences": _section(
-        "sequences --rows 2-layers 2-layers-float32 8b --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED
+        "sequences --rows 2-layers 2-layers-float32 8b --sides ours jax",
+        rows=_OF_A_PLAN,
+        code=_PLANNED,
+        is_planned=True,
     ),
-    "experts": _section("experts --rows mixtral deepseek-layer --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED),
-    "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED),
-    "convolutions": _section("convolutions --steps 5", settings={"OMP_NUM_THREADS": "1"}),
-    "loading": _section("loading --pairs 7", lines=("0 programs",)),
-    "saving": _section("saving --steps 2", lines=("a step: ",)),
+    "experts": _section(
+        "experts --rows mixtral deepseek-layer --sides ours jax", rows=_OF_A_PLAN, code=_PLANNED, is_planned=True
+    ),
+    "long": _section("long", settings=_BY_LIBTPU, code=_PLANNED, is_planned=True),
+    "convolutions": _section("convolutions --steps 5", needs_idle=True),
+    "loading": _section("loading --pairs 7", lines=("0 programs",), needs_idle=True),
+    "saving": _section("saving --steps 2", lines=("a step: ",), needs_idle=True),
     "backward": _section("backward", lines=("Ours does more",)),
     # PyTorch/XLA has an environment of its own: `recipes/benchmarks/replaced.py` says how to make it.
     "replaced": _section(
-        f'replaced --jax-options "{_MEMORY_FIRST}"', lines=("PyTorch/XLA",), platform="cpu, with PyTorch/XLA beside it"
+        f'replaced --jax-options "{_MEMORY_FIRST}"',
+        lines=("PyTorch/XLA",),
+        platform="cpu, with PyTorch/XLA beside it",
+        needs_idle=True,
     ),
-    "gpu": _section("race", platform="gpu", code=(*_LIBRARY, *_RACED), lines=("gpt", "llama", "decode")),
+    "gpu": _section("race", platform="gpu", lines=("gpt", "llama", "decode")),
 }

@@ -37,6 +37,7 @@ import jax
 from recipes import text
 from recipes.benchmarks import jax_gpt, layouts
 from recipes.gpt import GPT, GPTConfig, cross_entropy
+from spmd.core.programs.program import FREEING
 
 LEARNING_RATE = 3e-4
 HORIZON = 1000  # steps of the cosine schedule
@@ -52,7 +53,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=10, help="timed pairs (default 10), after two untimed")
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
-    parser.add_argument("--compiler-options", help="for both sides, as in config.compiler_options (default: ours auto)")
+    parser.add_argument(
+        "--compiler-options", help="for both sides, as in config.compiler_options (default: those of ours)"
+    )
     parser.add_argument("--keep", action="store_true", help="reshard_after_forward=False")
     parser.add_argument("--only", choices=("ours", "jax"), help="run one side alone")
     parser.add_argument("--target", help='plan our step for these devices instead ("v5e:2x4"); nothing is timed')
@@ -147,10 +150,17 @@ def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace, layout: st
         devices=args.devices,
         layout=layout,
         partitioner=args.partitioner,
-        compiler_options=dict(option.split("=", 1) for option in (args.compiler_options or "").split()),
+        compiler_options=options_of(args.compiler_options, layout),
     )
     step = JaxStep(program, arrays)
     return Side("JAX by hand", step, lambda: float(step.loss)), step
+
+
+def options_of(words: str | None, layout: str) -> dict[str, str]:
+    """The compiler options of JAX's side: the given ones, else those that this library's program of the layout has."""
+    if words is None:
+        return {name: str(value) for name, value in FREEING.items()} if layout == "fsdp" else {}
+    return dict(option.split("=", 1) for option in words.split())
 
 
 def run_rounds(sides: list[Side], batches: Iterator[tuple[Tensor, Tensor]], rounds: int, console: Console) -> None:

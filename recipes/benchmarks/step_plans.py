@@ -38,7 +38,7 @@ from recipes.benchmarks.scale import read
 from recipes.benchmarks.step import TorchStep
 from recipes.benchmarks.step_table import TITLES
 from recipes.gpt import GPTConfig
-from spmd.core.programs.program import of_tpus
+from spmd.core.programs.program import PLANNED, of_tpus
 
 DEVICES = 8
 # Name, heading, divisor.
@@ -115,7 +115,7 @@ def by_hand(target: str, layout: str, args: argparse.Namespace) -> Figures:
     program = jax_gpt.build(
         shapes, batch=args.batch, sequence=args.sequence, heads=args.heads, devices=devices, layout=layout,
         partitioner=args.partitioner,
-        compiler_options=of_tpus(devices[0].device_kind) if devices[0].platform == "tpu" else {},
+        compiler_options={**of_tpus(devices[0].device_kind), **PLANNED} if devices[0].platform == "tpu" else {},
     )  # fmt: skip
     return read(program.step, mesh)
 

@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, metavar="SIDE", help=", ".join(SIDES))
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
     parser.add_argument(
-        "--compiler-options", help="for ours and JAX, as in config.compiler_options (default: ours auto)"
+        "--compiler-options", help="for ours and JAX, as in config.compiler_options (default: those of ours)"
     )
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
     args = parser.parse_args(arguments)

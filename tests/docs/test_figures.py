@@ -49,6 +49,39 @@ class TestKept:
         assert {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", kept)} == set()
 
 
+TARGET = re.compile(r"\b(v4|v5e|v5p|v6e|tpu7x|a100|h100):\d")
+
+
+class TestPlanned:
+    """A table of plans says in its heading that nothing ran."""
+
+    @pytest.mark.parametrize("name", [name for name, section in SECTIONS.items() if section.is_planned])
+    def test_sections(self, name: str) -> None:
+        tables = [table for run in results.runs_of(name) for table in page.tables_of(name, run)]
+        assert tables and all(table["title"].startswith("Planned, not run") for table in tables)
+
+    def test_figures_of_a_target_are_plans(self) -> None:
+        """A section whose figures name a TPU slice is planned, and those of other sections ran on what is here."""
+        for name, section in SECTIONS.items():
+            kept = json.dumps([run["tables"] for run in results.runs_of(name)])
+            assert section.is_planned or TARGET.search(kept) is None, name
+
+    @pytest.mark.parametrize("path", ["README.md", "docs/planning.md", "docs/memory.md", "docs/fsdp.md"])
+    def test_pages(self, path: str) -> None:
+        """A row with a target and a figure in the next cells stands below such a heading."""
+        text = (ROOT / path).read_text()
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            head, _, *rows = table.splitlines()
+            figures = [row for row in rows if TARGET.search(row) and re.search(r"\| [\d.,]+ \|", row)]
+            is_of_plans = bool(figures) or re.search(r"\| plan \|", head) or TARGET.search(head) is not None
+            assert not is_of_plans or "planned, not run" in head or "seconds" in head, head
+
+    def test_a_row_that_is_worse(self) -> None:
+        """No row is left out because it is worse than JAX's: the README has the largest model."""
+        measured = README.partition("<!-- make bench-all")[2].partition("<!-- to here")[0]
+        assert "Llama-70B" in measured.partition("planned, not run")[2]
+
+
 class TestAge:
     """A section is old where code has changed, not where its words have."""
 

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 import spmd
@@ -39,6 +41,20 @@ class TestByTheClock:
         assert set(losses) == set(sides) and losses[LAZY] == losses[COMPILED]
         assert losses[LAZY] == pytest.approx(losses[EAGER], rel=1e-5) == losses[JAX]
         assert "data parallel" in capsys.readouterr().out and is_picture(tmp_path / "step_table.png")
+
+    def test_both_sides_have_the_same_options(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Under FSDP a program of the library has options of XLA's; JAX's gets them, too."""
+        options: dict[str, dict[str, str]] = {}
+        compile_lowered = jax.stages.Lowered.compile
+
+        def noted(lowered: jax.stages.Lowered, compiler_options: Any = None) -> Any:
+            name = lowered.as_text().partition(" attributes")[0]
+            options[name] = {key: str(value) for key, value in (compiler_options or {}).items()} or options.get(name, {})
+            return compile_lowered(lowered, compiler_options=compiler_options)
+
+        monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
+        self.run(tmp_path, "--layouts", "fsdp", "--sides", LAZY, JAX)
+        assert options["module @jit_step"] == options["module @jit_spmd"] != {}
 
     @pytest.mark.long
     def test_all(self, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Protocol
 
 import numpy as np
 
+from ..base.jax_private import text_with_constants
+
 
 @dataclass(frozen=True)
 class Instruction:
@@ -44,12 +46,20 @@ class Instruction:
         return "" if match is None else match[1]
 
     @functools.cached_property
+    def values(self) -> np.ndarray | None:
+        """The integers of a constant, in its dims; None where the text elides them, and for another opcode."""
+        if self.opcode != "constant" or "..." in self.arguments:
+            return None
+        return np.array(_INTEGER.findall(self.arguments), int).reshape(arrays(self.shape)[0][1])
+
+    @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
         """The computations that the line calls, each with the name of the attribute."""
         return [(kind, name) for kind, names in _CALLED.findall(self.rest) for name in _CALLED_NAME.findall(names)]
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
+_INTEGER = re.compile(r"-?\d+")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
 _CALLED = re.compile(
@@ -103,6 +113,13 @@ class Executable(Protocol):
     def as_text(self) -> str | None: ...
 
 
+def text_of(executable: Executable) -> str:
+    """The optimised program as text; of one with kernels with all constants, among them the masks of attention."""
+    text = executable.as_text() or ""
+    has_masks = 'custom_call_target="tpu_custom_call"' in text and "constant({...})" in text
+    return text_with_constants(executable) if has_masks else text
+
+
 _LAST: "weakref.WeakKeyDictionary[Executable, Module]" = weakref.WeakKeyDictionary()
 
 
@@ -138,7 +155,7 @@ class Module:
         """The program of an executable. The last one is kept, as several checks read the same."""
         if executable not in _LAST:
             _LAST.clear()
-            _LAST[executable] = cls(executable.as_text() or "")
+            _LAST[executable] = cls(text_of(executable))
         return _LAST[executable]
 
     def lines(self, *, inner: bool = True) -> Iterator[tuple[Computation, Instruction]]:

@@ -264,14 +264,14 @@ _KEEPING_BARRIERS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse_barr
 # It also runs gathers as early as it can. With recomputed activations its default order still needs least memory, and
 # the memory-optimized one defers every product that makes a weight's gradient.
 _BY_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-_FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
+FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
 
 
 # For an exact float32 product the TPU's compiler generates code of many windows, in 7 to 17 s of processor time.
 # With this target it takes 1 to 4 s, and the window has at most 2 % more cycles (libtpu 0.0.42, v5e; docs/planning.md);
 # of products in one pass it has up to 15 % more. A run is compiled with the compiler's own default.
 _TARGET = "xla_jf_convolution_performance_target"
-_PLANNED = {_TARGET: "0.97"}
+PLANNED = {_TARGET: "0.97"}
 
 
 # Options by which a TPU's compiler hides collectives behind computation. That of gathers is for a v5e alone: of other
@@ -326,7 +326,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if platform == "tpu":
         options = of_tpus(_kind(graph)) if len(graph.mesh.device_ids) > 1 else {}
         if not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
-            options |= _PLANNED
+            options |= PLANNED
         return options
     if platform == "gpu" and not is_here(graph):
         return {**_WITHOUT_GPU}
@@ -336,7 +336,7 @@ def _needed(graph: Graph) -> dict[str, str | float]:
     if "spmd.loops.recompute" in names:
         return {**_KEEPING_BARRIERS}
     if "spmd.renew" in names:
-        return {**_FREEING}
+        return {**FREEING}
     # In the bodies of loops there is no optimization barrier to keep.
     return {**_BY_MEMORY} if "spmd.renew" in {node.op.name for node in walk(graph.nodes)} else {}
 

@@ -14,6 +14,7 @@ import numpy as np
 from ...core import Collective, Move
 from ...core.extend import Computation, Graph, Instruction, Module, Node, Program, executables, hlo_text, user_lines
 from .hlo_collectives import KINDS, Exchange, Exchanges, Key, PlacedCollective, bytes_of, collectives, key_of
+from .splash_calls import attention_flops, computed_share, is_attention
 from .unrequested_moves import Placement, moves
 
 # --- what a line of the compile log reads -----------------------------------------------------------------------------
@@ -29,7 +30,7 @@ def of_program(program: Program) -> tuple[float, dict[str, int], Exchanges, tupl
     counted = executables.num_flops(program.executable)
     # The compiler of a GPU that is only described counts nothing.
     is_counted = bool(counted) or graph.mesh.platform != "gpu"
-    if not counts and " while(" not in text and is_counted:
+    if not counts and " while(" not in text and _KERNEL not in text and is_counted:
         return counted, {}, (), ()
     module = Module.of(program.executable)
     counted += repeated_flops(module) if is_counted else flops_of(module)
@@ -141,13 +142,13 @@ def repeated_flops(module: Module) -> int:
     """The floating-point operations that XLA's own count omits: those of matrix products, convolutions and kernels in
     the iterations of loops after the first, less what a kernel states and does not compute."""
     return sum(
-        computation.count * _line_flops(computation, line) - _counted_by_xla(computation, line)
+        computation.count * _line_flops(module, computation, line) - _counted_by_xla(module, computation, line)
         for computation, line in module.lines()
     )
 
 
-def _counted_by_xla(computation: Computation, line: Instruction) -> int:
-    return _stated_flops(line) if line.opcode == "custom-call" else _line_flops(computation, line)
+def _counted_by_xla(module: Module, computation: Computation, line: Instruction) -> int:
+    return _stated_flops(line) if line.opcode == "custom-call" else _line_flops(module, computation, line)
 
 
 def kernels(module: Module) -> tuple[int, int]:
@@ -156,21 +157,28 @@ def kernels(module: Module) -> tuple[int, int]:
     stated = unknown = 0
     for computation, line in module.lines():
         if _is_kernel(line):
-            flops = kernel_flops(computation, line)
+            flops = kernel_flops(module, computation, line)
             stated += computation.count * flops
             unknown += computation.count * (not flops)
     return stated, unknown
 
 
-def kernel_flops(computation: Computation, line: Instruction) -> int:
-    """The operations that one run of a kernel without cycles computes: of the library's own by what their scope says,
-    of a user's by his cost estimate; 0 for another line."""
-    return _line_flops(computation, line) if _is_kernel(line) else 0
+def kernels_in_full(module: Module) -> int:
+    """The number of calls of kernels that count all of their scores or rows, though they may compute fewer: attention
+    whose mask is not known before the run, and grouped products whose scope states no rows."""
+    return sum(
+        computation.count
+        for computation, line in module.lines()
+        if (is_attention(line) and computed_share(module, computation, line) is None)
+        or (_is_kernel(line) and _GROUPED.match(line.name) and not _ROWS.search(line.scope))
+    )
 
 
-def is_attention(line: Instruction) -> bool:
-    """True for a part of jax's splash attention."""
-    return line.opcode == "custom-call" and _SPLASH.match(line.name) is not None
+def kernel_flops(module: Module, computation: Computation, line: Instruction) -> int:
+    """The operations that one run of a kernel without cycles computes: of attention those of the blocks that its mask
+    leaves, of grouped products those of the rows in their scope, of another its author's cost estimate; 0 for another
+    line."""
+    return _line_flops(module, computation, line) if _is_kernel(line) else 0
 
 
 def _is_kernel(line: Instruction) -> bool:
@@ -179,24 +187,20 @@ def _is_kernel(line: Instruction) -> bool:
 
 _KERNEL = 'custom_call_target="tpu_custom_call"'
 
-# The products of a part of jax's splash attention: how many sum over the dim of keys, and over that of values. The
-# backward ones compute the scores again.
-_SPLASH = re.compile(r"splash_m[hq]a_(fwd|dkv|dq)")
-_PRODUCTS = {"fwd": (1, 1), "dkv": (2, 2), "dq": (2, 1), "all": (3, 2)}
 _GROUPED = re.compile(r"t?gmm\b")
 
-# What a kernel computes, in the scope of its call (`core/ops/kernels`): the scores of a head in the blocks that the
-# mask leaves; the rows of a grouped product in the blocks up to the last group.
-_SCORES, _ROWS = re.compile(r"\bscores=(\d+)"), re.compile(r"\brows=(\d+)")
+# What a grouped product computes depends on the router, so its caller states it, in the scope of the call
+# (`core/ops/kernels/grouped.py`): the rows in the blocks up to the last group.
+_ROWS = re.compile(r"\brows=(\d+)")
 
 
-def _line_flops(computation: Computation, line: Instruction) -> int:
+def _line_flops(module: Module, computation: Computation, line: Instruction) -> int:
     if line.opcode in ("dot", "convolution"):
         return product_flops(computation, line)
     if line.opcode != "custom-call":
         return 0
-    if (part := _SPLASH.match(line.name)) is not None:
-        return _attention_flops(computation, line, part[1])
+    if is_attention(line):
+        return attention_flops(module, computation, line)
     rows = _ROWS.search(line.scope) if _GROUPED.match(line.name) else None
     return _stated_flops(line) if rows is None else 2 * int(rows[1]) * math.prod(_weight_of(computation, line))
 
@@ -204,18 +208,6 @@ def _line_flops(computation: Computation, line: Instruction) -> int:
 def _stated_flops(line: Instruction) -> int:
     stated = _STATED.search(line.rest)
     return 0 if stated is None else int(stated[1])
-
-
-def _attention_flops(computation: Computation, line: Instruction, part: str) -> int:
-    """The operations of one run of a part of jax's splash attention; without a scope that says less, of all scores."""
-    shapes = (hlo_text.arrays(computation.by_name[name].shape)[0] for name in line.operands)
-    query, key, value = [dims for dtype, dims, _ in shapes if dtype in ("bf16", "f32")][:3]
-    # A backward for all gradients has that of the queries in parts.
-    has_parts = any(len(dims) > len(query) for _, dims, _ in hlo_text.arrays(line.shape))
-    of_keys, of_values = _PRODUCTS["all" if part == "dkv" and has_parts else part]
-    computed = _SCORES.search(line.scope)
-    scores = query[-2] * key[-2] if computed is None else int(computed[1])
-    return 2 * math.prod(query[:-2]) * scores * (of_keys * query[-1] + of_values * value[-1])
 
 
 def _weight_of(computation: Computation, line: Instruction) -> tuple[int, ...]:

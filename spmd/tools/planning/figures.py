@@ -15,7 +15,7 @@ import torch
 from ...core import DEVICE, Collective, Meta, Move, counters, hardware, topology, variables
 from ...core.extend import Graph, Line, Module, Node, Program, Target, executables, user_lines
 from ..hlo.hlo_collectives import Exchanges, collectives, node_index, scope_of
-from ..hlo.program_facts import cycles, exchanges, kernels, listed, table
+from ..hlo.program_facts import cycles, exchanges, kernels, kernels_in_full, listed, table
 from ..hlo.unrequested_moves import Placement
 from .layout import Term, shard_bytes, stage
 
@@ -46,6 +46,7 @@ class Figures:
     error: str = ""
     unknown_loops: tuple[tuple[str, float, int], ...] = ()
     unknown_kernels: int = 0
+    kernels_in_full: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
     no_loops: str = ""
     collectives: tuple[Collective, ...] = ()
@@ -126,6 +127,7 @@ def _figures_of_program(program: Program, graph: Graph) -> tuple[Figures, Exchan
         unknown_loops=tuple(_unknown(module, graph, {} if clock is None else clock.rounds)),
         kernel_flops=kernel_flops,
         unknown_kernels=unknown_kernels,
+        kernels_in_full=kernels_in_full(module),
         loops=program.loops,
         no_loops=next((words for name, words in record.passes if name == "scan layers" and not program.loops), ""),
         terms=terms,
@@ -227,6 +229,11 @@ def notes_on(figures: Sequence[Figures], device: Any, chip: "Chip | None", targe
     unknown = sum(one.unknown_kernels for one in figures)
     if unknown:
         yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
+    if in_full := sum(one.kernels_in_full for one in figures):
+        yield (
+            f"{in_full} runs of kernels count all scores or rows, where they may compute fewer: attention with a mask "
+            "that the program computes, or grouped products (gmm, tgmm) outside of jax.named_scope('rows=COMPUTED')."
+        )
     if len(figures) > 1:
         yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."
 

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from ...core.extend import Computation, Instruction, Module
 from ..hlo.hlo_collectives import chain_of, collectives_within, groups_of, key_of, kind_between_slices, links_of
-from ..hlo.program_facts import is_attention, kernel_flops, line_cycles
+from ..hlo.program_facts import kernel_flops, line_cycles
+from ..hlo.splash_calls import is_attention
 from .clock import HOST, WAITING, Chip, Clock, ring_bytes
 
 
@@ -92,7 +93,7 @@ class TpuClock(Clock):
         for _, name in line.called if line.opcode == "fusion" else ():
             for part in self.module.computations[name].lines:
                 self._kernels(self.module.computations[name], part)
-        flops = kernel_flops(computation, line)
+        flops = kernel_flops(self.module, computation, line)
         if is_attention(line):
             self.spend(ATTENTION, flops / self.chip.peak_flops / self.rates.attention)
         else:

@@ -105,28 +105,25 @@ class TestNumbers:
 
 
 class TestComputed:
-    """The scores that a head computes, which plans count: those of the blocks that a mask of all elements leaves."""
+    """The blocks of scores that a head computes: those that a mask of all elements leaves."""
 
     @pytest.mark.parametrize(
-        ("lengths", "shards", "is_causal"),
+        ("lengths", "is_causal"),
         [
-            ((1024, 1024), 1, True), ((512, 2048), 1, True), ((2048, 512), 1, True), ((384, 512), 1, True),
-            ((512, 2048), 4, True), ((256, 1024), 2, True), ((1024, 512), 1, False),
+            ((1024, 1024), True), ((512, 2048), True), ((2048, 512), True), ((384, 512), True), ((1024, 512), False),
         ],
     )  # fmt: skip
-    def test_blocks_of_the_mask(self, lengths: tuple[int, int], shards: int, is_causal: bool) -> None:
-        case = splash._Case(2, lengths, shards, is_causal, 1.0, False, True, 1)
-        rows, columns = np.arange(lengths[0] * shards)[:, None], np.arange(lengths[1])
+    def test_blocks_of_the_mask(self, lengths: tuple[int, int], is_causal: bool) -> None:
+        case = splash._Case(2, lengths, 1, is_causal, 1.0, False, True, 1)
+        rows, columns = np.arange(lengths[0])[:, None], np.arange(lengths[1])
         mask = (rows >= columns) | (not is_causal)
         height, forward_width = case.block
         assert case.joined_columns > forward_width or lengths[1] == forward_width
         for name, width in (("fwd", forward_width), ("dkv", case.joined_columns)):
-            blocks = mask.reshape(shards, -1, height, lengths[1] // width, width).any((2, 4))
-            assert case.num_scores(width) == blocks.sum((1, 2)).max() * height * width
-            if shards == 1:
-                info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
-                of_kernel = blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
-                assert of_kernel == blocks.sum()
+            blocks = mask.reshape(-1, height, lengths[1] // width, width).any((1, 3))
+            info = getattr(case.kernel(jnp.int32(0)), f"{name}_mask_info")
+            of_kernel = blocks.size if info.block_mask is None else np.count_nonzero(info.block_mask[0])
+            assert of_kernel == blocks.sum()
 
     def test_one_kernel_where_its_parts_fit(self) -> None:
         """The gradient of queries in parts, one for each 1,024 columns of a causal mask, 2,048 without."""
@@ -137,14 +134,6 @@ class TestComputed:
                 many = jax.ShapeDtypeStruct((1, heads, 8192, 128), jnp.bfloat16)
                 case = splash._Case.of(many, query, query, is_causal, 1.0, 1)
                 assert case.joined_columns == (8192 // parts if heads == most else 0)
-
-    def test_scope_is_in_the_program(self) -> None:
-        """A causal mask of 1,024 leaves three of the four blocks of 512."""
-        with compiler_context():
-            query = jax.ShapeDtypeStruct((1, 2, 1024, 64), jnp.bfloat16)
-            run = partial(splash._forward, is_causal=True, scale=1.0)
-            lowered = jax.jit(run).trace(query, query, query).lower(lowering_platforms=("tpu",))
-        assert f"scores={3 * 512 * 512}/" in lowered.as_text(debug_info=True)
 
 
 OP = torch.ops.aten._scaled_dot_product_fused_attention_overrideable

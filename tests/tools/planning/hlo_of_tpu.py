@@ -47,20 +47,31 @@ PAIRS = {
 }
 
 
-def attention(scope: str, *, is_joined: bool = False) -> str:
-    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide; in a scope.
-    is_joined: two, as one of them computes all gradients."""
+# The blocks of 16 x 32 scores of a causal mask of 64 x 64, at most two of keys for 16 queries: 6 of 8.
+CAUSAL = "{ { { 1, 0 }, { 1, 0 }, { 2, 1 }, { 2, 1 } } }"
+_SIDES = ", ".join(rf'\"block_q{end}\": 16, \"block_kv{end}\": 32' for end in ("", "_dkv", "_dq"))
+
+
+KINDS = f"%kinds = s8[1,4,2]{{2,1,0}} constant({CAUSAL})"
+
+
+def attention(kinds: str = KINDS, *, is_joined: bool = False, sides: str = _SIDES) -> str:
+    """The three kernels of splash attention: 8 heads of 64 queries and keys, 16 wide, values 32 wide.
+
+    kinds: the lines of %kinds, those of its blocks; "": a kernel without a mask. sides: the metadata of the calls.
+    is_joined: two kernels, as one of them computes all gradients."""
     target = 'custom_call_target="tpu_custom_call"'
-    path = 'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{}"\n}}, '
-    path += f'metadata={{op_name="jit(spmd)/jit(_run_forward)/{scope}/splash"}}'
-    names = "%mask, %query, %key, %value"
+    path = f'frontend_attributes={{kernel_metadata={{\n"xprof_metadata":"{{{sides}}}"\n}}}}, '
+    path += 'metadata={op_name="jit(step)/splash"}'
+    names = ("%next, %kinds, " if kinds else "") + "%query, %key, %value"
     backward = f"""
 %splash_mha_dkv_no_residuals.1 = bf16[2,64,16]{{2,1,0}} custom-call({names}), {target}, {path}
 %splash_mha_dq_no_residuals.1 = bf16[8,64,16]{{2,1,0}} custom-call({names}), {target}, {path}"""
     if is_joined:
         results = "(bf16[4,8,64,16]{3,2,1,0}, bf16[2,64,16]{2,1,0}, bf16[2,64,32]{2,1,0})"
         backward = f"\n%splash_mha_dkv_no_residuals.1 = {results} custom-call({names}), {target}, {path}"
-    return f"""%mask = s8[1,8,8]{{2,1,0}} constant(0)
+    return f"""{kinds}
+%next = s8[1,4,2]{{2,1,0}} constant({{ {{ {{ 0, 0 }}, {{ 0, 0 }}, {{ 0, 1 }}, {{ 0, 1 }} }} }})
 %query = bf16[8,64,16]{{2,1,0}} constant(0)
 %key = bf16[2,64,16]{{2,1,0}} constant(0)
 %value = bf16[2,64,32]{{2,1,0}} constant(0)

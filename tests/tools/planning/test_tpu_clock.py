@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spmd.core.checks.hlo import Module
-from spmd.tools.hlo.program_facts import kernels, repeated_flops
+from spmd.tools.hlo.program_facts import kernels, kernels_in_full, repeated_flops
 from spmd.tools.planning.clock import CHIPS, HOST, host_copy
 from spmd.tools.planning.tpu_clock import ATTENTION, CYCLES, KERNELS, TpuClock, TpuRates
 from tests.tools.planning import hlo_of_tpu
@@ -48,20 +48,20 @@ class TestCompute:
         assert found[CYCLES] == pytest.approx(0.25) and sum(found.values()) == found[CYCLES]
 
     def test_attention(self) -> None:
-        """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. Of a kernel whose scope
-        does not say the scores in the blocks of its mask all 64 x 64 count."""
-        for scope, share in ((f"scores={64 * 64 * 3 // 4}", 4 / 3), ("user", 1)):
-            parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(scope)))
+        """Two products of 2 x 8 x scores x (16 or 32); the backward parts have four and three. The mask leaves 6 of 8
+        blocks; without a mask all 64 x 64 count."""
+        for kinds, share in ((hlo_of_tpu.KINDS, 6 / 8), ("", 1)):
+            parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(kinds)))
             forward, keys, queries = 8192 * 8 * (16 + 32), 8192 * 8 * 2 * (16 + 32), 8192 * 8 * (2 * 16 + 32)
-            assert kernels(parsed) == ((forward + keys + queries) / share, 0)
-            assert repeated_flops(parsed) == (forward + keys + queries) / share
-            found = spent(hlo_of_tpu.attention(scope))
-            assert found[ATTENTION] == pytest.approx((forward + keys + queries) / share / V5E.peak_flops)
+            assert kernels(parsed) == ((forward + keys + queries) * share, 0) and kernels_in_full(parsed) == 0
+            assert repeated_flops(parsed) == (forward + keys + queries) * share
+            found = spent(hlo_of_tpu.attention(kinds))
+            assert found[ATTENTION] == pytest.approx((forward + keys + queries) * share / V5E.peak_flops)
             assert found[KERNELS] == 0
 
     def test_attention_whose_gradients_are_one_kernel(self) -> None:
         """Of five products: the scores and two of the gradients over the width of keys, two over that of values."""
-        parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention(f"scores={64 * 64}", is_joined=True)))
+        parsed = Module(hlo_of_tpu.program(hlo_of_tpu.attention("", is_joined=True)))
         assert kernels(parsed) == (8192 * 8 * (16 + 32) + 8192 * 8 * (3 * 16 + 2 * 32), 0)
 
     def test_another_kernel(self) -> None:
@@ -70,7 +70,10 @@ class TestCompute:
         times = spent(hlo_of_tpu.kernel("mine", 10**9))
         assert times[KERNELS] == pytest.approx(1e9 / V5E.peak_flops) and times[ATTENTION] == 0
         for name in ("gmm", "tgmm"):
+            stated = hlo_of_tpu.program(hlo_of_tpu.kernel(name, 2 * 4096 * 16 * 64))
+            assert kernels(Module(stated)) == (2 * 4096 * 16 * 64, 0) and kernels_in_full(Module(stated)) == 1
             text = hlo_of_tpu.kernel(name, 2 * 4096 * 16 * 64, "rows=1536")
+            assert kernels_in_full(Module(hlo_of_tpu.program(text))) == 0
             computed = 2 * 1536 * 16 * 64
             assert spent(text)[KERNELS] == pytest.approx(computed / V5E.peak_flops)
             assert repeated_flops(Module(hlo_of_tpu.program(text))) == computed - 2 * 4096 * 16 * 64

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -223,18 +222,6 @@ class _Case:
         width = next(n * columns for n in (4, 2, 1) if n <= most and self.lengths[1] % (n * columns) == 0)
         return width if self.query_bytes * (self.lengths[1] // width) <= _MOST_OF_PARTS else 0
 
-    def num_scores(self, width: int) -> int:
-        """The scores of a head in the blocks that the mask leaves, of the shard with most of them, which is the last:
-        a block, of so many columns, is computed whole."""
-        (length, columns), (height, _) = self.lengths, self.block
-        last = length * self.num_row_shards
-        ends = range(last - length + height, last + 1, height) if self.is_causal else [columns] * (length // height)
-        return sum(-(-min(end, columns) // width) for end in ends) * height * width
-
-    def scope(self, width: int = 0) -> AbstractContextManager[None]:
-        """The scope that says in the compiled program what is computed (`costs.kernel_flops` reads it)."""
-        return jax.named_scope(f"scores={self.num_scores(width or self.block[1])}")
-
     def scaled(self, x: jax.Array) -> jax.Array:
         """x times the scale, rounded to its dtype: the kernel takes scaled queries."""
         return (x.astype(jnp.float32) * self.scale).astype(x.dtype)
@@ -243,8 +230,7 @@ class _Case:
 # Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
 def _run_forward(query, key, value, shard, *, case):
-    with case.scope():
-        output, (logsumexp,) = jax.vmap(case.kernel(shard))(case.scaled(query), key, value)
+    output, (logsumexp,) = jax.vmap(case.kernel(shard))(case.scaled(query), key, value)
     return output, logsumexp
 
 
@@ -257,8 +243,7 @@ def _run_backward(query, key, value, grad_out, out, logsumexp, shard, *, case):
         saved = query, key, value, None, None, out, logsumexp, kernel.dq_mask_info, kernel.dkv_mask_info
         return _module("kernel")._splash_attention_bwd(res=saved, do=grad_out, **options)[3:6]
 
-    with case.scope(case.joined_columns):
-        grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
+    grad_query, *grads = jax.vmap(pull)(case.scaled(query), key, value, grad_out, out, logsumexp)
     return case.scaled(grad_query), *grads
 
 
