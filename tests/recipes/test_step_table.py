@@ -49,7 +49,8 @@ class TestByTheClock:
 
         def noted(lowered: jax.stages.Lowered, compiler_options: Any = None) -> Any:
             name = lowered.as_text().partition(" attributes")[0]
-            options[name] = {key: str(value) for key, value in (compiler_options or {}).items()} or options.get(name, {})
+            texts = {key: str(value) for key, value in (compiler_options or {}).items()}
+            options[name] = texts or options.get(name, {})
             return compile_lowered(lowered, compiler_options=compiler_options)
 
         monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
