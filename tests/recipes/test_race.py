@@ -10,6 +10,7 @@ import pytest
 from recipes.benchmarks import race
 from recipes.benchmarks.race_sides import SIDES
 
+
 @pytest.mark.long
 def test_dry_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "recipes.benchmarks.race", "--dry-run", "--minutes", "20", "--out", str(tmp_path)]
