@@ -274,7 +274,7 @@ class Side:
     # --- decoding -----------------------------------------------------------------------------------------------------
 
     def decode(self) -> None:
-        """Greedy tokens behind prompts of one sequence and of eight, in bfloat16; the caller reads all of them."""
+        """Greedy tokens behind prompts of one sequence and of eight; the caller reads all of them."""
         generate = {"torch": self.decode_torch, "JAX by hand": self.decode_jax, "xla": self.decode_xla}[self.name]()
         for count in (1, 8):
             draw = torch.Generator().manual_seed(count)
@@ -292,9 +292,14 @@ class Side:
             speed = count * self.sizes.tokens / statistics.median(seconds)
             self.keep(**{f"first {count}": first, f"speed {count}": speed, f"tokens {count}": tokens.tolist()})
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of decoding: bfloat16, and float32 in a dry run, whose sides then choose the same tokens."""
+        return torch.float32 if self.is_dry else torch.bfloat16
+
     def by_generate(self, device: str) -> Callable[[Tensor], Tensor]:
         """transformers' `generate` with a static cache; on CUDA it compiles the model by itself."""
-        network: Any = self.loaded("cpu").to(torch.bfloat16).to(device).eval()
+        network: Any = self.loaded("cpu").to(self.dtype).to(device).eval()
         network.config.use_cache = network.generation_config.use_cache = True
 
         def run(prompt: Tensor) -> Tensor:
@@ -332,7 +337,8 @@ class Side:
         )  # fmt: skip
         loaded = load_file(self.weights)
         self.wait()
-        weights = {name: jnp.asarray(x.numpy(), jnp.bfloat16) for name, x in loaded.items()}
+        dtype = jnp.float32 if self.is_dry else jnp.bfloat16
+        weights = {name: jnp.asarray(x.numpy(), dtype) for name, x in loaded.items()}
         decoder = Decoder(shapes, weights, self.sizes.prompt + self.sizes.tokens)
         self.keep(device=_kind_of_jax())
         none = -1  # no token ends a sequence
