@@ -19,8 +19,9 @@ def parsed(content: bytes, where: str) -> dict[str, Any]:
     try:
         body = json.loads(content)
         digest = body.pop("sha256")
+        is_whole = digest == _digest(body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
-    if digest != _digest(body):
+    if not is_whole:
         raise ValueError(f"{where} is damaged: its contents do not have the sha256 that it states; write it again")
     return body

@@ -369,7 +369,7 @@ def failing() -> None:
 def killed() -> None:
     for i in range(100_000):
         step()
-        if spmd.process_index() == 1 and i == 2:
+        if spmd.process_index() == int(os.environ.get("KILLED", "1")) and i == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -491,7 +491,8 @@ if __name__ == "__main__":
     else:
         address = f"127.0.0.1:{port}"
         heartbeat = int(os.environ.get("HEARTBEAT", "10"))
-        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=heartbeat)
+        index, count = map(int, sys.argv[3:])
+        spmd.initialize(address, count, index, local_device_count=8 // count, heartbeat_timeout_seconds=heartbeat)
     result = globals()[name]()
     if result is not None:
         print(json.dumps(result))
