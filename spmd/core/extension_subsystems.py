@@ -123,7 +123,7 @@ class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
     process, readable = disk.process, disk.readable
-    file_of_stack = disk.file_of_stack
+    file_of_stack, given_content = disk.file_of_stack, disk.given_content
     listing = program.listing
 
 

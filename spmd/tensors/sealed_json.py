@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import stat
+from pathlib import Path
 from typing import Any
 
 
@@ -12,6 +14,22 @@ def _digest(body: dict[str, Any]) -> str:
 def text(body: dict[str, Any]) -> str:
     """Returns a manifest as text."""
     return json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
+
+
+def check_file(path: Path, most: int) -> None:
+    """Raises ValueError for what is no file of its folder of at most so many bytes: a pipe, a link that leaves it."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most or path.resolve().parent != path.parent.resolve():
+        raise ValueError(
+            f"{path}: expected a file of its folder of at most {most:,} bytes, got {stat.filemode(status.st_mode)} of "
+            f"{status.st_size:,} bytes at {path.resolve()}"
+        )
+
+
+def content(path: Path, most: int = 1 << 26) -> bytes:
+    """Returns the content of a file (see `check_file`)."""
+    check_file(path, most)
+    return path.read_bytes()
 
 
 def parsed(content: bytes, where: str) -> dict[str, Any]:

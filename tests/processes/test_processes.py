@@ -47,7 +47,7 @@ def outputs(started: list["subprocess.Popen[str]"]) -> list[tuple[str, str]]:
 
 
 def together(name: str, *codes: int, **added: str) -> list[tuple[str, str]]:
-    """Runs a program as processes, two in most tests, which must end with these codes; what each printed, to stdout and stderr."""
+    """Runs a program as processes that must end with these codes; what each printed, to stdout and stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -10,6 +10,8 @@ import hmac
 import io
 import pickle
 from enum import Enum
+from importlib import import_module
+from pathlib import Path
 from traceback import StackSummary
 from typing import Any
 
@@ -27,7 +29,7 @@ _SEAL = 32  # bytes of a digest
 
 
 class Reader(pickle.Unpickler):
-    """Makes plain values, tensors, errors, and the data classes of torch's checkpoints."""
+    """Makes plain values, tensors, errors, paths, and the data classes of torch's checkpoints."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Called for each name in the bytes."""
@@ -35,8 +37,11 @@ class Reader(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), _OF_TORCH)):
             return getattr(torch, name)
+        # The path of a checkpoint, of any system; the second module is that of Python 3.13.
+        if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
+            return Path
         if module in _PLANS:
-            kind = super().find_class(module, name)
+            kind = getattr(import_module(module), name, None)
             is_data = dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, Enum))
             if is_data and kind.__module__ == module:
                 return kind
@@ -114,8 +119,8 @@ def opened(content: bytes) -> Any:
         return pickle.loads(body)
     try:
         return loads(body)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # bytes of a stranger fail anywhere
         raise ProcessError(
-            f"between processes without a secret only plain values and tensors are exchanged: {error}. Set "
+            f"between processes without a secret only plain values and tensors are exchanged: {error!r}. Set "
             "SPMD_JOB_SECRET to the same random text in all processes (`python -m spmd launch` does)"
         ) from error

@@ -14,16 +14,6 @@ from ...jobs.checkpoint.files import check_archive
 from ...jobs.launching.objects import Reader
 
 
-class _Unpickler(Reader):
-    """Makes the classes of torch's metadata, and paths as text."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        # The folder's old name; the second module is that of Python 3.13.
-        if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
-            return lambda *parts: os.path.join(*parts)
-        return super().find_class(module, name)
-
-
 class FolderReader(FileSystemReader):
     """A `storage_reader=` for `torch.distributed.checkpoint.load`, of folders from elsewhere.
 
@@ -54,7 +44,7 @@ class FolderReader(FileSystemReader):
                 f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
             )
         try:
-            contents = _Unpickler(io.BytesIO(file.read_bytes())).load()
+            contents = Reader(io.BytesIO(file.read_bytes())).load()
             self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere
             raise ValueError(f"FolderReader: {file} is damaged: {type(error).__name__}: {error}") from error

@@ -21,7 +21,7 @@ from ...tensors.launch import full_tensor
 FORMAT = "spmd.export"
 VERSION = 1
 PROGRAM, WEIGHTS, MANIFEST = "program.jax_export", "weights.safetensors", "manifest.json"
-WEIGHTS_DIGEST = "weights_sha256"  # absent in exports of 0.9 and earlier
+WEIGHTS_FACTS = "weights"  # an older manifest has none
 
 
 def needs_flatbuffers(caller: str) -> None:
@@ -75,7 +75,7 @@ class Exported:
             (folder / PROGRAM).write_bytes(self.serialized)
         weights = write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(sealed_json.text({**self.manifest, WEIGHTS_DIGEST: weights}))
+            (folder / MANIFEST).write_text(sealed_json.text({**self.manifest, WEIGHTS_FACTS: weights}))
         if processes.several():
             processes.agree("an exported program that is written", b"", user_line())
 
@@ -101,18 +101,19 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return full_tensor(tensor) if isinstance(tensor, XlaTensor) else tensor
 
 
-def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> str:
+def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
-    takes part in this only, for the process that writes. Returns the SHA-256 of the file."""
+    takes part in this only, for the process that writes. Returns the size and the SHA-256 of the file."""
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS.values():
             raise TypeError(f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have")
     layout = file_of(WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"})
-    digest = hashlib.sha256()
+    digest, size = hashlib.sha256(), 0
     with contextlib.nullcontext() if path is None else path.open("wb") as file:
         for part in itertools.chain([layout.header], (on_host(tensors[placed.name]) for placed in layout.tensors)):
             if file is not None:
                 content = part if isinstance(part, bytes) else transfer.host_array(part).tobytes()
                 digest.update(content)
+                size += len(content)
                 file.write(content)
-    return digest.hexdigest()
+    return {"bytes": size, "sha256": digest.hexdigest()}

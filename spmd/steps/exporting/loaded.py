@@ -51,7 +51,7 @@ from .exported import (
     PROGRAM,
     VERSION,
     WEIGHTS,
-    WEIGHTS_DIGEST,
+    WEIGHTS_FACTS,
     Exported,
     needs_flatbuffers,
     on_host,
@@ -97,23 +97,20 @@ def load_exported(
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
-    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
+    with _described(folder / MANIFEST):
+        written = sealed_json.content(folder / MANIFEST)
+    manifest = sealed_json.parsed(written, f"load_exported: {folder / MANIFEST}")
     if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
         raise ValueError(
             f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "
             f"{manifest.get('version')}; a newer release of spmd reads it"
         )
     with _described(folder / MANIFEST):
-        serialized = (folder / PROGRAM).read_bytes()
+        serialized = sealed_json.content(folder / PROGRAM, _MOST_BYTES)
         if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
             raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
+        _check_weights(folder / WEIGHTS, manifest.get(WEIGHTS_FACTS))
         stored = _state(folder / WEIGHTS, manifest)
-    with (folder / WEIGHTS).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if manifest.get(WEIGHTS_DIGEST, digest) != digest:
-        raise ValueError(
-            f"load_exported: {folder / WEIGHTS} is damaged: {MANIFEST} has another sha256; export it again"
-        )
     return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh, custom_calls)
 
 
@@ -129,6 +126,17 @@ def _described(what: object) -> Iterator[None]:
             raise
         why = f"{type(error).__name__}: {str(error)[:200]}"
         raise ValueError(f"load_exported: {what} does not describe its program: {why}; export it again") from error
+
+
+_MOST_BYTES = 1 << 31  # of a program
+
+
+def _check_weights(file: Path, facts: dict[str, Any] | None) -> None:
+    """Raises ValueError for another file than the one that was written; without facts, for one of another folder."""
+    sealed_json.check_file(file, (1 << 63) if facts is None else facts["bytes"])
+    with file.open("rb") as opened:
+        if facts is not None and hashlib.file_digest(opened, "sha256").hexdigest() != facts["sha256"]:
+            raise ValueError(f"load_exported: {file} is damaged: {MANIFEST} has another sha256; export it again")
 
 
 def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +209,7 @@ class LoadedProgram:
             order, sizes = mesh["device_order"], mesh["axes"].values()
             if len({*order} & {*range(len(self._order))}) != len(order) or math.prod(sizes) != len(order):
                 raise ValueError(
-                    f"load_exported: expected a mesh of {dict(mesh['axes'])} over different ones of "
+                    f"load_exported: expected in {MANIFEST} a mesh of {dict(mesh['axes'])} over different ones of "
                     f"{len(self._order)} devices, got device_order={order}; export it again"
                 )
         for compiled in manifest["program"]["compiler_options"].values() if custom_calls is not None else ():
@@ -233,10 +241,14 @@ class LoadedProgram:
         for meta, pin, aval in zip(self._results, self._pinned, self._exported.out_avals, strict=True):
             shape = meta.shape if pin is None else pin.padded_shape(meta.shape)
             if (tuple(shape), meta.struct.dtype) != (aval.shape, aval.dtype):
-                raise ValueError(f"load_exported: expected a result {aval.str_short()}, got {meta!r}; export it again")
+                raise ValueError(
+                    f"load_exported: expected in {MANIFEST} a result {aval.str_short()}, got {meta!r}; export it again"
+                )
         for result, place in self._overwrites.items():
             if place in held and self._metas[place] != self._results[result]:
-                raise ValueError(f"load_exported: result {result} cannot overwrite {arguments[place]['name']!r}")
+                raise ValueError(
+                    f"load_exported: in {MANIFEST} result {result} cannot overwrite {arguments[place]['name']!r}"
+                )
         passed, returned = list[int](), list[int]()
         for part in manifest["inputs"].values():
             rebuild(part, passed.append)
@@ -244,7 +256,9 @@ class LoadedProgram:
         if sorted(passed) != [*range(self._num_given)] or not all(
             -len(arguments) <= number < len(self._results) for number in returned
         ):
-            raise ValueError("load_exported: its arguments and results are not those of the program; export it again")
+            raise ValueError(
+                f"load_exported: arguments and results of {MANIFEST} are not those of the program; export it again"
+            )
         return held
 
     def _sharding(self, text: dict[str, Any] | None) -> Sharding:

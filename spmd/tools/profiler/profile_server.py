@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(409, str(error).encode())
 
     def _is_meant(self) -> bool:
-        """False for what a browser sends: of a page of another origin, or to a name that now stands for this machine."""
+        """False for what a browser sends: for a page, or to a name that now stands for this machine."""
         if self.headers.get(_HEADER) is None or self.headers.get("Origin") is not None:
             return False
         assert isinstance(self.server, ThreadingHTTPServer)
@@ -161,7 +161,8 @@ def capture(address: str, folder: str | PathLike[str], seconds: float = 1.0) -> 
     >>> [file.suffix for file in sorted(path.iterdir())]
     ['.gz', '.pb']
     """
-    request = urllib.request.Request(f"http://{address}/trace?seconds={seconds}", data=b"", method="POST", headers={_HEADER: "1"})
+    url = f"http://{address}/trace?seconds={seconds}"
+    request = urllib.request.Request(url, data=b"", method="POST", headers={_HEADER: "1"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=seconds + _PATIENCE) as answer:
