@@ -322,7 +322,7 @@ class ShardingRules:
     def load(cls, path: str | Path) -> "ShardingRules":
         """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
         try:
-            rules = cls.from_toml(sealed_json.content(Path(path)).decode())
+            rules = cls.from_toml(sealed_json.content(Path(path), follows_links=True).decode())
         except (ValueError, TypeError) as error:
             raise (TypeError if type(error) is TypeError else ValueError)(f"{path}: {error}") from None
         object.__setattr__(rules, "line", str(path))

@@ -16,19 +16,17 @@ def text(body: dict[str, Any]) -> str:
     return json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
 
 
-def check_file(path: Path, most: int) -> None:
-    """Raises ValueError for what is no file of its folder of at most so many bytes: a pipe, a link that leaves it."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > most or path.resolve().parent != path.parent.resolve():
-        raise ValueError(
-            f"{path}: expected a file of its folder of at most {most:,} bytes, got {stat.filemode(status.st_mode)} of "
-            f"{status.st_size:,} bytes at {path.resolve()}"
-        )
+def check_file(path: Path, most: int, *, follows_links: bool = False) -> None:
+    """Raises ValueError for a link, where none is followed, a pipe, and a file of more than so many bytes."""
+    status = path.stat(follow_symlinks=follows_links)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+        mode = stat.filemode(status.st_mode)
+        raise ValueError(f"{path}: expected a file of at most {most:,} bytes, got {mode} of {status.st_size:,} bytes")
 
 
-def content(path: Path, most: int = 1 << 26) -> bytes:
+def content(path: Path, most: int = 1 << 26, *, follows_links: bool = False) -> bytes:
     """Returns the content of a file (see `check_file`)."""
-    check_file(path, most)
+    check_file(path, most, follows_links=follows_links)
     return path.read_bytes()
 
 

@@ -231,7 +231,7 @@ def given_content(path: Path) -> bytes:
     """Returns the content of a file that the user has named, which is executed; raises ValueError for one that another
     user than root owns or may write, and for one of more than `_MOST_BYTES`."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(file, "rb") as opened:
+    try:
         status = os.fstat(file)
         is_own = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
         is_plain = stat.S_ISREG(status.st_mode) and not path.is_symlink()
@@ -241,7 +241,10 @@ def given_content(path: Path) -> bytes:
                 f"as its content is executed; got {status.st_size:,} bytes of user {status.st_uid}, mode "
                 f"{stat.filemode(status.st_mode)}; copy it (chmod 600) if you trust it"
             )
-        return opened.read()
+        with open(file, "rb", closefd=False) as opened:
+            return opened.read()
+    finally:
+        os.close(file)
 
 
 _MOST_BYTES = 1 << 31

@@ -198,8 +198,9 @@ class LoadedProgram:
                 f"devices here are of {platform}; export it with platforms=({platform!r},)"
             )
         with _described(MANIFEST):
-            held = self._read_manifest()
-        self.state = {manifest["arguments"][place]["name"]: self._loaded(place, read) for place in held}
+            self.state = {
+                manifest["arguments"][place]["name"]: self._loaded(place, read) for place in self._read_manifest()
+            }
         self._program = self._compiled(platform, custom_calls)
 
     def _check(self, custom_calls: Sequence[str] | None) -> None:
@@ -286,18 +287,8 @@ class LoadedProgram:
     def _compiled(self, platform: str, custom_calls: Sequence[str] | None) -> Any:
         """The compiled program. Arguments that a result of the same layout replaces are donated, if they are state."""
         with self._context():
-            self._structs = list(map(struct, self._metas, self._shardings))
-            out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
-            whole = self._sharding(None)
-            for index, meta in enumerate(self._results):
-                if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
-                    out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
-            jitted = jax.jit(
-                self._exported.call, out_shardings=tuple(out), donate_argnums=self._donated, keep_unused=True
-            )
-            compiled_with = self.manifest["program"]["compiler_options"].get(platform, {})
             with _described(MANIFEST):
-                lowered = jitted.lower(*self._structs)
+                lowered = self._lowered()
             targets = jax_facts.custom_calls(lowered.compiler_ir()) - jax_facts.stable_custom_calls
             if custom_calls is not None and (strange := targets.difference(custom_calls)):
                 raise ValueError(
@@ -306,7 +297,19 @@ class LoadedProgram:
                 )
             if self.manifest["program"]["has_complex"]:
                 regions.hide(lowered.compiler_ir())
-            return jax_facts.compile_lowered(lowered, compiled_with)
+            options = self.manifest["program"]["compiler_options"].get(platform, {})
+            return jax_facts.compile_lowered(lowered, options)
+
+    def _lowered(self) -> Any:
+        """The program for its arguments and results, in the manifest's shapes and shardings."""
+        self._structs = list(map(struct, self._metas, self._shardings))
+        out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
+        whole = self._sharding(None)
+        for index, meta in enumerate(self._results):
+            if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
+                out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
+        jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=self._donated, keep_unused=True)
+        return jitted.lower(*self._structs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""

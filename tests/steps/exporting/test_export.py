@@ -229,7 +229,7 @@ class TestStrangers:
         """Nothing outside of the folder is read."""
         (folder / name).rename(folder.parent / name)
         (folder / name).symlink_to(folder.parent / name)
-        with pytest.raises(ValueError, match=rf"{name}: expected a file of its folder"):
+        with pytest.raises(ValueError, match=rf"{name}: expected a file of at most .* got lrwx"):
             spmd.load_exported(folder)
 
     def test_a_deep_manifest(self, folder: Path) -> None:
