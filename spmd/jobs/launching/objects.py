@@ -10,7 +10,6 @@ import hmac
 import io
 import pickle
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from traceback import StackSummary
 from typing import Any
@@ -40,8 +39,8 @@ class Reader(pickle.Unpickler):
         # The path of a checkpoint, of any system; the second module is that of Python 3.13.
         if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
             return Path
-        if module in _PLANS:
-            kind = getattr(import_module(module), name, None)
+        if module in _PLANS and name.isidentifier():
+            kind = super().find_class(module, name)
             is_data = dataclasses.is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, Enum))
             if is_data and kind.__module__ == module:
                 return kind

@@ -13,7 +13,7 @@ from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
-from ...core import XlaTensor, guarded, hardware, processes, replaces, variables
+from ...core import XlaTensor, guarded, hardware, processes, variables
 from ...tensors.launch import initialize
 from . import objects
 
@@ -159,19 +159,20 @@ def register() -> None:
 
 def _join_objects() -> None:
     """Has objects of the group "xla" be read by `objects`: torch's own collectives unpickle what comes."""
+    to_tensor, to_object = distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object
 
-    @replaces(distributed_c10d, "_object_to_tensor")
-    def packed(original: Any, obj: Any, device: Any, group: Any) -> Any:
+    def packed(obj: Any, device: Any, group: Any) -> Any:
         if dist.get_backend(group) != "xla":
-            return original(obj, device, group)
+            return to_tensor(obj, device, group)
         content = torch.frombuffer(bytearray(objects.sealed(obj)), dtype=torch.uint8).to(device)
         return content, torch.tensor([content.numel()], device=device)
 
-    @replaces(distributed_c10d, "_tensor_to_object")
-    def unpacked(original: Any, tensor: Any, tensor_size: Any, group: Any) -> Any:
+    def unpacked(tensor: Any, tensor_size: Any, group: Any) -> Any:
         if dist.get_backend(group) != "xla":
-            return original(tensor, tensor_size, group)
+            return to_object(tensor, tensor_size, group)
         return objects.opened(tensor.cpu().numpy().tobytes()[:tensor_size])
+
+    distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object = packed, unpacked
 
 
 _C10D = "torch.distributed.distributed_c10d"

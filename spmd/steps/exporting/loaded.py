@@ -122,7 +122,7 @@ def _described(what: object) -> Iterator[None]:
     except (MemoryError, OSError, ProcessError):
         raise
     except Exception as error:  # JSON of a stranger may fail anywhere
-        if isinstance(error, ValueError) and str(error).startswith("load_exported: "):
+        if isinstance(error, ValueError) and str(error).startswith(("load_exported: ", "load_checkpoint: ")):
             raise
         why = f"{type(error).__name__}: {str(error)[:200]}"
         raise ValueError(f"load_exported: {what} does not describe its program: {why}; export it again") from error
