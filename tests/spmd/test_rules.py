@@ -194,7 +194,7 @@ class TestTable:
             (
                 lambda: ShardingRules.from_toml("fsdp = 3"),
                 ValueError,
-                r"expected rules as a list, .* \[fsdp\] as a table",
+                r"as a list, .* \[fsdp\] as a table",
             ),
             (lambda: ShardingRules.from_toml("rules = 3"), ValueError, "expected rules as a list"),
             (lambda: ShardingRules({"a.{0..999999999999}": P()}), ValueError, "has more than 10,000 numbers"),

@@ -223,10 +223,13 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"peak": "x"}, "expected the plan.peak as int, got 'x'"), ({"peak": 10**30}, "expected the plan.peak as int"),
+            ({"peak": "x"}, "expected the plan.peak as int, got 'x'"),
+            ({"peak": 10**30}, "expected the plan.peak as int"),
             ({"peak": True}, "expected the plan.peak as int"), ({"mesh": []}, "expected the plan.mesh as "),
-            ({"collectives": [3]}, "expected the plan.collectives as Collective"), ({"other": 1}, "expected the plan.other"),
-            ({"terms": [{"name": "x"}]}, "the plan.terms: .* missing 4 required"), ({"notes": 3}, "expected the plan.notes"),
+            ({"collectives": [3]}, "expected the plan.collectives as Collective"),
+            ({"other": 1}, "expected the plan.other"),
+            ({"terms": [{"name": "x"}]}, "the plan.terms: .* missing 4 required"),
+            ({"notes": 3}, "expected the plan.notes"),
         ],
     )  # fmt: skip
     def test_json_of_strangers(self, change: dict[str, Any], words: str) -> None:
