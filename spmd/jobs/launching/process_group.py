@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...core import XlaTensor, guarded, hardware, processes, variables
 from ...tensors.launch import initialize
-from . import objects
+from . import sealed_objects as objects
 
 _LOOPBACK = "127.0.0.1"
 _TIMEOUT = timedelta(minutes=30)  # torch's own for gloo

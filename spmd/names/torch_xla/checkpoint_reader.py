@@ -11,7 +11,7 @@ from torch.distributed.checkpoint import FileSystemReader, metadata
 from torch.futures import Future
 
 from ...jobs.checkpoint.files import check_archive
-from ...jobs.launching.objects import Reader
+from ...jobs.launching.sealed_objects import Reader
 
 
 class FolderReader(FileSystemReader):

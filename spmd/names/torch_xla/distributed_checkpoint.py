@@ -22,7 +22,7 @@ from ...core import guarded, processes, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
 from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
-from ...jobs.launching import objects
+from ...jobs.launching import sealed_objects as objects
 from .checkpoint_reader import FolderReader as FolderReader
 
 _PIECE = 1 << 20  # characters of one word

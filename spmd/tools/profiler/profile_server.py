@@ -23,6 +23,7 @@ _HEADER = "X-Spmd-Trace"  # a web page cannot send it without a question to the 
 _MOST = 8  # requests at a time; more are closed unread
 _PATIENCE = 120.0  # seconds in addition to those of the trace: for the program that runs, and the files
 
+
 class _Server(ThreadingHTTPServer):
     """A server with few threads."""
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import CheckpointException, DefaultSavePlanner
 from torch.distributed.checkpoint.api import _is_wrapped_exception, _wrap_exception
 
 import spmd
-from spmd.jobs.launching import objects
+from spmd.jobs.launching import sealed_objects as objects
 
 
 class Hostile:
@@ -80,7 +80,8 @@ class TestRestricted:
         ("module", "name"),
         [
             ("os", "system"), ("builtins", "eval"), ("builtins", "getattr"), ("torch", "load"), ("torch", "ops.x"),
-            ("torch.distributed.checkpoint.filesystem", "os.system"), ("spmd.jobs.launching.objects", "pickle.loads"),
+            ("torch.distributed.checkpoint.filesystem", "os.system"),
+            ("spmd.jobs.launching.sealed_objects", "pickle.loads"),
             ("torch.distributed.checkpoint.filesystem", "FileSystemWriter"), ("builtins", "bytearray"),
         ],
     )  # fmt: skip
