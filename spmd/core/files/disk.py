@@ -230,12 +230,13 @@ def is_private(status: os.stat_result) -> bool:
 def given_content(path: Path) -> bytes:
     """Returns the content of a file that the user has named, which is executed; raises ValueError for one that another
     user than root owns or may write, and for one of more than `_MOST_BYTES`."""
+    if path.is_symlink():
+        raise ValueError(f"{path}: expected a file, as its content is executed, got a link; copy it if you trust it")
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         status = os.fstat(file)
         is_own = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
-        is_plain = stat.S_ISREG(status.st_mode) and not path.is_symlink()
-        if not is_plain or not is_own or status.st_size > _MOST_BYTES:
+        if not stat.S_ISREG(status.st_mode) or not is_own or status.st_size > _MOST_BYTES:
             raise ValueError(
                 f"{path}: expected a file of at most {_MOST_BYTES:,} bytes that you own and no other user may write, "
                 f"as its content is executed; got {status.st_size:,} bytes of user {status.st_uid}, mode "

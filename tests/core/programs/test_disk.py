@@ -254,6 +254,9 @@ class TestTwoUsers:
             disk.given_content(path)
         path.chmod(0o644)
         assert disk.given_content(path) == b"x"
+        (common / "link.program").symlink_to(path)
+        with pytest.raises(ValueError, match="as its content is executed, got a link"):
+            disk.given_content(common / "link.program")
 
 
 class TestBound:
