@@ -181,7 +181,7 @@ SIGNATURES = {
     spmd.Exported.save: "(self, path)",
     spmd.Exported.state: "(self)",
     spmd.Exported.stablehlo: "(self)",
-    spmd.load_exported: "(path, mesh=None)",
+    spmd.load_exported: "(path, mesh=None, *, custom_calls=())",
     spmd.LoadedProgram.save: "(self, path)",
     spmd.LoadedProgram.stablehlo: "(self)",
     spmd.torch_xla.exported_program_to_stablehlo: "(exported_model, options=None)",

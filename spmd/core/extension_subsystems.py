@@ -123,7 +123,7 @@ class persistent:  # used as a module is
     """The setting that a program file is of, and its owner."""
 
     process, readable = disk.process, disk.readable
-    file_of_stack = disk.file_of_stack
+    file_of_stack, given_content = disk.file_of_stack, disk.given_content
     listing = program.listing
 
 
@@ -230,6 +230,7 @@ class jax_facts:  # used as a module is
 
     compile_lowered, distributed_state = jax_private.compile_lowered, jax_private.distributed_state
     use_shardy_partitioner, without_shardings = jax_private.use_shardy_partitioner, jax_private.without_shardings
+    stable_custom_calls, custom_calls = jax_private.stable_custom_calls, jax_private.custom_calls
     program_devices = topology.program_devices
 
 

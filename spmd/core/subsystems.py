@@ -61,7 +61,8 @@ class processes:  # used as a module is
     client, collect_garbage, count = _processes.client, _processes.collect_garbage, _processes.count
     Place: TypeAlias = _processes.Place
     detect = jax_private.ClusterEnv.auto_detect_unset_distributed_params
-    index, polled = _processes.index, _processes.polled
+    index, is_local, polled, publish = _processes.index, _processes.is_local, _processes.polled, _processes.publish
+    published, seal, opened = _processes.published, _processes.seal, _processes.opened
     reached_preemption, several, start = _processes.reached_preemption, _processes.several, _processes.start
     agree, agree_once, digest = _processes.agree, _processes.agree_once, _processes.digest
     join, note, proofs = _processes.join, _processes.note, _processes.proofs
@@ -157,6 +158,7 @@ class variables:  # used as a module is
     names_xla_for_frameworks, requested_cpu_devices = config.names_xla_for_frameworks, config.requested_cpu_devices
     requested_hardware, unknown_variables = config.requested_hardware, config.unknown_variables
     variables_of_process, is_terminal, wants_color = config.variables_of_process, config.is_terminal, config.wants_color
+    job_secret = config.job_secret
     OTHER_OWNERS = install.OTHER_OWNERS
 
 
@@ -194,6 +196,7 @@ class options:  # used as a module is
     """Options of the compiler, and what is known to compile wrongly."""
 
     compiled_with, options_of, text_of = program.compiled_with, program.options_of, program.text_of
+    unknown_options = program.unknown_options
     matmul_precision = resolve.matmul_precision
     MISCOMPILES = miscompiles.MISCOMPILES
     is_private = disk.is_private

@@ -64,7 +64,7 @@ def check(pattern: str) -> None:
     """Raises ValueError for a pattern that cannot be read."""
     try:
         _compiled(pattern)
-    except re.error as error:
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"ShardingRules: the pattern {pattern!r} cannot be read: {error}") from None
 
 
@@ -89,6 +89,8 @@ def _translated(glob: str) -> str:
             first, last = map(int, token[1:-1].split(".."))
             if last < first:
                 raise re.error(f"the range {token} ends before it begins")
+            if last - first >= _LONGEST:
+                raise re.error(f"the range {token} has more than {_LONGEST:,} numbers")
             parts.append(f"(?:{'|'.join(map(str, range(first, last + 1)))})")
         elif token.startswith("["):
             inner = token[1:-1]
@@ -104,6 +106,7 @@ def _translated(glob: str) -> str:
     return "".join(parts)
 
 
+_LONGEST = 10_000  # numbers of a range
 _GLOB = {
     "**.": r"(?:.*\.)?", ".**": r"(?:\..*)?", "**": r".*", "*": r"[^.]*", "?": r"[^.]", "{": "(?:", "}": ")",
 }  # fmt: skip

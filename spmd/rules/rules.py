@@ -15,6 +15,7 @@ from ..core import ends_at_user_line, user_line
 from ..loops.recompute.checkpoint_policies import WORDS
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
+from ..tensors import sealed_json
 from .applied import Applied, apply
 from .model_plans import Axis, plans_of
 from .patterns import REGEX, HookSite, check, matches, near_site, site_of
@@ -299,10 +300,14 @@ class ShardingRules:
         """
         try:
             parsed = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ValueError(f"ShardingRules: expected TOML: {error}") from None
         fsdp = parsed.pop("fsdp", {})
         rules, checkpoint = parsed.pop("rules", []), parsed.pop("checkpoint", [])
+        if not isinstance(fsdp, dict) or not isinstance(rules, list) or not isinstance(checkpoint, (list, dict)):
+            raise ValueError(
+                "ShardingRules: expected rules as a list, checkpoint as a list or a table, [fsdp] as a table"
+            )
         if parsed:
             raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(parsed)}")
         if unknown := fsdp.keys() - _FSDP:
@@ -317,9 +322,9 @@ class ShardingRules:
     def load(cls, path: str | Path) -> "ShardingRules":
         """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
         try:
-            rules = cls.from_toml(Path(path).read_text(encoding="utf-8"))
+            rules = cls.from_toml(sealed_json.content(Path(path), follows_links=True).decode())
         except (ValueError, TypeError) as error:
-            raise type(error)(f"{path}: {error}") from None
+            raise (TypeError if type(error) is TypeError else ValueError)(f"{path}: {error}") from None
         object.__setattr__(rules, "line", str(path))
         return rules
 

@@ -120,8 +120,8 @@ def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
     host, port = address.rsplit(":", 1)
     store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
     if process_id == 0:
-        store.set("port", str(_free_port()))
-    return f"{host}:{store.get('port').decode()}"
+        store.set("port", processes.seal("port", str(_free_port())))
+    return f"{host}:{processes.opened('port', store.get('port').decode())}"
 
 
 def _free_port() -> int:

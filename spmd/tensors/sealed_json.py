@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import stat
+from pathlib import Path
 from typing import Any
 
 
@@ -14,13 +16,28 @@ def text(body: dict[str, Any]) -> str:
     return json.dumps({**body, "sha256": _digest(body)}, indent=1) + "\n"
 
 
+def check_file(path: Path, most: int, *, follows_links: bool = False) -> None:
+    """Raises ValueError for a link, where none is followed, a pipe, and a file of more than so many bytes."""
+    status = path.stat(follow_symlinks=follows_links)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+        mode = stat.filemode(status.st_mode)
+        raise ValueError(f"{path}: expected a file of at most {most:,} bytes, got {mode} of {status.st_size:,} bytes")
+
+
+def content(path: Path, most: int = 1 << 26, *, follows_links: bool = False) -> bytes:
+    """Returns the content of a file (see `check_file`)."""
+    check_file(path, most, follows_links=follows_links)
+    return path.read_bytes()
+
+
 def parsed(content: bytes, where: str) -> dict[str, Any]:
     """Returns the manifest of a text; raises ValueError that names the place where it is not as it was written."""
     try:
         body = json.loads(content)
         digest = body.pop("sha256")
+        is_whole = digest == _digest(body)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{where} is damaged: it is no manifest ({type(error).__name__}: {error})") from error
-    if digest != _digest(body):
+    if not is_whole:
         raise ValueError(f"{where} is damaged: its contents do not have the sha256 that it states; write it again")
     return body

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -369,8 +370,24 @@ def failing() -> None:
 def killed() -> None:
     for i in range(100_000):
         step()
-        if spmd.process_index() == 1 and i == 2:
+        if spmd.process_index() == int(os.environ.get("KILLED", "1")) and i == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def listening() -> dict[str, Any]:
+    """The ports at which this process listens, and their addresses, as Linux writes them."""
+    torch.distributed.init_process_group("xla", init_method="xla://")
+    step()
+    own = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.exists() or file.is_symlink()}
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    places = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return {
+        "addresses": [address for address, _ in places],
+        "listening": [int(port, 16) for _, port in places],
+        "coordinator": int(sys.argv[2]),
+    }
 
 
 def late() -> None:
@@ -491,7 +508,8 @@ if __name__ == "__main__":
     else:
         address = f"127.0.0.1:{port}"
         heartbeat = int(os.environ.get("HEARTBEAT", "10"))
-        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=heartbeat)
+        index, count = map(int, sys.argv[3:])
+        spmd.initialize(address, count, index, local_device_count=8 // count, heartbeat_timeout_seconds=heartbeat)
     result = globals()[name]()
     if result is not None:
         print(json.dumps(result))

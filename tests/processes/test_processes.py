@@ -47,16 +47,16 @@ def outputs(started: list["subprocess.Popen[str]"]) -> list[tuple[str, str]]:
 
 
 def together(name: str, *codes: int, **added: str) -> list[tuple[str, str]]:
-    """Runs a program as two processes, which must end with these codes; what each printed, to stdout and stderr."""
+    """Runs a program as processes that must end with these codes; what each printed, to stdout and stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", str(PROGRAMS), name, str(port), str(index)],
+            [sys.executable, "-W", "error", str(PROGRAMS), name, str(port), str(index), str(len(codes))],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**added), cwd=ROOT,
         )
-        for index in range(2)
+        for index in range(len(codes))
     ]  # fmt: skip
     printed = outputs(started)
     assert tuple(process.returncode for process in started) == codes, printed
@@ -264,11 +264,25 @@ class TestDifferent:
         (_, first), (_, second) = together("failing", 1, 1)
         assert "process 1 has ended" in first and "a fault of this process alone" in second
 
-    def test_killed(self) -> None:
-        """A process that dies without a word ends the others."""
+    @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+    def test_killed(self, count: int) -> None:
+        """A process that dies without a word ends the others, long before jax's own patience, and by its name."""
         started = time.monotonic()
-        (_, first), _ = together("killed", -signal.SIGABRT, -signal.SIGKILL)
-        assert "another task died" in first
+        codes = [1, -signal.SIGKILL, 1, 1][:count]
+        printed = together("killed", *codes, HEARTBEAT="100")
+        for (_, error), code in zip(printed, codes, strict=True):
+            last = [line for line in error.splitlines() if line.startswith("spmd: ")][-1:]
+            assert code != 1 or re.match(r"spmd: process 1 \(.*\) has died without a word: it was killed", last[0])
+            assert code != 1 or "Check failure stack trace" not in error
+        assert time.monotonic() - started < 60
+
+    @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+    def test_first_killed(self, count: int) -> None:
+        """With the first process the store of all dies: jax ends the others at once, each with its own words."""
+        started = time.monotonic()
+        codes = [-signal.SIGKILL, *[-signal.SIGABRT] * (count - 1)]
+        for _, error in together("killed", *codes, HEARTBEAT="100", KILLED="0")[1:]:
+            assert "another task died" in error
         assert time.monotonic() - started < 60
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,6 @@ class Move:
     is_checked: bool = False
     line: str = ""
     path: str = ""
-
-    @staticmethod
-    def of(fields: dict[str, Any]) -> "Move":
-        """Returns the move with these fields, tuples of which JSON has made lists."""
-        return Move(**fields | {name: tuple(fields[name]) for name in ("shape", "collectives", "axes")})
 
     @property
     def text(self) -> str:

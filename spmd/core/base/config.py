@@ -322,6 +322,7 @@ _OF_OTHERS = (
     "ACCELERATE_TORCH_DEVICE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "JAX_ENABLE_X64", "TF_CPP_MIN_LOG_LEVEL",
 )  # fmt: skip
 _OWN = "SPMD_"
+_SECRET = "SPMD_JOB_SECRET"  # no flag: flags are printed
 
 
 def known_variables() -> dict[str, str]:
@@ -333,7 +334,8 @@ def known_variables() -> dict[str, str]:
 def unknown_variables() -> dict[str, list[str]]:
     """The variables named as flags of this library that are none, and the names of those that there are."""
     names = [flag.variable for flag in FLAGS]
-    return {name: names for name in os.environ if name.startswith(_OWN) and name not in names}
+    others = (*names, _SECRET)
+    return {name: names for name in os.environ if name.startswith(_OWN) and name not in others}
 
 
 def compiler_flags() -> tuple[str | None, ...]:
@@ -410,12 +412,17 @@ def launched() -> Launched:
     )
 
 
-def variables_of_process(index: int, count: int, port: int, devices: int | None) -> dict[str, str]:
+def job_secret() -> bytes:
+    """The secret of a job's processes, by which they prove their messages; empty where its launcher sets none."""
+    return os.environ.get(_SECRET, "").encode()
+
+
+def variables_of_process(index: int, count: int, port: int, devices: int | None, secret: str) -> dict[str, str]:
     """Returns the environment of one of several processes on this machine, which `launched` reads there.
 
-    devices: the number of CPU devices, or of GPUs, of each process.
+    devices: the number of CPU devices, or of GPUs, of each process. secret: see `job_secret`.
     """
-    added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": index}
+    added = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "RANK": index, _SECRET: secret}
     added |= {"LOCAL_RANK": index, "LOCAL_WORLD_SIZE": count}
     added |= {} if devices is None else {"CPU_NUM_DEVICES": devices, "GPU_NUM_DEVICES": devices}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}

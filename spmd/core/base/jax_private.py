@@ -24,6 +24,7 @@ from jax._src import xla_bridge as _xla_bridge
 # 0.10, 0.11, 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only `jax.distributed.initialize` reads
 # them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
+from jax._src.export import _export
 
 # 0.10, 0.11, 0.12. Finds SciPy's LAPACK for XLA's kernels; jax calls it where such an op is lowered, which a program
 # from the disk is not, and without it the process ends.
@@ -169,6 +170,23 @@ def dump_executable(compiled: Any) -> bytes:
         (unloaded, jax.tree.flatten(compiled.args_info)[0], compiled._no_kwargs)
     )
     return file.getvalue()
+
+
+# 0.10, 0.11, 0.12. The targets of custom calls that jax lets into a program of `jax.export`; none calls back to Python.
+stable_custom_calls: frozenset[str] = frozenset(_export._CUSTOM_CALL_TARGETS_GUARANTEED_STABLE)
+
+
+def custom_calls(module: Any) -> set[str]:
+    """Returns the targets of the custom calls of a StableHLO module. 0.10, 0.11, 0.12."""
+    targets: set[str] = set()
+
+    def note(operation: Any) -> Any:
+        if operation.name == "stablehlo.custom_call":
+            targets.add(ir.StringAttr(operation.attributes["call_target_name"]).value)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    return targets
 
 
 def without_shardings(exported: Any) -> Any:

@@ -104,7 +104,7 @@ def _content(name: str, folder: int) -> bytes:
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or not is_private(status):
+        if not stat.S_ISREG(status.st_mode) or not is_private(status) or status.st_size > config.program_cache_bytes:
             return b""
         with contextlib.suppress(OSError):  # a read-only disk
             os.utime(file)
@@ -173,7 +173,8 @@ def _make_room(folder: int, size: int) -> None:
         with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             is_being_written = name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
-            if stat.S_ISREG(status.st_mode) and not is_being_written:
+            is_of_cache = name.startswith(_UNFINISHED) or name.endswith(_SUFFIX)
+            if stat.S_ISREG(status.st_mode) and is_of_cache and not is_being_written:
                 files.append((status.st_mtime_ns, status.st_size, name))
     excess = sum(taken for _, taken, _ in files) + size - config.program_cache_bytes
     for _, taken, name in sorted(files):
@@ -224,6 +225,30 @@ def is_on() -> bool:
 def is_private(status: os.stat_result) -> bool:
     """True if this user owns the file and no other user has access to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def given_content(path: Path) -> bytes:
+    """Returns the content of a file that the user has named, which is executed; raises ValueError for one that another
+    user than root owns or may write, and for one of more than `_MOST_BYTES`."""
+    if path.is_symlink():
+        raise ValueError(f"{path}: expected a file, as its content is executed, got a link; copy it if you trust it")
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        status = os.fstat(file)
+        is_own = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
+        if not stat.S_ISREG(status.st_mode) or not is_own or status.st_size > _MOST_BYTES:
+            raise ValueError(
+                f"{path}: expected a file of at most {_MOST_BYTES:,} bytes that you own and no other user may write, "
+                f"as its content is executed; got {status.st_size:,} bytes of user {status.st_uid}, mode "
+                f"{stat.filemode(status.st_mode)}; copy it (chmod 600) if you trust it"
+            )
+        with open(file, "rb", closefd=False) as opened:
+            return opened.read()
+    finally:
+        os.close(file)
+
+
+_MOST_BYTES = 1 << 31
 
 
 def refuse(why: str) -> None:

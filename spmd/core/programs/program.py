@@ -308,6 +308,24 @@ _WITH_SPARSE_CORE = ("TPU v5", "TPU v6 lite", "TPU7x")
 _WITHOUT_GPU = {"xla_gpu_autotune_level": "0"}
 
 
+def unknown_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Returns the options that neither this library sets nor `config.compiler_options` has: of XLA's many, some write
+    files and some run them."""
+    words = config.compiler_options.split()
+    known = {*_OWN_OPTIONS, *(_parsed(word) for word in words if word != _NEEDED)}
+    return {name: value for name, value in options.items() if (name, value) not in known}
+
+
+_OWN_OPTIONS = {
+    option
+    for table in (
+        dict.fromkeys(_OVERLAPPED, "True"), {_OVERLAPPED_OF_V5E: "True"}, _SPARSE_CORE, _PLANNED, _WITHOUT_GPU,
+        _FREEING, _KEEPING_BARRIERS,
+    )
+    for option in table.items()
+}  # fmt: skip
+
+
 def options_of(graph: Graph) -> dict[str, str | float]:
     """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
     needs, of which an option named there as well takes the place."""

@@ -24,7 +24,7 @@ class Words:
 
     def publish(self, name: str, words: str) -> None:
         """Makes a text known to all."""
-        processes.client().key_value_set(self._prefix + name, words)
+        processes.publish(self._prefix + name, words)
 
     def read(self, name: str) -> str:
         """Waits until a name is known; returns its text. jax ends this process when the other one dies."""

@@ -89,13 +89,12 @@ class _Together:
 
     def counts(self, number: int, own: int) -> list[int]:
         """The rows of batch `number` in each process, or `_ENDED`; that alone when this one is to stop."""
-        store = processes.client()
-        store.key_value_set(f"{self._place}/{number}/{processes.index()}", str(own))
+        processes.publish(f"{self._place}/{number}/{processes.index()}", str(own))
         counts = [self._count(number, process) for process in range(processes.count())]
         if None in counts:
             return [_ENDED]
         if number:  # all have read it, as each has come to the next
-            store.key_value_delete(f"{self._place}/{number - 1}/{processes.index()}")
+            processes.client().key_value_delete(f"{self._place}/{number - 1}/{processes.index()}")
         return [count for count in counts if count is not None]
 
     def _count(self, number: int, process: int) -> int | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -31,6 +32,10 @@ class _Process:
         code = self.popen.returncode
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         return f"process {self.index} (pid {self.popen.pid}) has ended with {how}"
+
+    def was_killed(self) -> bool:
+        """True if a signal has ended it; jax itself aborts a process when another one dies."""
+        return (self.popen.poll() or 0) < 0 and self.popen.returncode != -signal.SIGABRT
 
     def last_words(self) -> str:
         """The first traceback in its log, else the log's last lines; those of the first process are on the terminal."""
@@ -66,6 +71,7 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
     if count > 1:
         _say(f"{count} processes; all but the first write to {logs}{os.sep}process-*.txt")
     started: list[_Process] = []
+    secret = secrets.token_hex(32)
     ended_by: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -77,13 +83,15 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
     try:
         for index in range(count):
             log = None if index == 0 else logs / f"process-{index}.txt"
-            process_variables = variables.variables_of_process(index, count, port, devices)
+            process_variables = variables.variables_of_process(index, count, port, devices, secret)
             with open(os.devnull if log is None else log, "wb") as file:
                 output = {} if log is None else {"stdout": file, "stderr": subprocess.STDOUT}
                 stdin = None if index == 0 else subprocess.DEVNULL
                 popen = subprocess.Popen(command, env=process_variables, stdin=stdin, **output)  # type: ignore[call-overload]
             started.append(_Process(index, popen, log))
         failed = _first_failed(started)
+        killed = next((process for process in started if process.was_killed()), None)
+        failed = killed or failed
         if failed is not None and not ended_by:
             _say(failed.describe() + failed.last_words())
             _end(started)
@@ -92,8 +100,8 @@ def run(command: Sequence[str], count: int, logs: Path, *, devices: int | None) 
             for process in sorted(others, key=lambda one: "Traceback" not in one.last_words())[:_MOST_SHOWN]:
                 _say(process.describe() + process.last_words())
             causes = [f"process {process.index}: {line}" for process in started if (line := process.error())]
-            if causes:
-                _say(f"the first cause: {causes[0]}")
+            if killed or causes:
+                _say(f"the first cause: {killed.describe() if killed else causes[0]}")
         for process in started:
             process.popen.wait()
     finally:

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import register_rendezvous_handler
 from torch.futures import Future
 from torch.utils._pytree import tree_leaves
 
 from ...core import XlaTensor, guarded, hardware, processes, variables
 from ...tensors.launch import initialize
+from . import sealed_objects as objects
 
+_LOOPBACK = "127.0.0.1"
 _TIMEOUT = timedelta(minutes=30)  # torch's own for gloo
 
 
@@ -30,12 +33,19 @@ def rendezvous(url: str, timeout: timedelta = _TIMEOUT, **_: Any) -> Iterator[tu
     if size == 1:
         yield dist.HashStore(), 0, 1
     else:
-        shared = processes.client()
         if rank == 0:
-            store = dist.TCPStore("0.0.0.0", 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
-            shared.key_value_set("spmd/rendezvous", f"{socket.gethostname()}:{store.port}", allow_overwrite=True)
+            host = _LOOPBACK if processes.is_local() else socket.gethostname()
+            with socket.create_server((_LOOPBACK if processes.is_local() else "", 0)) as listening:
+                port = listening.getsockname()[1]
+                store = dist.TCPStore(
+                    host, port, size, is_master=True, timeout=timeout, wait_for_workers=False,
+                    master_listen_fd=listening.detach(),
+                )  # fmt: skip
+            processes.publish("spmd/rendezvous", f"{host}:{port}", allow_overwrite=True)
         else:
-            address = shared.blocking_key_value_get("spmd/rendezvous", int(timeout.total_seconds() * 1000))
+            address = processes.polled("spmd/rendezvous", timeout.total_seconds())
+            if address is None:
+                raise RuntimeError(f"xla://: process 0 has not come within {timeout}")
             host, _, port = address.rpartition(":")
             store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timeout)
         yield store, rank, size
@@ -53,7 +63,11 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs know only its own constructor
-        self._host = dist.ProcessGroupGloo(store, rank, size, timeout)
+        options: Any = timeout
+        if processes.is_local():
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout, options._devices = timeout, [dist.ProcessGroupGloo.create_device(hostname=_LOOPBACK)]
+        self._host = dist.ProcessGroupGloo(store, rank, size, options)
 
     def getBackendName(self) -> str:
         """The name "xla"; torch calls it."""
@@ -143,5 +157,28 @@ def register() -> None:
             register_rendezvous_handler(scheme, rendezvous)
 
 
+def _join_objects() -> None:
+    """Has objects of the group "xla" be read by `objects`: torch's own collectives unpickle what comes."""
+    to_tensor, to_object = distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object
+
+    def packed(obj: Any, device: Any, group: Any) -> Any:
+        if dist.get_backend(group) != "xla":
+            return to_tensor(obj, device, group)
+        content = torch.frombuffer(bytearray(objects.sealed(obj)), dtype=torch.uint8).to(device)
+        return content, torch.tensor([content.numel()], device=device)
+
+    def unpacked(tensor: Any, tensor_size: Any, group: Any) -> Any:
+        if dist.get_backend(group) != "xla":
+            return to_object(tensor, tensor_size, group)
+        return objects.opened(tensor.cpu().numpy().tobytes()[:tensor_size])
+
+    distributed_c10d._object_to_tensor, distributed_c10d._tensor_to_object = packed, unpacked
+
+
+_C10D = "torch.distributed.distributed_c10d"
+guarded(
+    (f"{_C10D}._object_to_tensor(obj, device, group)", f"{_C10D}._tensor_to_object(tensor, tensor_size, group)"),
+    "objects that nobody else can send", _join_objects,
+)  # fmt: skip
 _BACKEND = "torch.distributed.Backend"
 guarded((f"{_BACKEND}.register_backend", f"{_BACKEND}.default_device_backend_map"), "its process group xla", register)

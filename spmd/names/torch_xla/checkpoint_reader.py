@@ -2,38 +2,16 @@
 
 import io
 import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, metadata
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.futures import Future
 
 from ...jobs.checkpoint.files import check_archive
-
-_METADATA = [kind for kind in (_StorageInfo, *vars(metadata).values()) if isinstance(kind, type)]
-_NAMES = {
-    *((kind.__module__, kind.__qualname__) for kind in _METADATA),
-    *(("torch", name) for name, value in vars(torch).items() if isinstance(value, (torch.dtype, torch.layout))),
-    *(("builtins", name) for name in ("dict", "list", "set", "tuple", "int", "str")),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes the classes of torch's metadata alone."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _NAMES:
-            return super().find_class(module, name)
-        # The folder's old name; the second module is that of Python 3.13.
-        if module in ("pathlib", "pathlib._local") and name in ("Path", "PosixPath", "WindowsPath"):
-            return lambda *parts: os.path.join(*parts)
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a checkpoint's metadata")
+from ...jobs.launching.sealed_objects import Reader
 
 
 class FolderReader(FileSystemReader):
@@ -66,7 +44,7 @@ class FolderReader(FileSystemReader):
                 f"FolderReader: expected a folder of torch.distributed.checkpoint, {file} is missing"
             )
         try:
-            contents = _Unpickler(io.BytesIO(file.read_bytes())).load()
+            contents = Reader(io.BytesIO(file.read_bytes())).load()
             self._check(contents)
         except Exception as error:  # a changed pickle fails anywhere
             raise ValueError(f"FolderReader: {file} is damaged: {type(error).__name__}: {error}") from error

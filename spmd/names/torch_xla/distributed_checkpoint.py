@@ -7,7 +7,6 @@ import base64
 import functools
 import inspect
 import itertools
-import pickle
 import warnings
 from contextvars import ContextVar
 from pathlib import Path
@@ -23,6 +22,7 @@ from ...core import guarded, processes, user_line
 from ...jobs.checkpoint import CheckpointManager as StateManager
 from ...jobs.checkpoint.common_calls import Words
 from ...jobs.checkpoint.loading import matched_names
+from ...jobs.launching import sealed_objects as objects
 from .checkpoint_reader import FolderReader as FolderReader
 
 _PIECE = 1 << 20  # characters of one word
@@ -51,7 +51,7 @@ class _Exchange(_DistWrapper):
         return self._words.count
 
     def _publish(self, name: str, value: Any) -> None:
-        text = base64.b64encode(pickle.dumps(value)).decode()
+        text = base64.b64encode(objects.dumps(value)).decode()
         pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
         self._words.publish(name, str(len(pieces)))
         for number, piece in enumerate(pieces):
@@ -59,7 +59,7 @@ class _Exchange(_DistWrapper):
 
     def _read(self, name: str) -> Any:
         pieces = [self._words.read(f"{name}/{number}") for number in range(int(self._words.read(name)))]
-        return pickle.loads(base64.b64decode("".join(pieces)))  # of this job's own processes
+        return objects.loads(base64.b64decode("".join(pieces)))
 
     def all_gather_object(self, object: Any, is_reader: bool = True) -> Any:
         call = next(self._calls)

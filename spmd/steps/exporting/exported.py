@@ -1,6 +1,8 @@
 """An exported program with its manifest and the tensors of its state; written as a folder."""
 
 import contextlib
+import hashlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ...tensors.launch import full_tensor
 FORMAT = "spmd.export"
 VERSION = 1
 PROGRAM, WEIGHTS, MANIFEST = "program.jax_export", "weights.safetensors", "manifest.json"
+WEIGHTS_FACTS = "weights"  # an older manifest has none
 
 
 class Exported:
@@ -60,9 +63,9 @@ class Exported:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / MANIFEST).unlink(missing_ok=True)
             (folder / PROGRAM).write_bytes(self.serialized)
-        write_safetensors(folder / WEIGHTS if is_first else None, self.state())
+        weights = write_safetensors(folder / WEIGHTS if is_first else None, self.state())
         if is_first:
-            (folder / MANIFEST).write_text(sealed_json.text(self.manifest))
+            (folder / MANIFEST).write_text(sealed_json.text({**self.manifest, WEIGHTS_FACTS: weights}))
         if processes.several():
             processes.agree("an exported program that is written", b"", user_line())
 
@@ -88,17 +91,19 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
     return full_tensor(tensor) if isinstance(tensor, XlaTensor) else tensor
 
 
-def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> None:
+def write_safetensors(path: Path | None, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Writes tensors into a file of safetensors, one after another: the host never holds more than one of xla's. None:
-    takes part in this only, for the process that writes."""
+    takes part in this only, for the process that writes. Returns the size and the SHA-256 of the file."""
     for name, tensor in tensors.items():
         if tensor.dtype not in SAFETENSORS.values():
             raise TypeError(f"export: {name} has the dtype {tensor.dtype}, which safetensors does not have")
     layout = file_of(WEIGHTS, {name: array_facts(tensor) for name, tensor in tensors.items()}, {"format": "pt"})
+    digest, size = hashlib.sha256(), 0
     with contextlib.nullcontext() if path is None else path.open("wb") as file:
-        if file is not None:
-            file.write(layout.header)
-        for placed in layout.tensors:
-            whole = on_host(tensors[placed.name])
+        for part in itertools.chain([layout.header], (on_host(tensors[placed.name]) for placed in layout.tensors)):
             if file is not None:
-                file.write(transfer.host_array(whole).tobytes())
+                content = part if isinstance(part, bytes) else transfer.host_array(part).tobytes()
+                digest.update(content)
+                size += len(content)
+                file.write(content)
+    return {"bytes": size, "sha256": digest.hexdigest()}

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ...core import (
     LOCK,
     AbstractError,
     DeviceData,
+    ProcessError,
     Sharding,
     Spec,
     Storage,
@@ -24,6 +26,7 @@ from ...core import (
     dense_meta,
     extras,
     hardware,
+    options,
     processes,
     recording,
     seed,
@@ -43,11 +46,23 @@ from ...mesh.global_mesh import get_global_mesh
 from ...mesh.mesh import Mesh
 from ...tensors import sealed_json
 from ...tensors.annotate import mark_sharding, reshard
-from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, on_host, struct
+from .exported import (
+    FORMAT,
+    MANIFEST,
+    PROGRAM,
+    VERSION,
+    WEIGHTS,
+    WEIGHTS_FACTS,
+    Exported,
+    on_host,
+    struct,
+)
 from .nested_values import matched, rebuild
 
 
-def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "LoadedProgram":
+def load_exported(
+    path: str | Path | Exported, mesh: Mesh | None = None, *, custom_calls: Sequence[str] = ()
+) -> "LoadedProgram":
     """Returns a program that `spmd.export` has written, compiled and with its state on the devices, as a callable.
 
     Nothing of the Python that made it is needed. It takes what the exported call took and returns what that returned;
@@ -58,11 +73,14 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
         mesh: devices as many as the program was exported for, of any axes: in the mesh's order they take the places
             of the program's. Arguments are resharded to what the program takes. None: the mesh of `with mesh:` or
             `set_global_mesh` if it has as many devices, else the devices of the export.
+        custom_calls: targets of custom calls that the program may have, besides those that jax keeps stable: native
+            code of this process. As in `spmd.export`.
 
     Of several processes all must call it, and the program each time; each reads the shards of its own devices.
 
     Raises FileNotFoundError, ValueError for another number of devices, another platform, a newer format, or files that
-    do not belong together. Source: `jax.export.deserialize`.
+    do not belong together, an option of XLA that neither this library nor `config.compiler_options` sets, and other
+    custom calls. Source: `jax.export.deserialize`.
 
     >>> import torch, spmd
     >>> x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data", None))
@@ -71,23 +89,54 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     32.0
     """
     extras.imported("flatbuffers", "export", "load_exported")  # jax reads programs by it
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
     if isinstance(path, Exported):
         state = {name: on_host(tensor.detach()) for name, tensor in path.state().items()}
-        return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh)
+        return LoadedProgram(path.serialized, path.manifest, lambda name, at: state[name][at], mesh, None)
     folder = Path(path)
     if not (folder / MANIFEST).is_file():
         raise FileNotFoundError(f"load_exported: expected a folder that spmd.export wrote, {folder} has no {MANIFEST}")
-    manifest = sealed_json.parsed((folder / MANIFEST).read_bytes(), f"load_exported: {folder / MANIFEST}")
+    with _described(folder / MANIFEST):
+        written = sealed_json.content(folder / MANIFEST)
+    manifest = sealed_json.parsed(written, f"load_exported: {folder / MANIFEST}")
     if manifest.get("format") != FORMAT or manifest.get("version", 0) > VERSION:
         raise ValueError(
             f"load_exported: expected the format {FORMAT} up to version {VERSION}, got {manifest.get('format')} "
             f"{manifest.get('version')}; a newer release of spmd reads it"
         )
-    serialized = (folder / PROGRAM).read_bytes()
-    if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
-        raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
-    stored = _state(folder / WEIGHTS, manifest)
-    return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh)
+    with _described(folder / MANIFEST):
+        serialized = sealed_json.content(folder / PROGRAM, _MOST_BYTES)
+        if hashlib.sha256(serialized).hexdigest() != manifest["program"]["sha256"]:
+            raise ValueError(f"load_exported: {folder / PROGRAM} is not the program of {MANIFEST}; export it again")
+        _check_weights(folder / WEIGHTS, manifest.get(WEIGHTS_FACTS))
+        stored = _state(folder / WEIGHTS, manifest)
+    return LoadedProgram(serialized, manifest, lambda name, at: stored[name].read(at), mesh, custom_calls)
+
+
+@contextlib.contextmanager
+def _described(what: object) -> Iterator[None]:
+    """Has whatever a manifest lacks or has wrong end in one sentence."""
+    try:
+        yield
+    except (MemoryError, OSError, ProcessError):
+        raise
+    except Exception as error:  # JSON of a stranger may fail anywhere
+        if isinstance(error, ValueError) and str(error).startswith(("load_exported: ", "load_checkpoint: ")):
+            raise
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ValueError(f"load_exported: {what} does not describe its program: {why}; export it again") from error
+
+
+_MOST_BYTES = 1 << 31  # of a program
+
+
+def _check_weights(file: Path, facts: dict[str, Any] | None) -> None:
+    """Raises ValueError for another file than the one that was written; without facts, for one of another folder."""
+    sealed_json.check_file(file, (1 << 63) if facts is None else facts["bytes"])
+    with file.open("rb") as opened:
+        if facts is not None and hashlib.file_digest(opened, "sha256").hexdigest() != facts["sha256"]:
+            raise ValueError(f"load_exported: {file} is damaged: {MANIFEST} has another sha256; export it again")
 
 
 def _state(file: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -119,16 +168,25 @@ class LoadedProgram:
     torch.Size([3, 2])
     """
 
-    def __init__(self, serialized: bytes, manifest: dict[str, Any], read: Any, mesh: Mesh | None):
+    def __init__(
+        self,
+        serialized: bytes,
+        manifest: dict[str, Any],
+        read: Any,
+        mesh: Mesh | None,
+        custom_calls: Sequence[str] | None,
+    ):
         self.manifest, self.serialized = manifest, serialized
         # Jit places arguments and results: the shardings of the file name a mesh of its own.
-        self._exported = jax_facts.without_shardings(jax_export.deserialize(bytearray(serialized)))
-        self._shardy = manifest["program"]["partitioner"] == "shardy"
+        with _described(MANIFEST):
+            self._exported = jax_facts.without_shardings(jax_export.deserialize(bytearray(serialized)))
+            self._shardy = manifest["program"]["partitioner"] == "shardy"
+            self._order = _devices(manifest, mesh)
+            self._check(custom_calls)
         if jax_facts.use_shardy_partitioner is None and not self._shardy:
             raise ValueError(
                 f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again"
             )
-        self._order = _devices(manifest, mesh)
         self._mark: bytes = manifest["program"]["sha256"].encode()
         if processes.several():
             words = f"load_exported on the devices {self._order}, its {processes.digest('program', self._mark)}"
@@ -139,6 +197,33 @@ class LoadedProgram:
                 f"load_exported: the program was exported for {', '.join(manifest['program']['platforms'])}, and the "
                 f"devices here are of {platform}; export it with platforms=({platform!r},)"
             )
+        with _described(MANIFEST):
+            self.state = {
+                manifest["arguments"][place]["name"]: self._loaded(place, read) for place in self._read_manifest()
+            }
+        self._program = self._compiled(platform, custom_calls)
+
+    def _check(self, custom_calls: Sequence[str] | None) -> None:
+        """Raises ValueError for devices and options that a manifest must not name; None: it is of this process."""
+        manifest = self.manifest
+        for mesh in manifest["meshes"]:
+            order, sizes = mesh["device_order"], mesh["axes"].values()
+            if len({*order} & {*range(len(self._order))}) != len(order) or math.prod(sizes) != len(order):
+                raise ValueError(
+                    f"load_exported: expected in {MANIFEST} a mesh of {dict(mesh['axes'])} over different ones of "
+                    f"{len(self._order)} devices, got device_order={order}; export it again"
+                )
+        for compiled in manifest["program"]["compiler_options"].values() if custom_calls is not None else ():
+            if unknown := options.unknown_options(compiled):
+                words = " ".join(f"{name}={value}" for name, value in unknown.items())
+                raise ValueError(
+                    f"load_exported: the program is to be compiled with {words}, which this library does not set: such "
+                    f"options write and run files. If you trust it, set spmd.config.compiler_options = 'auto {words}'"
+                )
+
+    def _read_manifest(self) -> list[int]:
+        """Reads the manifest: arguments, results and what overwrites what; returns the places of the state."""
+        manifest = self.manifest
         arguments = manifest["arguments"]
         self._shardings = [self._sharding(one["sharding"]) for one in arguments]
         self._metas = [dense_meta(tuple(one["shape"]), dtype_of(one["dtype"])) for one in arguments]
@@ -149,13 +234,33 @@ class LoadedProgram:
         self._num_given = sum(one["role"] == "argument" for one in arguments)
         self._num_draws: int = manifest["program"]["num_draws"]
         held = [place for place, one in enumerate(arguments) if one["role"] not in ("argument", "random")]
-        self.state = {arguments[place]["name"]: self._loaded(place, read) for place in held}
         self._overwrites = {
             result: one["overwrites"] for result, one in enumerate(manifest["results"]) if "overwrites" in one
         }
         self._donated = sorted({place for place in self._overwrites.values() if place >= self._num_given})
         self._meshes = list(dict.fromkeys(one.replicated() for one in self._shardings))
-        self._program = self._compiled(platform)
+        for meta, pin, aval in zip(self._results, self._pinned, self._exported.out_avals, strict=True):
+            shape = meta.shape if pin is None else pin.padded_shape(meta.shape)
+            if (tuple(shape), meta.struct.dtype) != (aval.shape, aval.dtype):
+                raise ValueError(
+                    f"load_exported: expected in {MANIFEST} a result {aval.str_short()}, got {meta!r}; export it again"
+                )
+        for result, place in self._overwrites.items():
+            if place in held and self._metas[place] != self._results[result]:
+                raise ValueError(
+                    f"load_exported: in {MANIFEST} result {result} cannot overwrite {arguments[place]['name']!r}"
+                )
+        passed, returned = list[int](), list[int]()
+        for part in manifest["inputs"].values():
+            rebuild(part, passed.append)
+        rebuild(manifest["outputs"], lambda number: returned.append(manifest["returned"][number]))
+        if sorted(passed) != [*range(self._num_given)] or not all(
+            -len(arguments) <= number < len(self._results) for number in returned
+        ):
+            raise ValueError(
+                f"load_exported: arguments and results of {MANIFEST} are not those of the program; export it again"
+            )
+        return held
 
     def _sharding(self, text: dict[str, Any] | None) -> Sharding:
         mesh = self.manifest["meshes"][0 if text is None else text["mesh"]]
@@ -179,23 +284,32 @@ class LoadedProgram:
         with jax_facts.program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
             yield
 
-    def _compiled(self, platform: str) -> Any:
+    def _compiled(self, platform: str, custom_calls: Sequence[str] | None) -> Any:
         """The compiled program. Arguments that a result of the same layout replaces are donated, if they are state."""
         with self._context():
-            self._structs = list(map(struct, self._metas, self._shardings))
-            out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
-            whole = self._sharding(None)
-            for index, meta in enumerate(self._results):
-                if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
-                    out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
-            jitted = jax.jit(
-                self._exported.call, out_shardings=tuple(out), donate_argnums=self._donated, keep_unused=True
-            )
-            options = self.manifest["program"]["compiler_options"].get(platform, {})
-            lowered = jitted.lower(*self._structs)
+            with _described(MANIFEST):
+                lowered = self._lowered()
+            targets = jax_facts.custom_calls(lowered.compiler_ir()) - jax_facts.stable_custom_calls
+            if custom_calls is not None and (strange := targets.difference(custom_calls)):
+                raise ValueError(
+                    f"load_exported: the program calls {', '.join(sorted(strange))}: native code of this process that "
+                    f"jax does not keep stable. If you trust it, pass custom_calls={sorted(strange)}"
+                )
             if self.manifest["program"]["has_complex"]:
                 regions.hide(lowered.compiler_ir())
+            options = self.manifest["program"]["compiler_options"].get(platform, {})
             return jax_facts.compile_lowered(lowered, options)
+
+    def _lowered(self) -> Any:
+        """The program for its arguments and results, in the manifest's shapes and shardings."""
+        self._structs = list(map(struct, self._metas, self._shardings))
+        out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
+        whole = self._sharding(None)
+        for index, meta in enumerate(self._results):
+            if out[index] is None and any(dim % len(self._order) for dim in meta.shape):
+                out[index] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
+        jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=self._donated, keep_unused=True)
+        return jitted.lower(*self._structs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""
@@ -296,8 +410,6 @@ def _devices(manifest: dict[str, Any], mesh: Mesh | None) -> tuple[int, ...]:
     """The devices of the program, in its order."""
     count: int = manifest["num_devices"]
     num_here = len(hardware.devices())
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise TypeError(f"load_exported: expected a spmd.Mesh, got {type(mesh).__name__}")
     default = get_global_mesh()
     if mesh is None and default is not None and default.size() == count:
         mesh = default

@@ -62,7 +62,8 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
     if "value" in description:
         return description["value"]
     if "text" in description:
-        return getattr(torch, description["text"].removeprefix("torch."), None) or torch.device(description["text"])
+        value = getattr(torch, description["text"].removeprefix("torch."), None)
+        return value if isinstance(value, (torch.dtype, torch.memory_format)) else torch.device(description["text"])
     if "dict" in description:
         return {key: rebuild(item, tensor) for key, item in description["dict"]}
     if "named tuple" in description:

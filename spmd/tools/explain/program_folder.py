@@ -42,7 +42,7 @@ def known() -> tuple[ProgramFolder, ...]:
 def content(digest: str) -> bytes | None:
     """Returns the content of the file of a digest; None if no folder has it."""
     files = (path / f"{digest}{SUFFIX}" for path in _known)
-    return next((file.read_bytes() for file in files if file.is_file()), None)
+    return next((persistent.given_content(file) for file in files if file.exists()), None)
 
 
 def add(path: str | Path) -> ProgramFolder:
@@ -52,7 +52,10 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    parsed = sealed_json.parsed(manifest.read_bytes(), f"load_programs: {manifest}") if manifest.is_file() else None
+    for file in folder.glob(f"*{SUFFIX}"):
+        persistent.given_content(file)
+    content_of = persistent.given_content(manifest) if manifest.exists() else None
+    parsed = None if content_of is None else sealed_json.parsed(content_of, f"load_programs: {manifest}")
     version = None if parsed is None else parsed.get("version")
     if parsed is None or version != VERSION:
         raise ValueError(

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -178,18 +179,16 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"Plan.from_json: expected JSON: {error}") from None
         version = values.pop("version", None) if isinstance(values, dict) else None
         if version not in (1, VERSION):  # version 1 has no times, of collectives and of planning
             raise ValueError(
                 f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
             )
-        rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
-        tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
-        tuples["layout"] = tuple(LayoutRow(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
-        tuples["terms"] = tuple(Term(**term) for term in values.get("terms", ()))
-        tuples["findings"] = tuple(map(_finding, values.get("findings", ())))
-        return cls(**values | {"collectives": tuple(rows)} | tuples)
+        return _read(cls, values, "the plan")  # type: ignore[no-any-return]
 
     def diff(self, other: "Plan") -> "Difference":
         """Compares with another plan, this one being the one before. An empty difference is false.
@@ -238,9 +237,27 @@ def timed(plan: Plan, started: float) -> Plan:
     return replace(plan, planning_seconds=time.monotonic() - started, planning_bytes=num_bytes)
 
 
-def _finding(fields: dict[str, Any]) -> PlanFinding:
-    """Returns the finding with these fields, as JSON has them."""
-    return PlanFinding(**fields | {"move": Move.of(fields["move"]) if fields.get("move") else None})
+def _read(kind: Any, value: Any, name: str) -> Any:
+    """Returns the value of an annotated type that JSON has; raises ValueError for another one."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return None if value is None else _read(inner[0], value, name)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(inner[0], item, name) for item in value)
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(inner[1], item, name) for key, item in value.items()}
+    if kind in _HINTS and isinstance(value, dict):
+        try:
+            return kind(**{key: _read(_HINTS[kind].get(key), item, f"{name}.{key}") for key, item in value.items()})
+        except TypeError as error:
+            raise ValueError(f"Plan.from_json: {name}: {error}") from None
+    is_number = type(value) is int and abs(value) < 1 << 63
+    if (type(value) is kind and (kind is not int or is_number)) or (kind is float and is_number):
+        return value
+    raise ValueError(f"Plan.from_json: expected {name} as {getattr(kind, '__name__', kind)}, got {str(value)[:80]!r}")
+
+
+_HINTS = {kind: get_type_hints(kind) for kind in (Plan, Collective, LayoutRow, PlanFinding, Term, Move)}
 
 
 # The modules that print results, by name, imported at their first use: see `spmd.packages`.

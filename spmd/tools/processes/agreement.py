@@ -93,11 +93,11 @@ def agree(what: str, mark: bytes, line: Line) -> None:
     number, store = note(what, mark, line), processes.client()
     where = f"{_ALL_DIGESTS.sub('', what)} at {line}"
     come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
-    store.key_value_set(f"{come}{processes.index()}", json.dumps(_record()))
+    processes.publish(f"{come}{processes.index()}", json.dumps(_record()))
     # The first process compares for all: each with each would be quadratic in a pod.
     if processes.index() == 0:
         _gather(come, where)
-        store.key_value_set(agreed, "")
+        processes.publish(agreed, "")
         store.key_value_delete(come)
         # All have read the key of the last agreement when they come to the next one; the store keeps no history.
         if _state.last_agreed is not None:
@@ -236,7 +236,7 @@ def _raise_absent(place: str, absent: list[int]) -> None:
 def _publish_mismatch(text: str, start: int = 0) -> None:
     """Publishes a mismatch, which every process raises, and the event at which it began (0: at none)."""
     _state.mismatch = text
-    processes.client().key_value_set("spmd/verdict/text", json.dumps([text, start]), allow_overwrite=True)
+    processes.publish("spmd/verdict/text", json.dumps([text, start]), allow_overwrite=True)
 
 
 def _with_own(text: str, start: int) -> str:
@@ -260,7 +260,7 @@ def _raise_mismatch() -> None:
 
 def _has_reported() -> None:
     _state.has_reported = True
-    processes.client().key_value_set(f"spmd/told/{processes.index()}", "", allow_overwrite=True)
+    processes.publish(f"spmd/told/{processes.index()}", "", allow_overwrite=True)
 
 
 # --- the thread -------------------------------------------------------------------------------------------------------
@@ -296,26 +296,27 @@ def _watch() -> None:
 
 
 def _publish() -> None:
-    processes.client().key_value_set(f"spmd/at/{processes.index()}", json.dumps(_record()), allow_overwrite=True)
+    processes.publish(f"spmd/at/{processes.index()}", json.dumps(_record()), allow_overwrite=True)
 
 
 def _published() -> list[Record]:
-    return [json.loads(text) for _, text in processes.client().key_value_dir_get("spmd/at/")]
+    return [json.loads(text) for text in processes.published("spmd/at/").values()]
 
 
 def _look() -> None:
     """Reads a published mismatch; in the first process, compares the records."""
-    store = processes.client()
     records = _published() if processes.index() == 0 or watchdog.wants_records() else []
     watchdog.heard(records)
     if processes.index() == 0 and _state.mismatch is None:
         _compare([record for record in records if record["process"] != 0])
+        for text in watchdog.dead()[:1] if _state.mismatch is None else ():
+            _publish_mismatch(text)
         have_ended = _state.has_ended and all(record["ended"] for record in records)
         if _state.mismatch is None and have_ended and len(records) == processes.count():
-            store.key_value_set("spmd/ended", "", allow_overwrite=True)
-    for _, text in store.key_value_dir_get("spmd/verdict/"):
+            processes.publish("spmd/ended", "", allow_overwrite=True)
+    for text in processes.published("spmd/verdict/").values():
         _state.mismatch = _with_own(*json.loads(text))
-    watchdog.pass_on(store)
+    watchdog.pass_on()
 
 
 def _leave() -> None:
@@ -340,9 +341,8 @@ def _end() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     deadline = time.monotonic() + _LAST_GRACE
-    store = processes.client()
     while processes.index() == 0 and time.monotonic() < deadline:
-        if len(store.key_value_dir_get("spmd/told/")) == processes.count():
+        if len(processes.published("spmd/told/")) >= processes.count() - len(watchdog.dead()):
             break
         time.sleep(_PERIOD)
     os._exit(1)

@@ -5,6 +5,7 @@ Its thread takes no lock that recording or compiling holds, and calls neither ja
 may hang themselves: what it knows of the others is what the thread of `agreement` has heard last.
 """
 
+import functools
 import os
 import socket
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ...core import config, forking, processes
@@ -50,6 +52,7 @@ def present() -> dict[str, Any]:
     return {
         "beat": int(time.monotonic() / BEAT),
         "host": f"{socket.gethostname()}, pid {os.getpid()}",
+        "pid": (os.getpid(), _machine()),
         "now": str(_main_line()),
     }
 
@@ -90,12 +93,43 @@ def wants_records() -> bool:
     return _heard.wants_records
 
 
-def pass_on(store: Any) -> None:
+def dead() -> list[str]:
+    """Describes the silent processes that are gone from this machine. jax would take up to a minute to abort the
+    others, and print nothing but its own stack; of other machines it has to."""
+    now = time.monotonic()
+    return [
+        f"process {process} ({record['host']}) has died without a word: it was killed, or the machine was short of "
+        f"memory. {_last(record)}"
+        for process, (at, record) in list(_heard.records.items())
+        if now - at > SILENT and not record["ended"] and _is_gone(*record["pid"])
+    ]
+
+
+def _is_gone(pid: int, machine: str) -> bool:
+    """True for a process of this machine that has ended, or is waited for by its parent alone."""
+    if not machine or machine != _machine():
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+@functools.cache
+def _machine() -> str:
+    """A text that processes share where their ids are of one table; empty on a system that has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def pass_on() -> None:
     """Publishes texts for the other processes, each once, and prints theirs, one of a kind."""
     taken, _heard.notices = _heard.notices, []
     for kind, text in taken:
-        store.key_value_set(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
-    for key, text in store.key_value_dir_get("spmd/notices/"):
+        processes.publish(f"spmd/notices/{kind}/{processes.index()}", text, allow_overwrite=True)
+    for key, text in processes.published("spmd/notices/").items():
         hear(key.removeprefix("spmd/notices/").partition("/")[0], text)
 
 

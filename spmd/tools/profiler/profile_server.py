@@ -19,17 +19,44 @@ from . import traces
 _LOOPBACK = "127.0.0.1"
 _LONGEST = 600.0  # seconds of a trace
 _PLAIN = re.compile(r"[\w.\-]+\.(?:json\.gz|pb)")  # the names of a trace's files
+_HEADER = "X-Spmd-Trace"  # a web page cannot send it without a question to the server first, which answers none
+_MOST = 8  # requests at a time; more are closed unread
 _PATIENCE = 120.0  # seconds in addition to those of the trace: for the program that runs, and the files
 
-_server: ThreadingHTTPServer | None = None
+
+class _Server(ThreadingHTTPServer):
+    """A server with few threads."""
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.BoundedSemaphore(_MOST)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Called for each connection: starts its thread, or closes it."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Called in the thread of a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints nothing: the client has gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 5.0  # seconds in which a request has to come
+
     def do_POST(self) -> None:
         """Traces this process for the seconds that the query names; answers with the files as a zip."""
         wanted = urllib.parse.urlsplit(self.path)
         if not self._is_meant():
-            return self._answer(403, b"the Host of this request is not that of a server on loopback")
+            return self._answer(403, f"expected a request of spmd.profiler.capture, with {_HEADER}".encode())
         try:
             seconds = float(urllib.parse.parse_qs(wanted.query).get("seconds", ["1"])[0])
         except ValueError:
@@ -45,7 +72,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(409, str(error).encode())
 
     def _is_meant(self) -> bool:
-        """False for what a browser sends to a name that now stands for this machine."""
+        """False for what a browser sends: for a page, or to a name that now stands for this machine."""
+        if self.headers.get(_HEADER) is None or self.headers.get("Origin") is not None:
+            return False
         assert isinstance(self.server, ThreadingHTTPServer)
         host = self.headers.get("Host", "").rpartition(":")[0]
         return self.server.server_address[0] != _LOOPBACK or host in (_LOOPBACK, "localhost")
@@ -58,6 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Prints nothing."""
+
+
+_server: _Server | None = None
 
 
 def _packed(folder: Path) -> bytes:
@@ -90,7 +122,7 @@ def start_server(port: int, host: str = _LOOPBACK) -> int:
             f"start_server: a server listens on port {_server.server_address[1]}; call spmd.profiler.stop_server()"
         )
     try:
-        _server = ThreadingHTTPServer((host, port), _Handler)
+        _server = _Server((host, port), _Handler)
     except OSError as error:
         raise OSError(
             error.errno,
@@ -130,7 +162,8 @@ def capture(address: str, folder: str | PathLike[str], seconds: float = 1.0) -> 
     >>> [file.suffix for file in sorted(path.iterdir())]
     ['.gz', '.pb']
     """
-    request = urllib.request.Request(f"http://{address}/trace?seconds={seconds}", data=b"", method="POST")
+    url = f"http://{address}/trace?seconds={seconds}"
+    request = urllib.request.Request(url, data=b"", method="POST", headers={_HEADER: "1"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=seconds + _PATIENCE) as answer:

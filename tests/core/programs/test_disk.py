@@ -2,7 +2,9 @@
 
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,19 @@ class TestOwner:
         folder.symlink_to(tmp_path / "moved")
         assert not disk.write(KEY, HEADER, b"body")
 
+    def test_files_that_are_not_ours(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A folder that holds other things, or took the cache's place, loses none of them."""
+        disk.write(KEY, HEADER, b"body")
+        (folder / "thesis.txt").write_text("x" * 4000)
+        monkeypatch.setattr(spmd.config, "program_cache_bytes", 1000)
+        assert disk.write(OTHER, HEADER, b"y" * 700)
+        assert (folder / "thesis.txt").exists() and not file(folder).exists()
+
+    def test_a_file_of_any_size(self, folder: Path) -> None:
+        disk.write(KEY, HEADER, b"body")
+        os.truncate(file(folder), 1 << 40)
+        assert kept() is None
+
     @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
     def test_no_file_at_all(self, folder: Path, make: Callable[[Path], None]) -> None:
         disk.write(OTHER, HEADER, b"body")
@@ -152,6 +167,96 @@ class TestOwner:
         monkeypatch.setattr(spmd.config, "program_cache", True)
         monkeypatch.setattr(spmd.config, "program_cache_dir", "")
         assert not disk.write(KEY, HEADER, b"body") and kept() is None
+
+
+NOBODY = 65534
+HOSTILE = "mkdir -m 700 {0}; cp body {0}/" + KEY + ".program; chmod 600 {0}/*"  # a program as this library writes it
+
+
+def as_nobody(script: str, folder: Path) -> None:
+    """Runs a script in a folder as another user of this machine, without the groups of root."""
+    subprocess.run(["/bin/sh", "-ec", script], user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: only root becomes another user"
+)
+class TestTwoUsers:
+    """Another user of the machine, in a folder where both may write, brings no program in."""
+
+    @pytest.fixture
+    def common(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        """A folder of all users without the sticky bit, where each may rename the folders of the others."""
+        with tempfile.TemporaryDirectory(dir="/tmp") as place:
+            for path in (Path(place), Path(place) / "common"):
+                path.mkdir(exist_ok=True)
+                path.chmod(0o777)
+            (Path(place) / "common/body").write_bytes(disk.content_of(KEY, HEADER, b"a body of another user"))
+            (Path(place) / "common/body").chmod(0o644)
+            monkeypatch.setattr(spmd.config, "program_cache_dir", f"{place}/common/cache")
+            yield Path(place) / "common"
+
+    def test_a_folder_that_was_there(self, common: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        as_nobody(HOSTILE.format("cache"), common)
+        assert kept() is None and not disk.write(OTHER, HEADER, b"body")
+        assert "only its owner may enter it" in capfd.readouterr().err
+
+    def test_in_the_place_of_ours(self, common: Path) -> None:
+        disk.write(KEY, HEADER, b"body")
+        assert kept() == b"body"
+        as_nobody(f"mv cache away; {HOSTILE.format('cache')}", common)
+        assert kept() is None
+
+    def test_between_two_looks(self, common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The folder is exchanged after it was opened and checked: files come from the one that was checked."""
+        disk.write(KEY, HEADER, b"body")
+        is_private = disk.is_private
+
+        def exchanged(status: os.stat_result) -> bool:
+            if stat.S_ISDIR(status.st_mode) and not (common / "away").exists():
+                as_nobody(f"mv cache away; {HOSTILE.format('cache')}", common)
+            return is_private(status)
+
+        monkeypatch.setattr(disk, "is_private", exchanged)
+        assert kept() == b"body" and (common / "away").exists()
+        assert kept() is None
+
+    def test_through_links(self, common: Path) -> None:
+        """A link of another user to a folder or a file, of theirs or of ours."""
+        as_nobody(f"{HOSTILE.format('theirs')}; ln -s theirs cache", common)
+        assert kept() is None and not disk.write(OTHER, HEADER, b"body")
+        (common / "cache").unlink()
+        disk.write(KEY, HEADER, b"body")
+        as_nobody("mv cache ours; ln -s ours cache", common)
+        assert kept() is None and not disk.write(OTHER, HEADER, b"body")
+        (common / "cache").unlink()
+        (common / "ours").rename(common / "cache")
+        file(common / "cache").unlink()
+        file(common / "cache").symlink_to(common / f"theirs/{KEY}.program")
+        assert kept() is None
+
+    def test_a_file_of_another_user(self, common: Path, tmp_path: Path) -> None:
+        """Even in a folder of ours."""
+        disk.write(KEY, HEADER, b"body")
+        as_nobody(HOSTILE.format("theirs"), common)
+        file(common / "theirs").replace(file(common / "cache"))
+        assert kept() is None
+
+    def test_given_programs(self, common: Path) -> None:
+        """`load_programs` executes what is in a folder that the user names; another user must not have written it."""
+        as_nobody(HOSTILE.format("theirs"), common)
+        with pytest.raises(ValueError, match=rf"that you own and no other user may write.* of user {NOBODY}"):
+            spmd.load_programs(common / "theirs")
+        path = common / "own.program"
+        path.write_bytes(b"x")
+        path.chmod(0o646)
+        with pytest.raises(ValueError, match=r"mode -rw-r--rw-; copy it \(chmod 600\) if you trust it"):
+            disk.given_content(path)
+        path.chmod(0o644)
+        assert disk.given_content(path) == b"x"
+        (common / "link.program").symlink_to(path)
+        with pytest.raises(ValueError, match="as its content is executed, got a link"):
+            disk.given_content(common / "link.program")
 
 
 class TestBound:

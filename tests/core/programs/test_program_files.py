@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -218,6 +219,26 @@ class TestRefused:
         made = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 3))
         with pytest.raises(ValueError, match="a plan of a step that this process made"):
             spmd.Plan.from_json(made.to_json()).save_program("nowhere")
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"peak": "x"}, "expected the plan.peak as int, got 'x'"),
+            ({"peak": 10**30}, "expected the plan.peak as int"),
+            ({"peak": True}, "expected the plan.peak as int"), ({"mesh": []}, "expected the plan.mesh as "),
+            ({"collectives": [3]}, "expected the plan.collectives as Collective"),
+            ({"other": 1}, "expected the plan.other"),
+            ({"terms": [{"name": "x"}]}, "the plan.terms: .* missing 4 required"),
+            ({"notes": 3}, "expected the plan.notes"),
+        ],
+    )  # fmt: skip
+    def test_json_of_strangers(self, change: dict[str, Any], words: str) -> None:
+        model = torch.nn.Linear(3, 2, device="meta")
+        text = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 3)).to_json()
+        with pytest.raises(ValueError, match=words):
+            spmd.Plan.from_json(json.dumps(json.loads(text) | change))
+        with pytest.raises(ValueError, match="expected JSON"):
+            spmd.Plan.from_json("[" * 200_000)
 
     def test_users_function(self, tmp_path: Path) -> None:
         made = spmd.plan(lambda x: spmd.call_jax(lambda a: a + 1, x.to("xla")), torch.ones(3))

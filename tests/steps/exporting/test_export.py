@@ -1,6 +1,7 @@
 """spmd.export and spmd.load_exported: what is in the files, what a call takes, and what is refused."""
 
 import contextlib
+import hashlib
 import json
 import sys
 from collections import namedtuple
@@ -19,6 +20,7 @@ from torch import nn
 
 import spmd
 from spmd import Mesh, P
+from spmd.core.programs import program
 from spmd.tensors import sealed_json
 
 MESH = Mesh(range(8), (4, 2), ("data", "model"))
@@ -125,6 +127,115 @@ class TestFiles:
             file.write(b"!")
         with pytest.raises(ValueError, match=r"is not the program of manifest\.json"):
             spmd.load_exported(tmp_path)
+
+
+def resealed(folder: Path, change: Any) -> None:
+    """Changes the manifest of an export as a stranger can: with its checksum."""
+    body = sealed_json.parsed((folder / "manifest.json").read_bytes(), "manifest")
+    change(body)
+    (folder / "manifest.json").write_text(sealed_json.text(body))
+
+
+class TestStrangers:
+    """An export of a stranger runs its program and nothing else: no option, no native code, no other file."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        x = on(torch.ones(8, 2), "data", None)
+        spmd.export(torch.nn.Linear(2, 2).to("xla"), (x,)).save(tmp_path / "export")
+        return tmp_path / "export"
+
+    @pytest.mark.parametrize(
+        "option", [("xla_dump_to", ""), ("xla_gpu_cuda_data_dir", "/tmp"), ("xla_cpu_scheduler_type", "other")]
+    )
+    def test_options(self, option: tuple[str, str], folder: Path) -> None:
+        name, value = option[0], option[1] or str(folder / "dump")
+        resealed(folder, lambda body: body["program"].update(compiler_options={"cpu": {name: value}}))
+        with pytest.raises(ValueError, match=rf"to be compiled with {name}=.* write and run files"):
+            spmd.load_exported(folder)
+        assert not (folder / "dump").exists()
+
+    def test_own_options(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the library sets itself is taken, and what the process is told to."""
+        options = {**program._FREEING, "xla_cpu_enable_fast_math": "False"}
+        resealed(folder, lambda body: body["program"].update(compiler_options={"cpu": options}))
+        with pytest.raises(ValueError, match="to be compiled with xla_cpu_enable_fast_math=False, which"):
+            spmd.load_exported(folder)
+        monkeypatch.setattr(spmd.config, "compiler_options", "auto xla_cpu_enable_fast_math=False")
+        assert spmd.load_exported(folder)(torch.ones(8, 2, device="xla")).shape == (8, 2)
+
+    @pytest.mark.parametrize("target", ["xla_ffi_python_cpu_callback", "no_such_target"])
+    def test_custom_calls(self, target: str, folder: Path) -> None:
+        """A program that calls Python by the number of a function: of whatever the process has there."""
+
+        def called(x: jax.Array, *state: jax.Array) -> tuple[jax.Array]:
+            return (jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, index=np.uint64(7)),)
+
+        checks = [jax.export.DisabledSafetyCheck.custom_call(target)]
+        structs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 2), (2, 2), (2,))]
+        serialized = jax.export.export(jax.jit(called), platforms=["cpu"], disabled_checks=checks)(*structs).serialize()
+        (folder / "program.jax_export").write_bytes(serialized)
+        digest = hashlib.sha256(serialized).hexdigest()
+        resealed(folder, lambda body: body["program"].update(sha256=digest))
+        with pytest.raises(ValueError, match=f"the program calls {target}: native code of this process"):
+            spmd.load_exported(folder)
+        if target == "no_such_target":
+            with pytest.raises(Exception, match=r"no_such_target"):
+                spmd.load_exported(folder, custom_calls=[target])
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda body: body["meshes"][0].update(device_order=[99]),
+            lambda body: body["meshes"][0].update(device_order=[-1, 0, 1, 2, 3, 4, 5, 6]),
+            lambda body: body["meshes"][0].update(device_order=[0] * 8),
+            lambda body: body["meshes"][0].update(axes={"a": 4}),
+            lambda body: body["meshes"].clear(),
+            lambda body: body["arguments"][0].update(shape=[-8, 2]),
+            lambda body: body["arguments"][0].update(shape=[1 << 40, 2]),
+            lambda body: body["arguments"][0].update(dtype="load"),
+            lambda body: body["arguments"][0].update(sharding={"mesh": 7, "spec": [[], []], "memory": "device"}),
+            lambda body: body["arguments"].pop(),
+            lambda body: body["results"][0].update(shape=[1 << 40]),
+            lambda body: body["results"][0].update(dtype="int64"),
+            lambda body: body["results"][0].update(overwrites=1),
+            lambda body: body.update(returned=[3]),
+            lambda body: body.update(inputs={"args": {"tuple": []}, "kwargs": {"dict": []}}),
+            lambda body: body.update(outputs={"text": "torch.load"}),
+            lambda body: body.pop("program"),
+            lambda body: body.update(device_ids=["x"] * 8),
+        ],
+    )
+    def test_a_manifest_of_another_program(self, change: Any, folder: Path) -> None:
+        resealed(folder, change)
+        with pytest.raises(ValueError, match=r"load_exported: .*manifest\.json"):
+            spmd.load_exported(folder)
+
+    @pytest.mark.parametrize("place", [20, 100, -1])
+    def test_changed_weights(self, place: int, folder: Path) -> None:
+        content = bytearray((folder / "weights.safetensors").read_bytes())
+        content[place] ^= 1
+        (folder / "weights.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"weights\.safetensors is damaged: manifest\.json has another sha256"):
+            spmd.load_exported(folder)
+
+    def test_older(self, folder: Path) -> None:
+        """An export without a checksum of its weights is read."""
+        resealed(folder, lambda body: body.pop("weights"))
+        assert spmd.load_exported(folder)(torch.ones(8, 2, device="xla")).shape == (8, 2)
+
+    @pytest.mark.parametrize("name", ["manifest.json", "program.jax_export", "weights.safetensors"])
+    def test_links(self, name: str, folder: Path) -> None:
+        """Nothing outside of the folder is read."""
+        (folder / name).rename(folder.parent / name)
+        (folder / name).symlink_to(folder.parent / name)
+        with pytest.raises(ValueError, match=rf"{name}: expected a file of at most .* got lrwx"):
+            spmd.load_exported(folder)
+
+    def test_a_deep_manifest(self, folder: Path) -> None:
+        (folder / "manifest.json").write_text('{"sha256": 1, "x": ' + "[" * 200_000 + "]" * 200_000 + "}")
+        with pytest.raises(ValueError, match="is damaged: it is no manifest"):
+            spmd.load_exported(folder)
 
 
 Pair = namedtuple("Pair", ["left", "right"])

@@ -5,6 +5,7 @@ import http.client
 import io
 import socket
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -89,9 +90,35 @@ class TestSafety:
     )  # fmt: skip
     def test_refused(self, port: int, host: str, path: str, status: int) -> None:
         asked = http.client.HTTPConnection("127.0.0.1", port)
-        asked.request("POST", path, headers={"Host": host})
+        asked.request("POST", path, headers={"Host": host, "X-Spmd-Trace": "1"})
         assert asked.getresponse().status == status
         asked.close()
+
+    @pytest.mark.parametrize(
+        "headers", [{}, {"Origin": "https://evil.example"}, {"Origin": "null", "X-Spmd-Trace": "1"}]
+    )
+    def test_web_pages(self, port: int, headers: dict[str, str]) -> None:
+        """A page may send a simple POST; a header of its own it may not, as its question is not answered."""
+        for method, status in (("POST", 403), ("OPTIONS", 501), ("GET", 501)):
+            asked = http.client.HTTPConnection("localhost", port)
+            asked.request(method, "/trace?seconds=0.01", headers=headers)
+            assert asked.getresponse().status == status
+            asked.close()
+
+    def test_half_open(self, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Requests that never end hold few threads, and not for long."""
+        monkeypatch.setattr(profile_server._Handler, "timeout", 1.0)
+        before, opened = threading.active_count(), []
+        for _ in range(100):
+            opened.append(socket.create_connection(("127.0.0.1", port)))
+            opened[-1].sendall(b"POST /trace?seconds=0.01 HTTP/1.1\r\n")
+        assert threading.active_count() - before <= profile_server._MOST
+        deadline = time.monotonic() + 30
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        spmd.profiler.capture(f"localhost:{port}", tmp_path, seconds=0.01)
+        for connection in opened:
+            connection.close()
 
     def test_a_name_that_is_a_path(self, tmp_path: Path) -> None:
         class Hostile(BaseHTTPRequestHandler):

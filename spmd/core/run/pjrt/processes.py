@@ -4,13 +4,16 @@
 # that only some processes launch waits forever in its first collective.
 
 import gc
+import hmac
 import itertools
+import re
 import zlib
 from typing import Any, NamedTuple, Protocol
 
 import jax
 
-from ...base.config import config
+from ...base import messages
+from ...base.config import config, job_secret
 from ...base.jax_private import distributed_state
 from ...base.tables import Bounded
 from ...graph.source import Line
@@ -36,14 +39,59 @@ def client() -> Any:
     return distributed_state.client
 
 
+# --- the store --------------------------------------------------------------------------------------------------------
+
+# Whoever connects to jax's coordinator may write into its store. So each text there begins with a digest of itself and
+# its key, for which the job's secret is needed.
+
+
+def seal(key: str, text: str) -> str:
+    """Returns a text with the proof that a process of this job has written it under a key."""
+    return hmac.new(job_secret(), f"{len(key)} {key} {text}".encode(), "sha256").hexdigest() + text
+
+
+def opened(key: str, sealed: str) -> str:
+    """Returns the text that `seal` had; raises ProcessError for another one."""
+    text = sealed[_SEAL:]
+    if not hmac.compare_digest(seal(key, text).encode(), sealed.encode()):
+        raise ProcessError(
+            f"expected a text of this job's processes under {key!r}, got one without their secret: a stranger has "
+            "written it, or SPMD_JOB_SECRET differs between the processes; set it to the same in all, and keep the "
+            "coordinator's port inside of a network of yours"
+        )
+    return text
+
+
+_SEAL = 64  # characters of a digest
+
+
+def publish(key: str, text: str, *, allow_overwrite: bool = False) -> None:
+    """Sets a key of the store."""
+    client().key_value_set(key, seal(key, text), allow_overwrite=allow_overwrite)
+
+
 def polled(key: str, seconds: float) -> str | None:
-    """Waits until a key of that store is set; returns its text, or None after so many seconds."""
+    """Waits until a key of the store is set; returns its text, or None after so many seconds."""
     try:
-        return client().blocking_key_value_get(key, int(seconds * 1000))
+        return opened(key, client().blocking_key_value_get(key, int(seconds * 1000)))
     except jax.errors.JaxRuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise
     return None
+
+
+def published(folder: str) -> dict[str, str]:
+    """Returns the keys of a folder of the store and their texts, without those of strangers."""
+    texts = {}
+    for key, sealed in client().key_value_dir_get(folder):
+        try:
+            texts[key] = opened(key, sealed)
+        except ProcessError as error:
+            messages.say(f"a text is left out: {error}", "strangers", is_error=True)
+    return texts
+
+
+# --- the rendezvous ---------------------------------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
@@ -67,8 +115,19 @@ def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeou
         cluster_detection_method="deactivate",
         initialization_timeout=initialization_timeout_seconds,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+        coordinator_bind_address=place.address if is_loopback(place.address) else None,
     )
     gc.freeze()  # imported modules are no garbage, and `collect_garbage` need not look at them
+
+
+def is_loopback(address: str) -> bool:
+    """True if the first process listens for processes of its own machine alone."""
+    return re.match(r"(localhost|127\.[\d.]+|\[?::1\]?):\d+$", address) is not None
+
+
+def is_local() -> bool:
+    """True if all processes are on this machine, by the address at which they meet."""
+    return not several() or is_loopback(distributed_state.coordinator_address or "")
 
 
 def reached_preemption(step: int) -> bool:
