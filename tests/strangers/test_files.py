@@ -1,0 +1,139 @@
+"""Steps of a job and files of models that strangers may have changed: the right values, or a sentence."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import fsdp
+import spmd
+from spmd.jobs.checkpoint import manifest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from changes import Kind, Values, loaded  # noqa: E402
+
+SAVED = Path(__file__).parents[1] / "saved_before/doors"
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 8, bias=False))
+
+
+def zeros() -> nn.Module:
+    model = net()
+    with torch.no_grad():
+        for value in model.state_dict().values():
+            value.zero_()
+    return model
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def state(model: nn.Module) -> dict[str, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    plain = {"step": 3, "name": "a name", "rates": (0.1, 0.2), "count": torch.tensor([1.5, 2.5]).numpy()[0]}
+    return {"model": model, "optimizer": optimizer, "plain": plain}
+
+
+def write_steps(folder: Path) -> None:
+    model = net()
+    manager = spmd.CheckpointManager(folder, on_preemption=False)
+    for step in (1, 2):
+        values = state(model)
+        model(torch.ones(2, 8)).sum().backward()
+        values["optimizer"].step()
+        manager.save(step, values)
+    (folder / ".lock").unlink(missing_ok=True)
+
+
+def load_steps(folder: Path) -> Values:
+    values = state(zeros())
+    values["plain"] = {"step": 0, "name": "", "rates": (), "count": 0}
+    step = spmd.CheckpointManager(folder).restore(values, 2)
+    moments = values["optimizer"].state_dict()["state"]
+    return {**values["model"].state_dict(), **values["plain"], "moments": str(moments), "number": step}
+
+
+def seal_steps(folder: Path) -> None:
+    """Renews the sha256 of each manifest."""
+    for file in folder.glob("*/manifest.json"):
+        body = json.loads(file.read_bytes())
+        del body["sha256"]
+        kind = body.pop("format")
+        text = manifest.text(body)
+        file.write_text(text.replace(json.dumps(manifest.FORMAT), json.dumps(kind), 1))
+
+
+def load_older_steps(folder: Path) -> Values:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    progress = {"step": 0}
+    step = spmd.CheckpointManager(folder).restore({"model": model, "progress": progress})
+    return {**model.state_dict(), **progress, "number": step}
+
+
+def load_or_older(folder: Path) -> Values:
+    """Restores the newest undamaged step: the second, or the first, which says so by its number."""
+    values = {"plain": {"step": 0, "name": "", "rates": (), "count": 0}}
+    spmd.CheckpointManager(folder).restore(values, skip_damaged=True)
+    return values["plain"]
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def load_model(path: Path, key: str | None = None) -> Values:
+    model = zeros()
+    fsdp.load_checkpoint(model, path, key=key)
+    return dict(model.state_dict())
+
+
+def write_indexed(folder: Path) -> None:
+    tensors = net().state_dict()
+    places = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(tensors)}
+    for file in {*places.values()}:
+        save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def load_older_model(folder: Path) -> Values:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    fsdp.load_checkpoint(model, folder)
+    return dict(model.state_dict())
+
+
+KINDS = {
+    "steps": Kind(write_steps, load_steps, seal_steps, is_checked=False),
+    "steps, skip_damaged": Kind(write_steps, load_or_older, seal_steps, is_checked=False),
+    "steps of an older version": Kind(
+        lambda folder: shutil.copytree(SAVED / "job", folder, dirs_exist_ok=True) and None, load_older_steps, seal_steps,
+        is_checked=False,
+    ),
+    "safetensors": Kind(
+        lambda folder: save_file(net().state_dict(), folder / "x.safetensors"),
+        lambda folder: load_model(folder / "x.safetensors"), is_checked=False,
+    ),
+    "folder with an index": Kind(write_indexed, load_model, is_checked=False),
+    "model of an older version": Kind(
+        lambda folder: shutil.copytree(SAVED / "shards", folder, dirs_exist_ok=True) and None, load_older_model,
+        is_checked=False,
+    ),
+    "torch.save": Kind(
+        lambda folder: torch.save({"model": net().state_dict()}, folder / "x.pt"),
+        lambda folder: load_model(folder / "x.pt", "model"), is_checked=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_twenty(name: str) -> None:
+    results = loaded(__file__, name, 20)
+    faults = [result for result in results if result.outcome == "fault"]
+    assert len(results) == 20 and not faults, "\n\n".join(map(str, faults))
